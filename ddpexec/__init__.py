@@ -1,0 +1,1 @@
+"""Run, measure and trace distributed data parallel training on torch.distributed."""

@@ -1,0 +1,210 @@
+"""A bucket plan as data: what to reduce together, in which order, and how to make stock torch do the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
+from ddpsim.bucketing.caps import BucketCaps
+from ddpsim.errors import PlanError
+from ddpsim.units import MIB
+
+SCHEMA = "ddpsim.plan/1"
+ASSIGNMENTS = ("rebuilt", "initial", "unused")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlan:
+    """Buckets in launch order.
+
+    Attributes:
+        buckets: in launch order; together they hold each parameter once.
+        parameter_names: by registration index.
+        torch: the constructor call that gives stock torch these buckets, or a comment where there is none.
+    """
+
+    buckets: tuple[Bucket, ...]
+    parameter_names: tuple[str, ...]
+    torch: str
+
+    def __post_init__(self) -> None:
+        seen: dict[int, int] = {}
+        for number, bucket in enumerate(self.buckets):
+            for index in bucket.parameters:
+                if not 0 <= index < len(self.parameter_names):
+                    what = f"parameter {index} does not exist; the model has {len(self.parameter_names)}"
+                    raise PlanError(what, place=f"buckets.{number}.parameters")
+                if index in seen:
+                    raise PlanError(
+                        f"parameter {index} ({self.parameter_names[index]}) is in buckets {seen[index]} and {number}",
+                        place=f"buckets.{number}.parameters",
+                        remedy="put each parameter in exactly one bucket",
+                    )
+                seen[index] = number
+        if missing := sorted(set(range(len(self.parameter_names))) - seen.keys()):
+            named = ", ".join(f"{i} ({self.parameter_names[i]})" for i in missing[:3])
+            what = f"{len(missing)} parameters are in no bucket: {named}"
+            raise PlanError(what, place="buckets", remedy="put each parameter in exactly one bucket")
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(bucket.size_bytes for bucket in self.buckets)
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Return the registration indices of each bucket, for a `LaunchQueue`."""
+        return [bucket.parameters for bucket in self.buckets]
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change with any bucket, its order, or a parameter's name."""
+        content = json.dumps([self.groups(), self.parameter_names])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def document(self) -> dict[str, object]:
+        """Return the plan as the JSON document `ddpsim.plan/1`."""
+        return {
+            "schema": SCHEMA,
+            "buckets": [
+                {"parameters": list(b.parameters), "size_bytes": b.size_bytes, "limit_bytes": b.limit_bytes}
+                for b in self.buckets
+            ],
+            "parameter_names": list(self.parameter_names),
+            "fingerprint": self.fingerprint(),
+            "torch": self.torch,
+        }
+
+    @classmethod
+    def from_document(cls, document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
+        """Read a `ddpsim.plan/1` document and check that it fits the model.
+
+        Args:
+            document: parsed JSON.
+            parameters: the model's, in registration order.
+            place: the file's name, for errors.
+
+        Raises:
+            PlanError: a malformed document, a parameter missed or repeated, another model's plan.
+        """
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise PlanError("not a plan file", place=place, remedy=f'expected a JSON object with "schema": "{SCHEMA}"')
+        names = tuple(parameter.name for parameter in parameters)
+        theirs = document.get("parameter_names")
+        if theirs != list(names):
+            raise PlanError(
+                f"this plan belongs to another model: {_first_difference(theirs, names)}",
+                place=f"{place}: parameter_names",
+            )
+        groups = [
+            _indices(bucket, f"{place}: buckets.{number}")
+            for number, bucket in enumerate(_list(document, "buckets", place))
+        ]
+        try:
+            return custom_plan(parameters, groups)
+        except PlanError as error:
+            error.at(place)
+
+
+def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:
+    """Return the assignment of torch's first iteration: one bucket for each (dtype, device), no overlap.
+
+    A `bucket_cap_mb_list` applies from the first iteration on, as in torch.
+    """
+    limits: list[int | None] = [*caps.limits()] if caps.bucket_cap_mb_list else [None]
+    return _plan(parameters, assign_buckets(parameters, limits)[::-1], caps)
+
+
+def unused_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:
+    """Return the assignment under `find_unused_parameters`: registration order, reversed, never rebuilt."""
+    return _plan(parameters, assign_buckets(parameters, caps.limits())[::-1], caps, find_unused_parameters=True)
+
+
+def rebuilt_plan(parameters: Sequence[Parameter], caps: BucketCaps, order: Sequence[int] | None = None) -> BucketPlan:
+    """Return the assignment torch settles on after its first backward.
+
+    Args:
+        parameters: in registration order.
+        caps: the constructor's cap options.
+        order: registration indices in arrival order; None is the reverse of registration.
+    """
+    arrival = range(len(parameters) - 1, -1, -1) if order is None else order
+    return _plan(parameters, assign_buckets(parameters, caps.limits(), arrival), caps)
+
+
+def plan_buckets(
+    parameters: Sequence[Parameter], caps: BucketCaps, assignment: str = "rebuilt", order: Sequence[int] | None = None
+) -> BucketPlan:
+    """Return the plan of one of `ASSIGNMENTS`; `order` matters to `rebuilt` alone."""
+    if assignment == "rebuilt":
+        return rebuilt_plan(parameters, caps, order)
+    if assignment in ASSIGNMENTS:
+        return (initial_plan if assignment == "initial" else unused_plan)(parameters, caps)
+    raise PlanError(f"unknown assignment {assignment!r}", remedy=f"use one of {', '.join(ASSIGNMENTS)}")
+
+
+def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> BucketPlan:
+    """Return a plan from explicit groups of registration indices in launch order.
+
+    Its constructor call lists the groups' sizes as caps, where stock torch then makes the same buckets from the
+    arrival order that the groups spell out; otherwise the call says that only ddpexec can run the plan.
+
+    Raises:
+        PlanError: a parameter missed, repeated or unknown.
+    """
+    names = tuple(parameter.name for parameter in parameters)
+    sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
+    buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
+    plan = BucketPlan(tuple(buckets), names, "")
+    caps = tuple(size / MIB for size in sizes)
+    while len(caps) > 1 and caps[-1] <= caps[-2]:
+        caps = caps[:-1]
+    order = [index for group in groups for index in group]
+    torchs = assign_buckets(parameters, [int(cap * MIB) for cap in caps], order) if caps else []
+    if [bucket.parameters for bucket in torchs] == plan.groups():
+        return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
+    return replace(plan, torch="# no constructor argument of torch gives these buckets; run them with ddpexec")
+
+
+def _plan(
+    parameters: Sequence[Parameter],
+    buckets: Sequence[Bucket],
+    caps: BucketCaps,
+    *,
+    find_unused_parameters: bool = False,
+) -> BucketPlan:
+    names = tuple(parameter.name for parameter in parameters)
+    return BucketPlan(tuple(buckets), names, _torch_call(caps, find_unused_parameters=find_unused_parameters))
+
+
+def _torch_call(caps: BucketCaps, *, find_unused_parameters: bool = False) -> str:
+    arguments = {**caps.torch_arguments(), **({"find_unused_parameters": True} if find_unused_parameters else {})}
+    return f"DistributedDataParallel({', '.join(['model', *(f'{name}={value}' for name, value in arguments.items())])})"
+
+
+def _list(document: dict[str, object], key: str, place: str) -> list[object]:
+    value = document.get(key)
+    if not isinstance(value, list):
+        raise PlanError(f"{value!r} is not a list", place=f"{place}: {key}")
+    return value
+
+
+def _indices(bucket: object, place: str) -> tuple[int, ...]:
+    indices = bucket.get("parameters") if isinstance(bucket, dict) else None
+    if (
+        not isinstance(indices, list)
+        or not all(isinstance(i, int) and not isinstance(i, bool) for i in indices)
+        or not indices
+    ):
+        raise PlanError(f"{indices!r} is not a list of registration indices", place=f"{place}.parameters")
+    return tuple(indices)
+
+
+def _first_difference(theirs: object, names: Sequence[str]) -> str:
+    if not isinstance(theirs, list):
+        return f"its parameter_names is {theirs!r}"
+    if len(theirs) != len(names):
+        return f"it has {len(theirs)} parameters, the model {len(names)}"
+    index = next(i for i, (a, b) in enumerate(zip(theirs, names, strict=True)) if a != b)
+    return f"its parameter {index} is {theirs[index]!r}, the model's {names[index]!r}"

@@ -1,0 +1,1 @@
+"""Collectives: channels found on the graph, schedules as data, transports with physical constants."""

@@ -1,0 +1,179 @@
+"""A calibration: the constants of a transport with their origin, and what measurements said of their error.
+
+Constants have physical meaning (an efficiency, a latency, a cost), a unit, and a source. Without measurements they are
+documented priors; fitting (`ddpsim.calibrate`) replaces some. The type knows nothing of fitting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpsim.errors import CalibrationError
+
+SCHEMA = "ddpsim.calibration/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One physical constant.
+
+    Attributes:
+        name: dotted: `gloo.step_s`, `nccl.simple.efficiency.nvlink`.
+        value: in `unit`.
+        unit: `s`, `B/s`, `B`, or `1` for a ratio.
+        source: where the value comes from: a page, a source file, or `fitted to FILE`.
+        fitted: whether measurements determined it; a prior otherwise.
+        log_std: standard deviation of its natural logarithm; None where unknown.
+    """
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    fitted: bool = False
+    log_std: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A measured allreduce: `time_s` at `size_bytes`."""
+
+    size_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured rows for exactly one machine and rank count; they correct the model there and nowhere else."""
+
+    topology: str
+    nodes: int
+    gpus_per_node: int
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants by name, with the spread that measurements left.
+
+    Attributes:
+        backend: `nccl` or `gloo`.
+        constants: every constant the transport uses.
+        fitted_names: order of rows and columns of `covariance`.
+        covariance: of the natural logarithms of the fitted constants.
+        residual_low, residual_high: 10th and 90th percentile of log(measured / predicted) of held-out rows; None
+            where there were no measurements.
+        curves: measured rows by machine and rank count.
+        provenance: files, rows used, versions.
+    """
+
+    backend: str
+    constants: Mapping[str, Constant]
+    fitted_names: tuple[str, ...] = ()
+    covariance: tuple[tuple[float, ...], ...] = ()
+    residual_low: float | None = None
+    residual_high: float | None = None
+    curves: tuple[Curve, ...] = ()
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        """Return the value of constant `name` in its own unit."""
+        return self.constants[name].value
+
+    def with_values(
+        self, values: Mapping[str, float], *, source: str, log_std: Mapping[str, float] | None = None
+    ) -> Calibration:
+        """Return a copy in which `values` replace constants of the same names, marked as fitted."""
+        stds = log_std or {}
+        new = {
+            name: replace(self.constants[name], value=value, source=source, fitted=True, log_std=stds.get(name))
+            for name, value in values.items()
+        }
+        return replace(self, constants={**self.constants, **new})
+
+    def document(self) -> dict[str, object]:
+        """Return the calibration as the JSON document `ddpsim.calibration/1`."""
+        return {
+            "schema": SCHEMA,
+            "backend": self.backend,
+            "constants": [
+                {
+                    "name": c.name,
+                    "value": c.value,
+                    "unit": c.unit,
+                    "source": c.source,
+                    "fitted": c.fitted,
+                    "log_std": c.log_std,
+                }
+                for c in self.constants.values()
+            ],
+            "fitted_names": list(self.fitted_names),
+            "covariance": [list(row) for row in self.covariance],
+            "residual_low": self.residual_low,
+            "residual_high": self.residual_high,
+            "curves": [
+                {
+                    "topology": c.topology,
+                    "nodes": c.nodes,
+                    "gpus_per_node": c.gpus_per_node,
+                    "points": [[p.size_bytes, p.time_s] for p in c.points],
+                }
+                for c in self.curves
+            ],
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_text(cls, text: str, priors: Mapping[str, Sequence[Constant]], place: str) -> Calibration:
+        """Read a `ddpsim.calibration/1` document; constants it lacks are taken from `priors` of its backend.
+
+        Raises:
+            CalibrationError: not JSON, another schema, an unknown backend or constant, a value that is not positive.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise CalibrationError(f"not JSON: {error}", place=place) from error
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise CalibrationError(
+                "not a calibration file",
+                place=place,
+                remedy=f'expected "schema": "{SCHEMA}"; make one with `ddpsim calibrate`',
+            )
+        backend = document.get("backend")
+        if not isinstance(backend, str) or backend not in priors:
+            raise CalibrationError(
+                f"unknown backend {backend!r}", place=f"{place}: backend", remedy=f"expected one of {', '.join(priors)}"
+            )
+        constants = {constant.name: constant for constant in priors[backend]}
+        try:
+            for number, entry in enumerate(document["constants"]):
+                constant = Constant(**entry)
+                if constant.name not in constants or not constant.value >= 0:
+                    what = f"constant {constant.name!r} = {constant.value!r} is unknown or negative"
+                    raise CalibrationError(what, place=f"{place}: constants.{number}")
+                constants[constant.name] = constant
+            return cls(
+                backend=backend,
+                constants=constants,
+                fitted_names=tuple(document["fitted_names"]),
+                covariance=tuple(tuple(row) for row in document["covariance"]),
+                residual_low=document["residual_low"],
+                residual_high=document["residual_high"],
+                curves=tuple(
+                    Curve(
+                        c["topology"],
+                        c["nodes"],
+                        c["gpus_per_node"],
+                        tuple(CurvePoint(int(s), float(t)) for s, t in c["points"]),
+                    )
+                    for c in document["curves"]
+                ),
+                provenance=document["provenance"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(
+                f"malformed: {error!r}", place=place, remedy="make the file again with `ddpsim calibrate`"
+            ) from error

@@ -1,0 +1,44 @@
+"""Names of shipped files to their paths, in an installed wheel and in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddpsim.errors import UnknownNameError
+
+_PACKAGE = Path(__file__).parent
+_FOLDERS = {
+    "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
+    "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
+}
+_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz")}
+
+
+def names(kind: str) -> list[str]:
+    """Return the shipped names of `kind`, `topology` or `workload`, sorted."""
+    return sorted(_index(kind))
+
+
+def find(kind: str, name: str) -> Path:
+    """Return the path of `name`: a file that exists, else a shipped name.
+
+    Raises:
+        UnknownNameError: where it is neither; the nearest shipped names are given.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    index = _index(kind)
+    if name not in index:
+        raise UnknownNameError.among(kind, name, index)
+    return index[name]
+
+
+def _index(kind: str) -> dict[str, Path]:
+    folder = next((folder for folder in _FOLDERS[kind] if folder.is_dir()), None)
+    files = sorted(folder.iterdir()) if folder else []
+    return {
+        file.name.removesuffix(suffix): file
+        for suffix in _SUFFIXES[kind]
+        for file in files
+        if file.name.endswith(suffix)
+    }

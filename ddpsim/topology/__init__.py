@@ -1,0 +1,1 @@
+"""Topologies: graphs of GPUs, switches, NICs and the links between them."""

@@ -1,0 +1,112 @@
+"""Units at the edges: text with a unit in, one base inside (bytes, seconds, bytes per second), text out.
+
+`bucket_cap_mb` and nccl-tests' `-b`/`-e` keep their field's meaning: MiB, and binary K, M, G.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ddpsim.errors import UnitError
+
+MIB = 1 << 20
+
+_BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_DECIMAL_BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE: dict[str, float] = {**_BINARY, **_DECIMAL_BYTES}
+_TIME: dict[str, float] = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_BANDWIDTH: dict[str, float] = {
+    **{f"{unit}/s": factor for unit, factor in _SIZE.items()},
+    **{
+        f"{prefix}b/s": factor / 8
+        for prefix, factor in {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.items()
+    },
+    **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
+}
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*")
+_NCCL_SUFFIX = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_bandwidth(text: object, place: str | None = None) -> float:
+    """Return bytes per second for `50GB/s`, `400Gb/s` or `1gbit`; refuse zero, negatives and bare numbers."""
+    return _parse(text, _BANDWIDTH, "bandwidth", "50GB/s, 400Gb/s or 1gbit", place, positive=True)
+
+
+def parse_time(text: object, place: str | None = None) -> float:
+    """Return seconds for `2us`, `0.2ms` or `1s`; zero is allowed, negatives and bare numbers are not."""
+    return _parse(text, _TIME, "time", "2us, 0.2ms or 1s", place, positive=False)
+
+
+def parse_size(text: object, place: str | None = None) -> int:
+    """Return bytes for `25MiB`, `512KiB` or `1GB`; refuse negatives, fractions of a byte and bare numbers."""
+    size = _parse(text, _SIZE, "size", "25MiB, 512KiB or 1GB", place, positive=False)
+    if size != int(size):
+        raise UnitError(f"size {text!r} is not a whole number of bytes", place=place, remedy="write e.g. 25MiB")
+    return int(size)
+
+
+def parse_nccl_size(text: str, place: str | None = None) -> int:
+    """Return bytes for a size as nccl-tests takes it: `8`, `4K`, `128M`, `1G`, binary.
+
+    >>> parse_nccl_size("128M")
+    134217728
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", text, re.IGNORECASE)
+    if not match or int(match[1]) == 0:
+        raise UnitError(
+            f"size {text!r} is not one nccl-tests would take", place=place, remedy="write e.g. 8, 4K, 128M or 1G"
+        )
+    return int(match[1]) * _NCCL_SUFFIX[match[2].upper()]
+
+
+def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
+    """Return the bytes of a `bucket_cap_mb` (MiB, as torch counts it), truncated as torch does."""
+    if not math.isfinite(cap_mb) or cap_mb < 0:
+        raise UnitError(
+            f"bucket cap {cap_mb!r} is not a size in MiB", place=place, remedy="give a number >= 0, e.g. 25"
+        )
+    return int(cap_mb * MIB)
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size for people, exact in bytes: `25 MiB (26,214,400 B)`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes >= _BINARY[unit]:
+            return f"{size_bytes / _BINARY[unit]:.4g} {unit} ({size_bytes:,} B)"
+    return f"{size_bytes:,} B"
+
+
+def format_time(seconds: float) -> str:
+    """Return a time for people with three to four significant digits: `103.2 ms`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.4g} {unit}"
+    return "0 s" if seconds == 0 else f"{seconds / 1e-9:.3g} ns"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Return a bandwidth that `parse_bandwidth` reads back: `12.5GB/s`."""
+    for unit, factor in (("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3)):
+        if bytes_per_s >= factor:
+            return f"{bytes_per_s / factor:.12g}{unit}"
+    return f"{bytes_per_s:.12g}B/s"
+
+
+def _parse(
+    text: object, units: dict[str, float], kind: str, example: str, place: str | None, *, positive: bool
+) -> float:
+    remedy = f"write it with its unit, e.g. {example}"
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] is None:
+        raise UnitError(f"{kind} {text!r} has no unit", place=place, remedy=remedy)
+    if match[2] not in units:
+        raise UnitError(f"{kind} {text!r} has the unknown unit {match[2]!r}", place=place, remedy=remedy)
+    value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise UnitError(
+            f"{kind} {text!r} is out of range",
+            place=place,
+            remedy=f"give a {kind} {'above' if positive else 'of at least'} zero",
+        )
+    return value

@@ -1,0 +1,147 @@
+"""A workload: one rank's training iteration without communication, on two clocks.
+
+On a GPU the host runs ahead of the device: a gradient's hook fires on the host when the kernel that makes it is
+queued, and the gradient exists when the device completes that kernel. On a CPU the two coincide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import WorkloadError
+
+Seconds = NDArray[np.float64]
+
+SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Times of forward, backward or optimizer in each recorded iteration.
+
+    Attributes:
+        host_s: seconds the host took to launch the phase, shape (iterations,).
+        device_s: seconds the device was *busy* with it, shape (iterations,); equal to `host_s` on a CPU.
+    """
+
+    host_s: Seconds
+    device_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A module buffer that DDP broadcasts before each forward."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the buffer."""
+        return Parameter(self.name, self.shape, self.dtype).size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Recorded or estimated iterations of one rank without DDP.
+
+    Attributes:
+        name: model's name, or `NAME@DEVICE-PRECISION-bN`.
+        device: the hardware whose pace it keeps, e.g. `V100`, `cpu`.
+        precision: `fp32`, `tf32`, `bf16` or `amp`.
+        batch_size: samples an iteration and rank.
+        threads: host threads the computation used; None on a GPU.
+        estimated: True where times were computed rather than measured; `provenance` says how.
+        parameters: in registration order.
+        buffers: in registration order.
+        forward, backward, optimizer: per recorded iteration; `optimizer` includes zero_grad.
+        gradient_hook_s: host time of each gradient's hook from the host's start of backward, shape (iterations,
+            parameters); NaN where a parameter had no gradient.
+        gradient_ready_s: completion of each gradient on the device from the *device's* start of backward; likewise.
+        synchronises: those of `SYNCHRONISATION_POINTS` at which the host waits for the device in every iteration
+            (reading the loss, gradient clipping); empty where the host runs ahead.
+        provenance: how it came about: versions, command, sources of figures.
+
+    Raises:
+        WorkloadError: where shapes disagree, a time is negative or not finite, or one clock lacks a gradient.
+    """
+
+    name: str
+    device: str
+    precision: str
+    batch_size: int
+    threads: int | None
+    estimated: bool
+    parameters: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...]
+    forward: Phase
+    backward: Phase
+    optimizer: Phase
+    gradient_hook_s: Seconds
+    gradient_ready_s: Seconds
+    synchronises: tuple[str, ...] = ()
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        iterations, shape = self.iterations, (self.iterations, len(self.parameters))
+        if iterations == 0 or not self.parameters:
+            raise WorkloadError("a workload needs at least one iteration and one parameter", place=self.name)
+        for name in ("forward", "backward", "optimizer"):
+            phase: Phase = getattr(self, name)
+            for clock in ("host_s", "device_s"):
+                times: Seconds = getattr(phase, clock)
+                if times.shape != (iterations,):
+                    raise WorkloadError(f"{len(times)} iterations, forward has {iterations}", place=f"{name}.{clock}")
+                if bad := _first(~np.isfinite(times) | (times < 0)):
+                    raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{clock}.{bad[0]}")
+        for name in ("gradient_hook_s", "gradient_ready_s"):
+            times = getattr(self, name)
+            if times.shape != shape:
+                raise WorkloadError(f"shape {times.shape}, expected (iterations, parameters) = {shape}", place=name)
+            if bad := _first(np.isinf(times) | (times < 0)):
+                raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{bad[0]}.{bad[1]}")
+        if bad := _first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
+            place = f"gradient_ready_s.{bad[0]}.{bad[1]}"
+            raise WorkloadError("a gradient has one of its two times only", place=place, remedy="give both or neither")
+        if unknown := [point for point in self.synchronises if point not in SYNCHRONISATION_POINTS]:
+            remedy = f"use {', '.join(SYNCHRONISATION_POINTS)}"
+            raise WorkloadError(f"unknown synchronisation point {unknown[0]!r}", place="synchronises", remedy=remedy)
+
+    @property
+    def iterations(self) -> int:
+        """Number of recorded iterations."""
+        return len(self.forward.host_s)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether host and device are one, so that hooks and copies delay the computation itself."""
+        return self.device == "cpu"
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(parameter.size_bytes for parameter in self.parameters)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffer.size_bytes for buffer in self.buffers)
+
+    def arrival_order(self, iteration: int = 0) -> list[int]:
+        """Return registration indices in the order in which hooks fired; parameters without a gradient come last.
+
+        torch appends those when it rebuilds, in registration order.
+        """
+        hooks = self.gradient_hook_s[iteration]
+        return [int(index) for index in np.argsort(np.where(np.isnan(hooks), np.inf, hooks), kind="stable")]
+
+
+def _first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:
+    found = np.argwhere(mask)
+    return tuple(int(i) for i in found[0]) if len(found) else None
