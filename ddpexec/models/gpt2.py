@@ -1,0 +1,95 @@
+"""GPT-2 small as Hugging Face's `GPT2LMHeadModel` lays it out (Radford et al. 2019): the output is the embedding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.models.training import Batch, TrainingModel, as_tensor
+
+_VOCABULARY, _POSITIONS, _WIDTH, _HEADS, _LAYERS, _SEQUENCE = 50257, 1024, 768, 12, 12, 512
+
+
+class Conv1D(nn.Module):
+    """A linear layer with its weight transposed, as GPT-2 stores it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs).normal_(std=0.02))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x @ weight + bias`."""
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).view(*x.shape[:-1], -1)
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn = Conv1D(_WIDTH, 3 * _WIDTH)
+        self.c_proj = Conv1D(_WIDTH, _WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the attended values for `x` (batch, sequence, width)."""
+        query, key, value = self.c_attn(x).unflatten(-1, (3, _HEADS, -1)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.c_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(_WIDTH)
+        self.attn = Attention()
+        self.ln_2 = nn.LayerNorm(_WIDTH)
+        self.mlp = nn.ModuleDict({"c_fc": Conv1D(_WIDTH, 4 * _WIDTH), "c_proj": Conv1D(4 * _WIDTH, _WIDTH)})
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output for `x` (batch, sequence, width)."""
+        x = x + self.dropout(self.attn(self.ln_1(x)))
+        hidden = nn.functional.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
+        return x + self.dropout(self.mlp["c_proj"](hidden))  # type: ignore[no-any-return]
+
+
+class GPT2(nn.Module):
+    """Embeddings, twelve blocks, a norm, and the word embedding once more as the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(_VOCABULARY, _WIDTH),
+                "wpe": nn.Embedding(_POSITIONS, _WIDTH),
+                "drop": nn.Dropout(0.1),
+                "h": nn.ModuleList(Block() for _ in range(_LAYERS)),
+                "ln_f": nn.LayerNorm(_WIDTH),
+            }
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (batch, sequence, vocabulary) for token numbers (batch, sequence)."""
+        parts = self.transformer
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = parts["drop"](parts["wte"](tokens) + parts["wpe"](positions))
+        for block in parts["h"].children():
+            x = block(x)
+        return nn.functional.linear(parts["ln_f"](x), parts["wte"].weight)  # type: ignore[arg-type]
+
+
+def _make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
+    tokens = torch.randint(_VOCABULARY, (size, _SEQUENCE + 1), device=device, generator=generator)
+    return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))
+
+
+def _loss(output: object, batch: Batch) -> Tensor:
+    return nn.functional.cross_entropy(as_tensor(output).flatten(0, 1), batch.targets[0].flatten())
+
+
+def gpt2_small() -> TrainingModel:
+    """Return GPT-2 small: 124,439,808 parameters."""
+    return TrainingModel("gpt2-small", GPT2(), 8, f"sequence of {_SEQUENCE} tokens", _make_batch, _loss)
