@@ -1,0 +1,161 @@
+"""A fluid network in SimPy: messages in flight share links max-min fair.
+
+The network knows messages and links only. Rates change when a message joins or leaves; changes at one instant are
+settled together, and only among the messages that share a link, directly or through others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import simpy
+from simpy.events import EventPriority
+
+from ddpsim.errors import TopologyError
+from ddpsim.fairness import Demand, LinkId, max_min_rates
+
+__all__ = ["Demand", "LinkId", "Network", "max_min_rates"]
+
+# After everything else that happens at an instant, so that simultaneous changes are settled once.
+_LAST = EventPriority(2)
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    demand: Demand
+    done: simpy.Event
+    left_bytes: float
+    number: int
+    rate: float = 0.0
+    since_s: float = 0.0
+    timer: simpy.Event | None = None
+
+
+class Network:
+    """Links with capacities, and the messages in flight on them.
+
+    Args:
+        env: the SimPy environment.
+        capacities: bytes per second of each directed link.
+
+    Raises:
+        TopologyError: a capacity that is not positive.
+    """
+
+    def __init__(self, env: simpy.Environment, capacities: Mapping[LinkId, float]) -> None:
+        for link, capacity in capacities.items():
+            if not capacity > 0:
+                raise TopologyError(f"link {link!r} has capacity {capacity!r} B/s", remedy="give one above zero")
+        self.env = env
+        self.capacities = dict(capacities)
+        self._on: dict[LinkId, dict[_Flow, None]] = {link: {} for link in capacities}
+        self._dirty: list[_Flow] = []
+        self._count = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages are on links now, those still in their latency left out."""
+        return len({flow for flows in self._on.values() for flow in flows})
+
+    def transfer(self, demand: Demand) -> simpy.Event:
+        """Send a message; the event succeeds when its last byte has arrived.
+
+        Raises:
+            TopologyError: the demand loads a link this network lacks.
+        """
+        for link in demand.loads:
+            if link not in self._on:
+                raise TopologyError(f"no link {link!r} in the network")
+        done = simpy.Event(self.env)
+        if demand.latency_s > 0:
+            simpy.Timeout(self.env, demand.latency_s).callbacks.append(lambda _: self._join(demand, done))
+        else:
+            self._join(demand, done)
+        return done
+
+    def _join(self, demand: Demand, done: simpy.Event) -> None:
+        if demand.size_bytes <= 0:
+            done.succeed()
+            return
+        if not demand.loads:
+            self._finish_after(done, demand.size_bytes / demand.rate_limit)
+            return
+        self._count += 1
+        flow = _Flow(demand, done, demand.size_bytes, self._count, since_s=self.env.now)
+        shared = False
+        for link in demand.loads:
+            flows = self._on[link]
+            shared = shared or bool(flows)
+            flows[flow] = None
+        if shared:
+            self._mark(flow)
+        else:
+            self._set_rate(flow, min(demand.alone(self.capacities), demand.rate_limit))
+
+    def _finish_after(self, done: simpy.Event, delay_s: float) -> None:
+        def finish(_: simpy.Event) -> None:
+            done.succeed()
+
+        simpy.Timeout(self.env, delay_s).callbacks.append(finish)
+
+    def _mark(self, flow: _Flow) -> None:
+        """Settle, at the end of this instant, the messages that share a link with `flow`."""
+        self._dirty.append(flow)
+        if len(self._dirty) == 1:
+            event = simpy.Event(self.env)
+            event._ok, event._value = True, None
+            event.callbacks.append(lambda _: self._settle())
+            self.env.schedule(event, priority=_LAST)
+
+    def _settle(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        seen: set[LinkId] = set()
+        for link in dict.fromkeys(link for flow in dirty for link in flow.demand.loads):
+            if link not in seen:
+                self._share(self._component(link, seen))
+
+    def _component(self, start: LinkId, seen: set[LinkId]) -> list[_Flow]:
+        """Return the messages reachable from `start` through shared links, in order of arrival."""
+        flows: dict[_Flow, None] = {}
+        stack = [start]
+        seen.add(start)
+        while stack:
+            for flow in self._on[stack.pop()]:
+                if flow not in flows:
+                    flows[flow] = None
+                    for link in flow.demand.loads:
+                        if link not in seen:
+                            seen.add(link)
+                            stack.append(link)
+        return sorted(flows, key=lambda flow: flow.number)
+
+    def _share(self, flows: list[_Flow]) -> None:
+        if len(flows) == 1:
+            demand = flows[0].demand
+            rates = [min(demand.alone(self.capacities), demand.rate_limit)]
+        else:
+            rates = max_min_rates([flow.demand for flow in flows], self.capacities)
+        for flow, rate in zip(flows, rates, strict=True):
+            if not math.isclose(rate, flow.rate, rel_tol=1e-12):
+                self._set_rate(flow, rate)
+
+    def _set_rate(self, flow: _Flow, rate: float) -> None:
+        now = self.env.now
+        flow.left_bytes = max(flow.left_bytes - flow.rate * (now - flow.since_s), 0.0)
+        flow.since_s, flow.rate = now, rate
+        timer = flow.timer = simpy.Timeout(self.env, flow.left_bytes / rate)
+        timer.callbacks.append(lambda event: self._leave(flow, event))
+
+    def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
+        if flow.timer is not timer:
+            return
+        shared = False
+        for link in flow.demand.loads:
+            flows = self._on[link]
+            del flows[flow]
+            shared = shared or bool(flows)
+        if shared:
+            self._mark(flow)
+        flow.done.succeed()

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.errors import TopologyError
+from ddpsim.network import Demand, Network, max_min_rates
+
+LINKS = ("a", "b", "c", "d")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[dict[str, float], list[Demand]]:
+    capacities = {link: float(draw(st.integers(1, 40))) for link in LINKS}
+    demands = [
+        Demand(
+            latency_s=draw(st.integers(0, 8)) / 4,
+            size_bytes=float(draw(st.integers(1, 100))),
+            loads=draw(st.dictionaries(st.sampled_from(LINKS), st.integers(1, 4).map(float), min_size=1)),
+            rate_limit=draw(st.one_of(st.just(math.inf), st.integers(1, 30).map(float))),
+            weight=float(draw(st.integers(1, 3))),
+        )
+        for _ in range(draw(st.integers(1, 6)))
+    ]
+    return capacities, demands
+
+
+def exact_rates(capacities: dict[str, float], demands: list[Demand]) -> list[Fraction]:
+    """Solve by fixing the scarcest link first, in rationals; a rate limit is a link of its own."""
+    shares = [Fraction(d.weight) / Fraction(d.peak_load) for d in demands]
+    links = {link: Fraction(capacity) for link, capacity in capacities.items()}
+    use = {link: {i: Fraction(d.loads[link]) for i, d in enumerate(demands) if link in d.loads} for link in capacities}
+    for i, demand in enumerate(demands):
+        if math.isfinite(demand.rate_limit):
+            links[f"limit {i}"], use[f"limit {i}"] = Fraction(demand.rate_limit), {i: Fraction(1)}
+    fixed: dict[int, Fraction] = {}
+    while len(fixed) < len(demands):
+        level = {}
+        for link, users in use.items():
+            free = {i: load for i, load in users.items() if i not in fixed}
+            if free:
+                taken = sum((fixed[i] * load for i, load in users.items() if i in fixed), Fraction(0))
+                level[link] = (links[link] - taken) / sum(shares[i] * load for i, load in free.items())
+        scarcest = min(level, key=lambda link: (level[link], link))
+        for i in use[scarcest]:
+            fixed.setdefault(i, shares[i] * level[scarcest])
+    return [fixed[i] for i in range(len(demands))]
+
+
+@given(problems())
+@settings(max_examples=120, deadline=None)
+def test_rates_equal_an_exact_solver(problem: tuple[dict[str, float], list[Demand]]) -> None:
+    capacities, demands = problem
+    expected = exact_rates(capacities, demands)
+    assert max_min_rates(demands, capacities) == pytest.approx([float(rate) for rate in expected], rel=1e-9)
+
+
+@given(problems())
+@settings(max_examples=120, deadline=None)
+def test_no_link_is_over_capacity_and_every_demand_has_a_bottleneck(
+    problem: tuple[dict[str, float], list[Demand]],
+) -> None:
+    capacities, demands = problem
+    rates = max_min_rates(demands, capacities)
+    use = {
+        link: sum(rate * d.loads.get(link, 0.0) for rate, d in zip(rates, demands, strict=True)) for link in capacities
+    }
+    fair = [rate * d.peak_load / d.weight for rate, d in zip(rates, demands, strict=True)]
+    for link, total in use.items():
+        assert total <= capacities[link] * (1 + 1e-9)
+    for i, demand in enumerate(demands):
+        at_limit = rates[i] >= demand.rate_limit * (1 - 1e-9)
+        bottlenecks = [
+            link
+            for link in demand.loads
+            if use[link] >= capacities[link] * (1 - 1e-9)
+            and all(fair[i] >= fair[j] * (1 - 1e-9) for j, d in enumerate(demands) if link in d.loads)
+        ]
+        assert at_limit or bottlenecks
+
+
+@given(problems())
+@settings(max_examples=60, deadline=None)
+def test_the_network_moves_every_byte_no_faster_than_its_links(
+    problem: tuple[dict[str, float], list[Demand]],
+) -> None:
+    capacities, demands = problem
+    ends = run(capacities, demands)
+    for demand, end in zip(demands, ends, strict=True):
+        alone = min(demand.alone(capacities), demand.rate_limit)
+        assert end >= (demand.latency_s + demand.size_bytes / alone) * (1 - 1e-9)
+    for link, capacity in capacities.items():
+        users = [(d, end) for d, end in zip(demands, ends, strict=True) if link in d.loads]
+        if users:
+            carried = sum(d.size_bytes * d.loads[link] for d, _ in users)
+            span = max(end for _, end in users) - min(d.latency_s for d, _ in users)
+            assert carried <= capacity * span * (1 + 1e-9)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_a_shared_link_conserves_work(sizes: list[int]) -> None:
+    ends = run({"a": 4.0}, [Demand(0.0, float(size), {"a": 1.0}) for size in sizes])
+    assert max(ends) == pytest.approx(sum(sizes) / 4.0)
+    # Processor sharing: by the time the smallest is out, each has moved as much as it.
+    assert min(ends) == pytest.approx(min(sizes) * len(sizes) / 4.0)
+
+
+def run(capacities: dict[str, float], demands: list[Demand]) -> list[float]:
+    env = simpy.Environment()
+    network = Network(env, capacities)
+    ends = [math.nan] * len(demands)
+
+    def send(index: int, demand: Demand) -> simpy.events.ProcessGenerator:
+        yield network.transfer(demand)
+        ends[index] = env.now
+
+    for index, demand in enumerate(demands):
+        env.process(send(index, demand))
+    env.run()
+    assert network.in_flight == 0
+    return ends
+
+
+def test_a_late_message_slows_the_first_and_gives_the_link_back() -> None:
+    # 10 bytes alone at 1 B/s; from t=4 the second shares, 2 bytes each take 4 s; the first has 4 left at t=8.
+    first, second = run({"a": 1.0}, [Demand(0.0, 10.0, {"a": 1.0}), Demand(4.0, 2.0, {"a": 1.0})])
+    assert (first, second) == pytest.approx((12.0, 8.0))
+
+
+def test_a_message_alone_takes_latency_and_the_slowest_of_links_and_limit() -> None:
+    capacities = {"a": 10.0, "b": 3.0}
+    assert run(capacities, [Demand(0.5, 6.0, {"a": 2.0, "b": 1.0})]) == pytest.approx([2.5])
+    assert run(capacities, [Demand(0.5, 6.0, {"a": 2.0, "b": 1.0}, rate_limit=2.0)]) == pytest.approx([3.5])
+    assert run({}, [Demand(0.5, 6.0, {}, rate_limit=2.0)]) == pytest.approx([3.5])
+    assert run({}, [Demand(0.5, 0.0, {})]) == pytest.approx([0.5])
+
+
+def test_bad_capacities_and_links_are_named() -> None:
+    env = simpy.Environment()
+    with pytest.raises(TopologyError, match=r"link 'a' has capacity -1\.0"):
+        Network(env, {"a": -1.0})
+    with pytest.raises(TopologyError, match="no link 'b'"):
+        Network(env, {"a": 1.0}).transfer(Demand(0.0, 1.0, {"b": 1.0}))
