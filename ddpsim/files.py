@@ -1,0 +1,64 @@
+"""Files written whole or not at all, and read with errors that name them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from pathlib import Path
+
+from ddpsim.errors import InputError
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write `content` to `path` under a temporary name, then rename; missing folders are made.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        remedy = "name a file in a folder you may write to"
+        raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
+
+
+def json_text(document: object) -> str:
+    """Return `document` as indented JSON, one trailing newline; numbers that JSON lacks (NaN) are an error."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def compress(text: str) -> bytes:
+    """Return `text` gzipped without a time stamp or name, so that the same text gives the same bytes."""
+    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+
+def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
+    """Return the JSON document in `path`, unzipped where the name ends in `.gz`.
+
+    Args:
+        path: the file.
+        error: what to raise where it is missing, truncated or not JSON.
+        remedy: what to do then, for the message.
+    """
+    try:
+        raw = Path(path).read_bytes()
+        text = gzip.decompress(raw) if str(path).endswith(".gz") else raw
+        document: object = json.loads(text)
+    except OSError as cause:
+        what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror or "truncated"
+        raise error(f"cannot be read: {what}", place=str(path), remedy=remedy) from cause
+    except (EOFError, zlib.error) as cause:
+        raise error(f"the gzip file is truncated: {cause}", place=str(path), remedy=remedy) from cause
+    except UnicodeDecodeError as cause:
+        raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
+    except json.JSONDecodeError as cause:
+        what = f"not JSON: {cause.msg} at line {cause.lineno}, column {cause.colno}"
+        raise error(what, place=str(path), remedy=remedy) from cause
+    return document

@@ -1,0 +1,148 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import UnknownNameError, WorkloadError
+from ddpsim.workload import Buffer, Phase, Workload
+from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
+
+times = st.floats(0, 1e3, allow_subnormal=False)
+
+
+@st.composite
+def workloads(draw):
+    iterations, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+
+    def phase():
+        return Phase(*(np.array(draw(st.lists(times, min_size=iterations, max_size=iterations))) for _ in range(2)))
+
+    def grid():
+        row = st.lists(times, min_size=count, max_size=count)
+        return np.array(draw(st.lists(row, min_size=iterations, max_size=iterations)))
+
+    hook, ready, unused = grid(), grid(), draw(st.integers(0, count))
+    hook[:, unused:], ready[:, unused:] = np.nan, np.nan
+    return Workload(
+        name=draw(st.text(min_size=1)),
+        device="V100",
+        precision="fp32",
+        batch_size=draw(st.integers(1, 512)),
+        threads=draw(st.none() | st.integers(1, 64)),
+        estimated=draw(st.booleans()),
+        parameters=tuple(Parameter(f"p{i}", (i, 3), sparse=i == 2) for i in range(count)),
+        buffers=(Buffer("b", (), "int64"),),
+        forward=phase(),
+        backward=phase(),
+        optimizer=phase(),
+        gradient_hook_s=hook,
+        gradient_ready_s=ready,
+        synchronises=("after_optimizer",),
+        provenance={"command": "x"},
+    )
+
+
+@given(workloads())
+def test_a_document_holds_everything(workload):
+    document = workload_document(workload)
+    again = workload_from(json.loads(json.dumps(document)), "w.json")
+    assert workload_document(again) == document
+    assert again.parameters == workload.parameters
+    assert again.buffers == workload.buffers
+    assert np.array_equal(again.gradient_hook_s, workload.gradient_hook_s, equal_nan=True)
+    assert np.array_equal(again.backward.device_s, workload.backward.device_s)
+
+
+@pytest.fixture
+def document():
+    one = {"host_s": [0.1], "device_s": [0.2]}
+    return {
+        "schema": "ddpsim.workload/1", "name": "w", "device": "cpu", "precision": "fp32", "batch_size": 2, "threads": 1,
+        "estimated": False,
+        "parameters": [{"name": "a", "shape": [2, 3], "dtype": "float32", "device": "cpu", "sparse": False}],
+        "buffers": [], "forward": one, "backward": one, "optimizer": one, "gradient_hook_s": [[0.05]],
+        "gradient_ready_s": [[0.05]], "synchronises": [], "provenance": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path in paths:
+        save_workload(workload_from(document, "w"), path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert load_workload(paths[0]).parameters == (Parameter("a", (2, 3)),)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "ddpsim.plan/1"}, "w.json: not a workload file; expected"),
+        ({"name": ""}, "w.json: name: '' is not a text"),
+        ({"batch_size": 0}, "w.json: batch_size: 0 is not a whole number above 0"),
+        ({"batch_size": True}, "w.json: batch_size: True is not"),
+        ({"threads": 1.5}, "w.json: threads: 1.5 is not"),
+        ({"estimated": "no"}, "w.json: estimated: 'no' is not true or false"),
+        ({"parameters": [{"name": "a"}]}, "w.json: parameters.0.shape: the field is missing"),
+        ({"parameters": ["a"]}, r"w.json: parameters: \['a'\] is not a list of objects"),
+        (
+            {"parameters": [{"name": "a", "shape": [-1], "dtype": "float32", "device": "cpu"}]},
+            r"parameters.0.shape: \[-1\]",
+        ),
+        (
+            {"parameters": [{"name": "a", "shape": [1], "dtype": "fp32", "device": "cpu"}]},
+            "w.json: parameters.0.dtype: 'fp32' is not one of float64, float32",
+        ),
+        ({"forward": [1]}, r"w.json: forward: \[1\] is not an object"),
+        ({"forward": {"host_s": [1.0], "device_s": 1.0}}, "w.json: forward.device_s: 1.0 is not a list of seconds"),
+        ({"forward": {"host_s": ["1"], "device_s": [1]}}, "w.json: forward.host_s: '1' is not a number"),
+        ({"forward": {"host_s": [-1], "device_s": [1]}}, "w.json: forward.host_s.0: -1.0 is not a time"),
+        ({"forward": {"host_s": [None], "device_s": [1]}}, "w.json: forward.host_s.0: nan is not a time"),
+        ({"backward": {"host_s": [1, 2], "device_s": [1]}}, "w.json: backward.host_s: 2 iterations, forward has 1"),
+        ({"gradient_hook_s": [[0.1], [0.1, 0.2]]}, "w.json: gradient_hook_s.1: 2 times, the first iteration has 1"),
+        ({"gradient_hook_s": [[0.1, 0.2]]}, r"w.json: gradient_hook_s: shape \(1, 2\), expected"),
+        ({"gradient_hook_s": [[None]]}, "w.json: gradient_ready_s.0.0: a gradient has one of its two times only"),
+        ({"gradient_ready_s": [0.1]}, "w.json: gradient_ready_s: .* is not a list of lists"),
+        ({"synchronises": ["now"]}, "w.json: synchronises: unknown synchronisation point 'now'"),
+        ({"synchronises": "after_forward"}, "w.json: synchronises: 'after_forward' is not a list"),
+        ({"provenance": 3}, "w.json: provenance: 3 is not an object"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(document, change, message):
+    with pytest.raises(WorkloadError, match=message):
+        workload_from({**document, **change}, "w.json")
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["name", "device", "parameters", "buffers", "forward", "gradient_hook_s", "provenance", "threads", "estimated"],
+)
+def test_a_missing_field_is_named(document, field):
+    del document[field]
+    with pytest.raises(WorkloadError, match=f"w.json: {field}: the field is missing"):
+        workload_from(document, "w.json")
+
+
+def test_truncated_anywhere_is_one_error(document, tmp_path):
+    text = json.dumps(document)
+    path = tmp_path / "w.json"
+    for length in range(0, len(text), 7):
+        path.write_text(text[:length])
+        with pytest.raises(WorkloadError, match=r"w\.json: not JSON: .* line 1, column"):
+            load_workload(path)
+    packed = gzip.compress(text.encode())
+    path = tmp_path / "w.json.gz"
+    for length in range(0, len(packed), 5):
+        path.write_bytes(packed[:length])
+        with pytest.raises(WorkloadError, match=r"w\.json\.gz: .*(truncated|damaged|not JSON)"):
+            load_workload(path)
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(UnknownNameError, match="unknown workload 'no-such-net'"):
+        load_workload("no-such-net")
