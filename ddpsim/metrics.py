@@ -1,0 +1,236 @@
+"""The numbers of a trace: period and its breakdown, bucket times, overlap, skew.
+
+The same for simulated and measured traces, so that a prediction and a run are compared on equal terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+
+from ddpsim.errors import TraceError
+from ddpsim.trace import BucketTimes, Iteration, Span, Trace
+
+PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
+"""The breakdown of `iteration_s`; its members sum to it."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSummary:
+    """One bucket's times on rank 0, median over iterations, in seconds from the start of forward.
+
+    `wire_s` is when the last rank had arrived and `skew_s` how long this rank's collective waited for it; both None
+    where the trace cannot tell.
+    """
+
+    index: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    ready_s: float
+    launched_s: float
+    started_s: float
+    wire_s: float | None
+    finished_s: float
+    written_s: float
+    skew_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a trace says of the steady state.
+
+    Attributes:
+        iteration_s: period between starts of forward: median over iterations, maximum over ranks.
+        iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank.
+        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period;
+            `ddp_overhead_s` is what the other parts leave of `iteration_s`.
+        overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
+            comp_comm_overlap; None at one rank or without communication.
+        iterations: periods that were counted.
+        buckets: in launch order; empty under a noop hook or at no synchronised iteration.
+    """
+
+    iteration_s: float
+    iteration_low_s: float
+    iteration_high_s: float
+    forward_s: float
+    backward_compute_s: float
+    exposed_comm_s: float
+    buffer_broadcast_s: float
+    ddp_overhead_s: float
+    optimizer_s: float
+    overlap_ratio: float | None
+    world_size: int
+    iterations: int
+    buckets: tuple[BucketSummary, ...]
+
+    def document(self) -> dict[str, object]:
+        """Return the summary as JSON values."""
+        return {**asdict(self), "buckets": [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]}
+
+
+def summarise(trace: Trace) -> Summary:
+    """Return the numbers of `trace`.
+
+    Under `no_sync` a period is the mean over one cycle, from the first local step to the synchronised one that ends it,
+    so that steps saved count; with every step synchronised a period is one iteration.
+
+    Raises:
+        TraceError: where no rank, or not rank 0 (the lowest recorded rank stands in), left an iteration.
+    """
+    if not trace.iterations:
+        raise TraceError("the trace holds no iteration", remedy="run at least one iteration after the warm-up")
+    periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank))] for rank in trace.ranks}
+    slowest = max(periods.values(), key=median)
+    first = trace.ranks[0]
+    iteration_s = median(slowest)
+    parts = _breakdown(cycles(trace.of_rank(first)))
+    rest = iteration_s - sum(parts.values())
+    return Summary(
+        iteration_s=iteration_s,
+        iteration_low_s=quantile(slowest, 0.1),
+        iteration_high_s=quantile(slowest, 0.9),
+        **parts,
+        ddp_overhead_s=rest,
+        overlap_ratio=overlap_ratio(trace, first),
+        world_size=trace.world_size,
+        iterations=len(slowest),
+        buckets=_buckets(trace, first),
+    )
+
+
+def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
+    """Group one rank's iterations into cycles that end with a synchronised one; an unfinished cycle is left out.
+
+    Without any synchronised iteration each is a cycle of its own.
+    """
+    if not any(it.synced for it in iterations):
+        return [[it] for it in iterations]
+    groups: list[list[Iteration]] = [[]]
+    for it in iterations:
+        groups[-1].append(it)
+        if it.synced:
+            groups.append([])
+    whole = groups[:-1]
+    longest = max(len(group) for group in whole)
+    return [group for group in whole if len(group) == longest]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the `share` quantile of `values`, interpolated linearly between order statistics."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def overlap_ratio(trace: Trace, rank: int) -> float | None:
+    """Return the share of `rank`'s communication time during which it also computed.
+
+    From kernel spans where the trace has them (every kernel that is no collective is computation), else from the
+    iterations' exposed time against the union of their buckets' collectives.
+    """
+    if trace.world_size == 1:
+        return None
+    kernels = [span for span in trace.spans if span.rank == rank and span.kernel]
+    communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
+    if communication:
+        computation = union((span.start_s, span.end_s) for span in kernels if not is_collective(span))
+        total = length(communication)
+        return intersection(communication, computation) / total if total > 0 else None
+    iterations = trace.of_rank(rank)
+    total = sum(length(union((b.started_s, b.finished_s) for b in it.buckets)) for it in iterations)
+    exposed = sum(it.exposed_comm_s for it in iterations)
+    return max(0.0, 1 - exposed / total) if total > 0 else None
+
+
+def is_collective(span: Span) -> bool:
+    """Return whether `span` is a collective's."""
+    return span.name.startswith("nccl")
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return disjoint intervals that cover the same instants, ascending."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def length(intervals: Sequence[Interval]) -> float:
+    """Return the summed length of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
+
+
+def intersection(one: Sequence[Interval], other: Sequence[Interval]) -> float:
+    """Return the length of what two lists of disjoint ascending intervals share."""
+    shared, i, j = 0.0, 0, 0
+    while i < len(one) and j < len(other):
+        shared += max(0.0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return shared
+
+
+def _mean_period(cycle: Sequence[Iteration]) -> float:
+    return fmean(it.iteration_s for it in cycle)
+
+
+def _breakdown(groups: Sequence[Sequence[Iteration]]) -> dict[str, float]:
+    """Return the five recorded parts, means over the middle half of the cycles by period."""
+    ordered = sorted(groups, key=_mean_period)
+    cut = len(ordered) // 4
+    middle = [it for group in ordered[cut : len(ordered) - cut] for it in group]
+    return {part: fmean(getattr(it, part) for it in middle) for part in PARTS if part != "ddp_overhead_s"}
+
+
+def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
+    synced = [it for it in trace.of_rank(rank) if it.synced and it.buckets]
+    if not synced:
+        return ()
+    shape = [bucket.parameters for bucket in synced[-1].buckets]
+    alike = [it for it in synced if [bucket.parameters for bucket in it.buckets] == shape]
+    arrivals = _arrivals(trace)
+    return tuple(
+        _bucket([(it, it.buckets[position], arrivals.get((it.index, position))) for it in alike])
+        for position in range(len(shape))
+    )
+
+
+def _arrivals(trace: Trace) -> dict[tuple[int, int], float]:
+    """Return when the last rank's collective began, by iteration and bucket, where every rank left a record."""
+    if len(trace.ranks) < trace.world_size:
+        return {}
+    last: dict[tuple[int, int], float] = {}
+    for it in trace.iterations:
+        for position, bucket in enumerate(it.buckets):
+            key = (it.index, position)
+            last[key] = max(last.get(key, bucket.started_s), bucket.started_s)
+    return last
+
+
+def _bucket(seen: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> BucketSummary:
+    bucket = seen[0][1]
+    wires = [(it, b, arrival if b.wire_s is None else b.wire_s) for it, b, arrival in seen]
+    known = [(it, b, wire) for it, b, wire in wires if wire is not None]
+    times = {
+        name: median(getattr(b, name) - it.start_s for it, b, _ in seen)
+        for name in ("ready_s", "launched_s", "started_s", "finished_s", "written_s")
+    }
+    return BucketSummary(
+        index=bucket.index,
+        size_bytes=bucket.size_bytes,
+        parameters=bucket.parameters,
+        wire_s=median(wire - it.start_s for it, _, wire in known) if known else None,
+        skew_s=median(max(0.0, wire - b.started_s) for _, b, wire in known) if known else None,
+        **times,
+    )

@@ -1,0 +1,280 @@
+"""Traces as files: one Chrome/Kineto JSON a rank that Perfetto and HolisticTraceAnalysis open, and a `run.json`.
+
+`rank{N}.json.gz` holds the spans as events and each `Iteration` record whole in the args of its `iteration N` event, so
+that reading gives the records back bit for bit; spans come back to the nanosecond. A kernel is an event of category
+`kernel` with its stream and correlation and a launch event on the host thread. A collective has, as in Kineto, an
+annotation with its own name (`nccl:all_reduce`) around a kernel whose name starts with `ncclDevKernel_`: that prefix is
+what HolisticTraceAnalysis counts as communication.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ddpsim.errors import TraceError
+from ddpsim.files import compress, json_text, read_json, write_whole
+from ddpsim.trace import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Gradient, Iteration, Span, Trace
+
+SCHEMA = "ddpsim.trace/1"
+RUN_SCHEMA = "ddpsim.run/1"
+_REMEDY = "run again with --out (or --trace) to write it anew"
+_COLLECTIVE = "nccl:"
+_KERNEL = "ncclDevKernel_"
+_TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
+_FIRST_COMMUNICATION_TID = 20
+
+Event = dict[str, object]
+
+
+def write_trace(trace: Trace, directory: str | Path) -> None:
+    """Write every recorded rank and `run.json` under `directory`."""
+    for rank in sorted({*trace.ranks, *(span.rank for span in trace.spans)}):
+        write_rank(trace, rank, directory)
+    write_run(trace, directory)
+
+
+def write_rank(trace: Trace, rank: int, directory: str | Path) -> None:
+    """Write what `trace` knows of `rank` as `rank{N}.json.gz`: same trace, same bytes."""
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": rank, "backend": trace.backend, "world_size": trace.world_size},
+        "ddpsim": {"schema": SCHEMA},
+        "displayTimeUnit": "ms",
+        "traceEvents": list(_events(trace, rank)),
+    }
+    write_whole(Path(directory) / f"rank{rank}.json.gz", compress(json.dumps(document, allow_nan=False)))
+
+
+def write_run(trace: Trace, directory: str | Path) -> None:
+    """Write `run.json`: world size, backend, recorded ranks and provenance."""
+    document = {
+        "schema": RUN_SCHEMA,
+        "world_size": trace.world_size,
+        "backend": trace.backend,
+        "ranks": trace.ranks,
+        "provenance": dict(trace.provenance),
+    }
+    write_whole(Path(directory) / "run.json", json_text(document))
+
+
+def read_trace(directory: str | Path) -> Trace:
+    """Read the trace that `write_trace`, or the ranks of a run, left under `directory`.
+
+    Ranks that never wrote are missing from the result; without a `run.json` (a run that broke off) provenance is empty.
+
+    Raises:
+        TraceError: no such folder, no rank file in it, a file truncated or malformed; the message names file and place.
+    """
+    files = rank_files(directory)
+    iterations: list[Iteration] = []
+    spans: list[Span] = []
+    world_size, backend, provenance = 0, "", _provenance(Path(directory))
+    for file in files.values():
+        rank, world_size, backend, events = _open(file)
+        its, found = _parse(events, rank, file)
+        iterations += its
+        spans += found
+    iterations.sort(key=lambda it: (it.rank, it.index))
+    spans.sort(key=lambda span: (span.rank, span.start_s))
+    return Trace(world_size, backend, iterations, spans, provenance)
+
+
+def rank_files(directory: str | Path) -> dict[int, str]:
+    """Return the rank files under `directory` by rank, as HolisticTraceAnalysis' `trace_files` takes them.
+
+    HolisticTraceAnalysis takes every JSON in a `trace_dir` for a rank's trace, `run.json` too: give it these files.
+
+    Raises:
+        TraceError: no such folder, or no rank file in it.
+    """
+    folder, remedy = Path(directory), "give the folder that --out or --trace wrote"
+    if not folder.is_dir():
+        raise TraceError("no such folder", place=str(directory), remedy=remedy)
+    matches = ((re.fullmatch(r"rank(\d+)\.json\.gz", file.name), file) for file in folder.iterdir())
+    files = {int(match[1]): str(file) for match, file in matches if match}
+    if not files:
+        raise TraceError("holds no rank*.json.gz", place=str(directory), remedy=remedy)
+    return dict(sorted(files.items()))
+
+
+def _events(trace: Trace, rank: int) -> Iterator[Event]:
+    iterations = trace.of_rank(rank)
+    spans = sorted((span for span in trace.spans if span.rank == rank), key=lambda span: span.start_s)
+    tids = _tids(spans)
+    yield from _metadata(rank, tids)
+    for it in iterations:
+        args = {"iteration": _record(it)}
+        yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
+    for correlation, span in enumerate(spans, start=1):
+        yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
+
+
+def _tids(spans: Iterable[Span]) -> dict[str, int]:
+    tids = dict(_TIDS)
+    for stream in sorted({span.stream for span in spans} - tids.keys(), key=lambda name: (len(name), name)):
+        tids[stream] = _FIRST_COMMUNICATION_TID + len(tids) - len(_TIDS)
+    return tids
+
+
+def _metadata(rank: int, tids: Mapping[str, int]) -> Iterator[Event]:
+    base: Event = {"ph": "M", "ts": 0, "pid": rank}
+    yield {**base, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}
+    yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": rank}}
+    for stream, tid in tids.items():
+        yield {**base, "tid": tid, "name": "thread_name", "args": {"name": stream}}
+        yield {**base, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+
+
+def _span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) -> Iterator[Event]:
+    where = (span.rank, tid)
+    args = dict(span.args)
+    if span.stream == BUCKETS:
+        begin = {"ph": "b", "cat": "bucket", "id": number, "name": span.name, "pid": span.rank, "tid": tid}
+        yield {**begin, "ts": _us(span.start_s), "args": {**args, "duration_s": span.duration_s}}
+        yield {**begin, "ph": "e", "ts": _us(span.end_s)}
+        return
+    collective = span.name.startswith(_COLLECTIVE)
+    args |= {"backend": backend} if collective else {}
+    if not span.kernel:
+        yield _complete(*where, span.name, "user_annotation", span.start_s, span.end_s, args)
+        return
+    launched = span.args.get("launched_s")
+    launch_s = min(launched, span.start_s) if isinstance(launched, float) else span.start_s
+    launch = {"correlation": number}
+    yield _complete(span.rank, host_tid, "cudaLaunchKernel", "cuda_runtime", launch_s, launch_s, launch)
+    if collective:
+        yield _complete(*where, span.name, "gpu_user_annotation", span.start_s, span.end_s, args)
+        kernel: dict[str, object] = {"backend": backend, "Collective name": span.name.removeprefix(_COLLECTIVE)}
+        name = _KERNEL + "".join(word.title() for word in span.name.removeprefix(_COLLECTIVE).split("_"))
+    else:
+        kernel, name = args, span.name
+    kernel = {**kernel, "device": 0, "stream": tid, "correlation": number}
+    yield _complete(*where, name, "kernel", span.start_s, span.end_s, kernel)
+
+
+def _complete(
+    pid: int, tid: int, name: str, category: str, start_s: float, end_s: float, args: Mapping[str, object]
+) -> Event:
+    start = _us(start_s)
+    event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start}
+    return {**event, "dur": round(max(_us(end_s) - start, 0.0), 3), "args": dict(args)}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _record(it: Iteration) -> dict[str, object]:
+    record = asdict(it)
+    record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
+    return record
+
+
+def _provenance(folder: Path) -> dict[str, object]:
+    path = folder / "run.json"
+    if not path.is_file():
+        return {}
+    run = read_json(path, TraceError, _REMEDY)
+    if not isinstance(run, dict) or not isinstance(run.get("provenance"), dict):
+        raise TraceError("not a run file", place=str(path), remedy=f'expected "schema": "{RUN_SCHEMA}"')
+    return dict(run["provenance"])
+
+
+def _open(path: str) -> tuple[int, int, str, list[object]]:
+    """Return rank, world size, backend and events of a rank file."""
+    document = read_json(path, TraceError, _REMEDY)
+    ours = document.get("ddpsim") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(ours, dict) or ours.get("schema") != SCHEMA:
+        remedy = f'expected "ddpsim": {{"schema": "{SCHEMA}"}}; take other traces in with `ddpsim workload import`'
+        raise TraceError("not a trace of ddpsim or ddpexec", place=path, remedy=remedy)
+    info, events = document.get("distributedInfo"), document.get("traceEvents")
+    match info:
+        case {"rank": int(rank), "world_size": int(world_size), "backend": str(backend)}:
+            pass
+        case _:
+            what = f"{info!r} lacks rank, world_size or backend"
+            raise TraceError(what, place=f"{path}: distributedInfo", remedy=_REMEDY)
+    if not isinstance(events, list):
+        raise TraceError(f"{type(events).__name__} is not a list", place=f"{path}: traceEvents", remedy=_REMEDY)
+    return rank, world_size, backend, events
+
+
+def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span]]:
+    streams: dict[int, str] = {}
+    iterations: list[Iteration] = []
+    spans: list[Span] = []
+    for number, event in enumerate(events):
+        try:
+            _parse_event(event, rank, streams, iterations, spans)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"lacks {error}" if isinstance(error, KeyError) else f"malformed: {error}"
+            raise TraceError(what, place=f"{file}: traceEvents.{number}", remedy=_REMEDY) from error
+    return iterations, spans
+
+
+def _parse_event(
+    event: object, rank: int, streams: dict[int, str], iterations: list[Iteration], spans: list[Span]
+) -> None:
+    if not isinstance(event, dict):
+        raise TypeError(f"{event!r} is not an object")
+    phase, args = event["ph"], event.get("args", {})
+    if phase == "M":
+        if event["name"] == "thread_name":
+            streams[int(event["tid"])] = str(args["name"])
+    elif phase == "b":
+        spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
+    elif phase == "X" and "iteration" in args:
+        iterations.append(_iteration(args["iteration"]))
+    elif phase == "X" and not _derived(event):
+        category = event["cat"]
+        kernel = category in ("kernel", "gpu_user_annotation")
+        added = ("device", "stream", "correlation") if category == "kernel" else ("backend",)
+        dropped = added if kernel or str(event["name"]).startswith(_COLLECTIVE) else ()
+        spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k not in dropped}, kernel))
+
+
+def _derived(event: Mapping[str, object]) -> bool:
+    """Return whether the event was added for the tools' sake: a launch, or the kernel under an annotation."""
+    return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(_KERNEL)
+
+
+def _span(
+    event: Mapping[str, object], rank: int, streams: Mapping[int, str], args: dict[str, object], kernel: bool
+) -> Span:
+    start_us, tid = _number(event["ts"]), int(_number(event["tid"]))
+    given = event.get("args")
+    whole = given.get("duration_s") if isinstance(given, dict) and event["ph"] == "b" else None
+    duration_s = _number(event["dur"]) * 1e-6 if whole is None else _number(whole)
+    name = str(event["name"])
+    return Span(
+        rank=rank,
+        stream=streams[tid],
+        name=name,
+        start_s=start_us * 1e-6,
+        duration_s=duration_s,
+        kernel=kernel,
+        args=args,
+    )
+
+
+def _iteration(record: Mapping[str, object]) -> Iteration:
+    fields = dict(record)
+    buckets, gradients = fields["buckets"], fields["gradients"]
+    if not isinstance(buckets, list) or not isinstance(gradients, list):
+        raise TypeError("buckets or gradients is not a list")
+    fields["buckets"] = tuple(BucketTimes(**{**b, "parameters": tuple(b["parameters"])}) for b in buckets)
+    fields["gradients"] = tuple(Gradient(parameter=p, hook_s=h, ready_s=r) for p, h, r in gradients)
+    for name, value in fields.items():
+        if name.endswith("_s"):
+            _number(value)
+    return Iteration(**fields)  # type: ignore[arg-type]
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return value
