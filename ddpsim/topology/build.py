@@ -1,0 +1,222 @@
+"""A node's links from what its file says of the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, count
+
+from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.topology.hardware import (
+    GPU_MODELS,
+    PCIE_X16_BANDWIDTH,
+    nvlink_bandwidth,
+    socket_bandwidth,
+)
+from ddpsim.topology.node import NETWORK, Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable
+from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
+
+_GPUDIRECT_KINDS = ("infiniband", "roce", "efa", "slingshot")
+
+
+def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
+    """Return the template `name` that `spec` describes.
+
+    Args:
+        place: where the spec stands, for errors.
+
+    Raises:
+        TopologyError: neither GPUs nor processes, a device in two places or in none, GPUs that cannot meet.
+    """
+    gpus = _devices(spec, place)
+    nics = _nics(spec, gpus)
+    cpu = Cpu(spec.cpu.sockets, spec.cpu.arch, spec.cpu.vendor, spec.cpu.model)
+    links = [*_sockets(spec), *_ports(spec, nics)]
+    if spec.processes is not None:
+        links = [*_loopback(spec.processes, nics), *_ports(spec, nics)]
+    else:
+        links += _nvlinks(spec, gpus, place)
+        links += _Pcie(spec, gpus, nics, place).links()
+    check_reachable(links, gpus, place)
+    reach = None if spec.gpus is None else spec.gpus.peer_to_peer
+    return NodeTemplate(
+        name=name,
+        gpus=gpus,
+        nics=nics,
+        cpu=cpu,
+        links=tuple(sorted(links, key=_natural)),
+        peer_to_peer=reach,
+        workload=spec.workload,
+        rings=tuple(map(tuple, spec.rings)),
+        extras=tuple(spec.extras.items()),
+    )
+
+
+def _natural(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
+    source, target = (
+        (vertex.rstrip("0123456789"), int(vertex.lstrip("abcdefghijklmnopqrstuvwxyz_") or 0))
+        for vertex in (link.source, link.target)
+    )
+    return source, target
+
+
+def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
+    if spec.processes is not None and spec.gpus is None:
+        return tuple(Gpu(f"process{index}", "cpu", 0) for index in range(spec.processes.count))
+    if spec.gpus is None or spec.processes is not None:
+        raise TopologyError(
+            "a node has either `gpus` or `processes`", place=place, remedy="write e.g. gpus: {count: 8, model: V100}"
+        )
+    model = spec.gpus.model
+    if spec.gpus.sm is None and model not in GPU_MODELS:
+        error = UnknownNameError.among("GPU model", model, GPU_MODELS, place=f"{place}.gpus.model")
+        raise TopologyError(error.message, place=error.place, remedy=f"{error.remedy} Or state its `sm`")
+    sm = GPU_MODELS[model].sm if spec.gpus.sm is None else spec.gpus.sm
+    return tuple(Gpu(f"gpu{index}", model, sm) for index in range(spec.gpus.count))
+
+
+def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
+    model = GPU_MODELS.get(gpus[0].model)
+    capable = spec.gpus is not None and (model is None or model.peer_to_peer)
+    numbers = count()
+    return tuple(
+        Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, _gpudirect(nics, capable))
+        for nics in spec.nics
+        for _ in range(nics.count)
+    )
+
+
+def _gpudirect(nics: NicsSpec, capable: bool) -> bool:
+    return capable and nics.kind in _GPUDIRECT_KINDS if nics.gpudirect is None else nics.gpudirect
+
+
+def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
+    delays = [each.delay for each in spec.nics for _ in range(each.count)]
+    for nic, delay in zip(nics, delays, strict=True):
+        yield from both_ways(nic.name, NETWORK, "nic", nic.bandwidth, delay)
+
+
+def _loopback(processes: ProcessesSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
+    yield Link("host_out>host_in", "host_out", "host_in", "loopback", processes.total, processes.delay)
+    for index in range(processes.count):
+        name = f"process{index}"
+        yield Link(f"{name}>host_out", name, "host_out", "loopback", processes.rate)
+        yield Link(f"host_in>{name}", "host_in", name, "loopback", processes.rate)
+    for nic in nics:
+        yield Link(f"host_out>{nic.name}", "host_out", nic.name, "loopback", processes.total)
+        yield Link(f"{nic.name}>host_in", nic.name, "host_in", "loopback", processes.total)
+
+
+def _sockets(spec: NodeSpec) -> Iterator[Link]:
+    bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
+    for first, second in combinations(range(spec.cpu.sockets), 2):
+        yield from both_ways(f"cpu{first}", f"cpu{second}", "socket", bandwidth, spec.cpu.delay)
+
+
+def _nvlinks(spec: NodeSpec, gpus: tuple[Gpu, ...], place: str) -> Iterator[Link]:
+    one = nvlink_bandwidth(gpus[0].sm)
+    if spec.nvlink is not None:
+        seen: set[frozenset[int]] = set()
+        for number, (first, second, links) in enumerate(spec.nvlink.pairs):
+            where = f"{place}.nvlink.pairs.{number}"
+            pair = frozenset((first, second))
+            if max(pair) >= len(gpus) or len(pair) == 1 or pair in seen or links < 1:
+                raise TopologyError(
+                    f"[{first}, {second}, {links}] is no pair of different GPUs below {len(gpus)}, named once",
+                    place=where,
+                    remedy="write [first, second, links]",
+                )
+            seen.add(pair)
+            bandwidth = links * (spec.nvlink.bandwidth or one)
+            yield from both_ways(f"gpu{first}", f"gpu{second}", "nvlink", bandwidth, spec.nvlink.delay, links)
+    if spec.nvswitch is not None:
+        links = spec.nvswitch.links_per_gpu
+        bandwidth = links * (spec.nvswitch.bandwidth or one)
+        for gpu in gpus:
+            yield from both_ways(gpu.name, "nvswitch0", "nvlink", bandwidth, spec.nvswitch.delay, links)
+
+
+class _Pcie:
+    """Walks the PCIe tree of a file, numbering switches as they come."""
+
+    def __init__(self, spec: NodeSpec, gpus: tuple[Gpu, ...], nics: tuple[Nic, ...], place: str) -> None:
+        self._spec, self._place = spec, f"{place}.pcie"
+        self._missing = {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}
+        self._all = frozenset(self._missing)
+        self._pcie = spec.pcie or _spread(spec, len(gpus), len(nics))
+        model = GPU_MODELS.get(gpus[0].model)
+        generation = self._pcie.generation or (model.pcie if model else 3)
+        self._slot = self._pcie.bandwidth or PCIE_X16_BANDWIDTH[generation]
+        self._switches, self._adapters = count(), count()
+
+    def links(self) -> Iterator[Link]:
+        for number, slots in sorted(enumerate(self._pcie.slots), key=lambda entry: entry[1].socket):
+            yield from self._devices(slots, self._socket(slots, f"slots.{number}"), slots.bandwidth)
+            for inner in slots.switches:
+                yield from self._switch(inner, f"cpu{slots.socket}")
+        for number, switch in enumerate(self._pcie.switches):
+            yield from self._switch(switch, self._socket(switch, f"switches.{number}"))
+        unknown = set(self._pcie.devices) - self._all
+        if unknown:
+            raise UnknownNameError.among("device", min(unknown), self._all, place=f"{self._place}.devices")
+        nics = {name for name in self._missing if name.startswith("nic")}
+        if nics:
+            raise TopologyError(
+                f"{', '.join(sorted(nics))} under no PCIe switch or slot",
+                place=self._place,
+                remedy="list its number under `nics` of a switch or slot",
+            )
+
+    def _socket(self, branch: RootBranchSpec, where: str) -> str:
+        if branch.socket >= self._spec.cpu.sockets:
+            raise TopologyError(
+                f"socket {branch.socket} of {self._spec.cpu.sockets}",
+                place=f"{self._place}.{where}.socket",
+                remedy=f"number sockets from 0, or write cpu: {{sockets: {branch.socket + 1}}}",
+            )
+        return f"cpu{branch.socket}"
+
+    def _switch(self, spec: BranchSpec, parent: str) -> Iterator[Link]:
+        name = f"pcie{next(self._switches)}"
+        yield from both_ways(name, parent, _kind(parent), spec.bandwidth or self._slot)
+        yield from self._devices(spec, name, None)
+        for inner in spec.switches:
+            yield from self._switch(inner, name)
+
+    def _devices(self, spec: BranchSpec, parent: str, bandwidth: float | None) -> Iterator[Link]:
+        for gpu in spec.gpus:
+            yield from self._device(f"gpu{gpu}", parent, self._width(f"gpu{gpu}", bandwidth))
+        for ports in spec.nics:
+            above, width = parent, self._width(f"nic{ports[0]}", bandwidth)
+            if len(ports) > 1:
+                above = f"adapter{next(self._adapters)}"
+                yield from both_ways(above, parent, _kind(parent), width)
+            for port in ports:
+                yield from self._device(f"nic{port}", above, width)
+
+    def _device(self, name: str, parent: str, width: float) -> tuple[Link, Link]:
+        if name not in self._missing:
+            problem = "stands in two places" if name in self._all else "is not on this node"
+            raise TopologyError(f"{name} {problem}", place=self._place, remedy="name each device once, from 0")
+        self._missing.discard(name)
+        return both_ways(name, parent, _kind(parent), width)
+
+    def _width(self, name: str, bandwidth: float | None) -> float:
+        return self._pcie.devices.get(name) or bandwidth or self._slot
+
+
+def _kind(parent: str) -> str:
+    return "host_bridge" if parent.startswith("cpu") else "pcie"
+
+
+def _spread(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
+    """Return the tree of a file that has none: devices in slots, spread evenly over the sockets."""
+    sockets = spec.cpu.sockets
+    slots = [
+        RootBranchSpec(
+            socket=socket,
+            gpus=[gpu for gpu in range(gpus) if gpu * sockets // gpus == socket],
+            nics=[[nic] for nic in range(nics) if nic * sockets // nics == socket],
+        )
+        for socket in range(sockets)
+    ]
+    return PcieSpec(slots=slots)

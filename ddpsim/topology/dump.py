@@ -1,0 +1,204 @@
+"""A topology back to the YAML that `load_topology` reads to an equal one."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from ddpsim.topology.cluster import DegradedLink, Fabric, Topology
+from ddpsim.topology.hardware import GPU_MODELS
+from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
+from ddpsim.topology.yaml_text import write_mapping
+from ddpsim.units import format_bandwidth
+
+
+def dump_topology(topology: Topology) -> str:
+    """Return `topology` as YAML text."""
+    return write_mapping(document_of(topology))
+
+
+def document_of(topology: Topology) -> dict[str, object]:
+    """Return `topology` as the mapping that its YAML holds."""
+    document: dict[str, object] = {"name": topology.name}
+    if topology.sources:
+        document["sources"] = list(topology.sources)
+    if topology.confidence:
+        document["confidence"] = topology.confidence
+    first = topology.groups[0]
+    if len(topology.groups) == 1 and first.template.name == topology.name:
+        document |= {"nodes": first.count, "node": _node(first.template)}
+    else:
+        document["nodes"] = {group.template.name: group.count for group in topology.groups}
+        document["templates"] = {group.template.name: _node(group.template) for group in topology.groups}
+    document["fabric"] = _fabric(topology.fabric)
+    if topology.degraded:
+        document["degraded"] = [_degraded(entry) for entry in topology.degraded]
+    return document
+
+
+def _node(template: NodeTemplate) -> dict[str, object]:
+    links = {link.name: link for link in template.links}
+    processes = template.gpus[0].name.startswith("process")
+    node: dict[str, object] = _processes(template, links) if processes else _gpus(template)
+    if not processes:
+        node |= _nvlinks(template)
+        node["pcie"] = _Pcie(template).document()
+    node["cpu"] = _cpu(template, links)
+    if template.nics:
+        node["nics"] = _nics(template, links)
+    if template.workload is not None:
+        node["workload"] = template.workload
+    if template.rings:
+        node["rings"] = [list(ring) for ring in template.rings]
+    if template.extras:
+        node["extras"] = dict(template.extras)
+    return node
+
+
+def _gpus(template: NodeTemplate) -> dict[str, object]:
+    gpu = template.gpus[0]
+    gpus: dict[str, object] = {"count": len(template.gpus), "model": gpu.model}
+    if gpu.model not in GPU_MODELS or GPU_MODELS[gpu.model].sm != gpu.sm:
+        gpus["sm"] = gpu.sm
+    if template.peer_to_peer is not None:
+        gpus["peer_to_peer"] = template.peer_to_peer
+    return {"gpus": gpus}
+
+
+def _processes(template: NodeTemplate, links: dict[str, Link]) -> dict[str, object]:
+    total, one = links["host_out>host_in"], links["process0>host_out"]
+    processes: dict[str, object] = {
+        "count": len(template.gpus),
+        "rate": format_bandwidth(one.bandwidth),
+        "total": format_bandwidth(total.bandwidth),
+    }
+    return {"processes": processes | _delay(total)}
+
+
+def _nvlinks(template: NodeTemplate) -> dict[str, object]:
+    pairs = [link for link in template.links if link.kind == "nvlink" and link.source < link.target]
+    switched = [link for link in pairs if link.target == "nvswitch0"]
+    direct = [link for link in pairs if link.target != "nvswitch0"]
+    found: dict[str, object] = {}
+    if direct:
+        one = {"bandwidth": format_bandwidth(direct[0].bandwidth / direct[0].count)} | _delay(direct[0])
+        found["nvlink"] = one | {"pairs": [[_number(link.source), _number(link.target), link.count] for link in direct]}
+    if switched:
+        link = switched[0]
+        one = {"links_per_gpu": link.count, "bandwidth": format_bandwidth(link.bandwidth / link.count)}
+        found["nvswitch"] = one | _delay(link)
+    return found
+
+
+class _Pcie:
+    """Rebuilds the tree from the links that lead upwards."""
+
+    def __init__(self, template: NodeTemplate) -> None:
+        self._parents = template.parents()
+        widths = [link.bandwidth for link in self._parents.values()]
+        self._slot = max(widths, key=widths.count)
+        self._sockets = template.cpu.sockets
+
+    def document(self) -> dict[str, object]:
+        """Return the `pcie` part of a node."""
+        pcie: dict[str, object] = {"bandwidth": format_bandwidth(self._slot)}
+        devices = {
+            self._first_port(name): format_bandwidth(link.bandwidth)
+            for name, link in self._parents.items()
+            if link.bandwidth != self._slot and not name.startswith("pcie") and not link.target.startswith("adapter")
+        }
+        if devices:
+            pcie["devices"] = devices
+        slots = [{"socket": n} | branch for n in range(self._sockets) if (branch := self._branch(f"cpu{n}"))]
+        switches = [
+            {"socket": _number(self._parents[name].target)} | self._switch(name)
+            for name in self._switches()
+            if self._parents[name].target.startswith("cpu")
+        ]
+        return pcie | ({"switches": switches} if switches else {}) | ({"slots": slots} if slots else {})
+
+    def _switches(self) -> list[str]:
+        return sorted((name for name in self._parents if name.startswith("pcie")), key=_number)
+
+    def _switch(self, name: str) -> dict[str, Any]:
+        branch = self._branch(name)
+        if self._parents[name].bandwidth != self._slot:
+            branch["bandwidth"] = format_bandwidth(self._parents[name].bandwidth)
+        inner = [self._switch(other) for other in self._switches() if self._parents[other].target == name]
+        return branch | ({"switches": inner} if inner else {})
+
+    def _branch(self, parent: str) -> dict[str, Any]:
+        below = [name for name, link in self._parents.items() if link.target == parent]
+        gpus = [_number(name) for name in below if name.startswith("gpu")]
+        nics: list[object] = [
+            self._ports(name) if name.startswith("adapter") else _number(name)
+            for name in below
+            if name.startswith(("adapter", "nic"))
+        ]
+        return ({"gpus": gpus} if gpus else {}) | ({"nics": nics} if nics else {})
+
+    def _first_port(self, device: str) -> str:
+        return f"nic{self._ports(device)[0]}" if device.startswith("adapter") else device
+
+    def _ports(self, adapter: str) -> list[int]:
+        return [_number(name) for name, link in self._parents.items() if link.target == adapter]
+
+
+def _cpu(template: NodeTemplate, links: dict[str, Link]) -> dict[str, object]:
+    cpu = template.cpu
+    document: dict[str, object] = {
+        "sockets": cpu.sockets,
+        "arch": cpu.arch,
+        "vendor": cpu.vendor,
+        "model": cpu.model,
+    }
+    between = links.get("cpu0>cpu1")
+    if between is None:
+        return document
+    return document | {"bandwidth": format_bandwidth(between.bandwidth)} | _delay(between)
+
+
+def _nics(template: NodeTemplate, links: dict[str, Link]) -> list[object]:
+    def alike(nic: Nic) -> dict[str, object]:
+        document: dict[str, object] = {"rate": format_bandwidth(nic.bandwidth), "kind": nic.kind}
+        if nic.latency_s:
+            document["latency"] = _time(nic.latency_s)
+        return document | _delay(links[f"{nic.name}>{NETWORK}"]) | {"gpudirect": nic.gpudirect}
+
+    return [{"count": len(list(same))} | document for document, same in groupby(map(alike, template.nics))]
+
+
+def _fabric(fabric: Fabric) -> dict[str, object]:
+    document: dict[str, object] = {"kind": fabric.kind}
+    if fabric.nodes_per_leaf is not None:
+        document["nodes_per_leaf"] = fabric.nodes_per_leaf
+    if fabric.trunk_bandwidth is not None:
+        document["trunk"] = format_bandwidth(fabric.trunk_bandwidth)
+    if fabric.oversubscription != 1:
+        document["oversubscription"] = fabric.oversubscription
+    if fabric.trunk_latency_s:
+        document["trunk_delay"] = _time(fabric.trunk_latency_s)
+    return document
+
+
+def _degraded(entry: DegradedLink) -> dict[str, object]:
+    document: dict[str, object] = {"link": entry.link}
+    if entry.node is not None:
+        document["node"] = entry.node
+    if entry.change.bandwidth is not None:
+        document["bandwidth"] = format_bandwidth(entry.change.bandwidth)
+    if entry.change.latency_s is not None:
+        document["delay"] = _time(entry.change.latency_s)
+    return document
+
+
+def _delay(link: Link) -> dict[str, object]:
+    return {"delay": _time(link.latency_s)} if link.latency_s else {}
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds!r}s"
+
+
+def _number(name: str) -> int:
+    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))

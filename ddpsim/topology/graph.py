@@ -1,0 +1,21 @@
+"""The types of a topology, in one place: nodes, clusters, placements."""
+
+from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
+from ddpsim.topology.node import NETWORK, Cpu, Degradation, Gpu, Link, Nic, NodeTemplate
+from ddpsim.topology.placement import NodeClass, Placement
+
+__all__ = [
+    "NETWORK",
+    "Cpu",
+    "Degradation",
+    "DegradedLink",
+    "Fabric",
+    "Gpu",
+    "Link",
+    "Nic",
+    "NodeClass",
+    "NodeGroup",
+    "NodeTemplate",
+    "Placement",
+    "Topology",
+]

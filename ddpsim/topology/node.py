@@ -1,0 +1,212 @@
+"""One node: its GPUs, NICs and processors, and the directed links between them.
+
+Vertices are named `gpu0`, `nic0`, `cpu0` (a socket with its host bridge), `pcie0` (a switch), `nvswitch0`,
+`adapter0` (a card with several ports), and on a node without GPUs `process0` and the kernel's two ends, `host_out` and
+`host_in`. `network` stands for whatever the NICs are plugged into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ddpsim.errors import TopologyError, UnknownNameError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+NETWORK = "network"
+"""The vertex outside a node template that its NICs are plugged into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed link; parallel NVLinks between a pair are one `Link`.
+
+    Attributes:
+        name: `source>target`.
+        kind: nvlink, pcie (below a switch), host_bridge (into a socket), socket (between sockets), nic (a NIC's port),
+            network (between switches), loopback (between processes of one machine).
+        bandwidth: bytes per second in this direction, all parallel links together, effective as NCCL counts it.
+        latency_s: one-way delay beyond what a transport's constants contain.
+        count: parallel links.
+    """
+
+    name: str
+    source: str
+    target: str
+    kind: str
+    bandwidth: float
+    latency_s: float = 0.0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or on a node without GPUs a process that computes on the CPU.
+
+    Attributes:
+        name: `gpu0`, or `process0`.
+        model: `V100`, ..., or `cpu`: the device whose pace it has.
+        sm: compute capability without its point; 0 for a processor.
+    """
+
+    name: str
+    model: str
+    sm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A port of a network card.
+
+    Attributes:
+        kind: infiniband, ethernet, efa, socket or another word; the transport decides what it means.
+        bandwidth: bytes per second, one direction.
+        latency_s: what NCCL adds to a network hop for it (from its plugin or XML); no part of a link's delay.
+        gpudirect: whether a GPU's memory may be read and written by it directly.
+    """
+
+    name: str
+    kind: str
+    bandwidth: float
+    latency_s: float = 0.0
+    gpudirect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The node's processors: all alike."""
+
+    sockets: int = 1
+    arch: str = "x86_64"
+    vendor: str = "intel"
+    model: str = "skylake"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """A kind of node; equal templates are one kind.
+
+    Attributes:
+        peer_to_peer: farthest path over which GPUs access each other's memory, in NCCL's words (`NCCL_P2P_LEVEL`): LOC
+            (never), NVL, PIX, PXB, PHB, SYS; None for NCCL's own rule.
+        workload: name or path of the workload of its GPUs; None for the one asked for.
+        rings: GPU orders that are known, one a channel; taken instead of a search.
+        extras: attributes an importer met and does not use.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    nics: tuple[Nic, ...]
+    cpu: Cpu
+    links: tuple[Link, ...]
+    peer_to_peer: str | None = None
+    workload: str | None = None
+    rings: tuple[tuple[str, ...], ...] = ()
+    extras: tuple[tuple[str, str], ...] = ()
+
+    def nic(self, name: str) -> Nic:
+        """Return the NIC `name`."""
+        return {nic.name: nic for nic in self.nics}[name]
+
+    def parents(self) -> dict[str, Link]:
+        """Return the link from each device or switch towards its host bridge, by source."""
+        return {link.source: link for link in self.links if link.kind in ("pcie", "host_bridge") and _is_upward(link)}
+
+    def degraded(self, changes: Mapping[str, Degradation]) -> NodeTemplate:
+        """Return the template with the links named in `changes` altered.
+
+        Args:
+            changes: by `a>b` for one direction or `a-b` for both.
+
+        Raises:
+            UnknownNameError: where the node has no such link.
+        """
+        links = {link.name: link for link in self.links}
+        for name, change in changes.items():
+            for directed in link_names(name, links):
+                links[directed] = change.applied(links[directed])
+        return replace(self, links=tuple(links.values()))
+
+    def graph(self) -> nx.DiGraph:
+        """Return the links as a networkx graph, each edge with attribute `link`, each vertex with attribute `kind`."""
+        import networkx as nx
+
+        graph = nx.DiGraph()
+        for link in self.links:
+            graph.add_edge(link.source, link.target, link=link)
+        for vertex in graph:
+            graph.nodes[vertex]["kind"] = vertex.rstrip("0123456789")
+        return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """How a link differs from what its template says; None keeps the template's figure."""
+
+    bandwidth: float | None = None
+    latency_s: float | None = None
+
+    def applied(self, link: Link) -> Link:
+        """Return `link` with this change."""
+        return replace(
+            link,
+            bandwidth=link.bandwidth if self.bandwidth is None else self.bandwidth,
+            latency_s=link.latency_s if self.latency_s is None else self.latency_s,
+        )
+
+
+def both_ways(
+    first: str, second: str, kind: str, bandwidth: float, latency_s: float = 0.0, count: int = 1
+) -> tuple[Link, Link]:
+    """Return the link between two vertices in both directions."""
+    return (
+        Link(f"{first}>{second}", first, second, kind, bandwidth, latency_s, count),
+        Link(f"{second}>{first}", second, first, kind, bandwidth, latency_s, count),
+    )
+
+
+def link_names(name: str, known: Iterable[str], place: str | None = None) -> list[str]:
+    """Return the directed links that `name` means: `a>b` itself, `a-b` both directions.
+
+    Raises:
+        UnknownNameError: where there is no such link.
+    """
+    names = set(known)
+    first, dash, second = name.partition("-")
+    wanted = [f"{first}>{second}", f"{second}>{first}"] if dash else [name]
+    if not set(wanted) <= names:
+        undirected = {"-".join(link.split(">")) for link in names}
+        raise UnknownNameError.among("link", name, undirected | (names if ">" in name else set()), place=place)
+    return wanted
+
+
+def check_reachable(links: Iterable[Link], gpus: Iterable[Gpu], place: str | None = None) -> None:
+    """Raise `TopologyError` where a GPU cannot reach another, naming the two."""
+    targets: dict[str, list[str]] = {}
+    for link in links:
+        targets.setdefault(link.source, []).append(link.target)
+    names = [gpu.name for gpu in gpus]
+    seen, frontier = {names[0]}, [names[0]]
+    while frontier:
+        for target in targets.get(frontier.pop(), ()):
+            if target not in seen and target != NETWORK:
+                seen.add(target)
+                frontier.append(target)
+    for name in names:
+        if name not in seen:
+            raise TopologyError(
+                f"{names[0]} cannot reach {name}",
+                place=place,
+                remedy=f"put {name} under a PCIe switch or slot, or join the two by NVLink",
+            )
+
+
+def _is_upward(link: Link) -> bool:
+    depth = {"gpu": 3, "nic": 3, "adapter": 2, "pcie": 1, "cpu": 0}
+    source, target = (vertex.rstrip("0123456789") for vertex in (link.source, link.target))
+    if source == target == "pcie":
+        return int(link.source[4:]) > int(link.target[4:])
+    return source in depth and target in depth and depth[source] > depth[target]

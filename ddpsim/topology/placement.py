@@ -1,0 +1,151 @@
+"""Ranks on a cluster, with identical nodes as one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddpsim.errors import TopologyError
+from ddpsim.topology.cluster import Topology, port_link, require_network
+from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Nodes that are alike.
+
+    Attributes:
+        template: with degraded links as they are, so that everything found on it holds for these nodes.
+        node_indices: ascending.
+        degraded: the links of these nodes that differ from their declared template.
+    """
+
+    template: NodeTemplate
+    node_indices: Sequence[int]
+    degraded: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One rank on each of the first `gpus_per_node` GPUs of the first `nodes` nodes, node by node."""
+
+    topology: Topology
+    nodes: int
+    gpus_per_node: int
+    classes: tuple[NodeClass, ...]
+    trunks: Mapping[str, Link] = field(compare=False, default_factory=dict)
+    """The fabric's links between switches, by name."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+    def rank_of(self, node: int, gpu: int) -> int:
+        """Return the rank on GPU `gpu` of `node`."""
+        return node * self.gpus_per_node + gpu
+
+    def node_of(self, rank: int) -> tuple[int, int, NodeClass]:
+        """Return node, GPU in the node, and class of the node of `rank`."""
+        node, gpu = divmod(rank, self.gpus_per_node)
+        return node, gpu, self.class_of(node)
+
+    def class_of(self, node: int) -> NodeClass:
+        """Return the class of `node`."""
+        return next(each for each in self.classes if node in each.node_indices)
+
+    def gpus(self, node_class: NodeClass) -> tuple[str, ...]:
+        """Return the names of the GPUs that ranks of `node_class` use, in rank order."""
+        return tuple(gpu.name for gpu in node_class.template.gpus[: self.gpus_per_node])
+
+    def network_route(self, source: tuple[int, str], target: tuple[int, str]) -> tuple[Link, ...]:
+        """Return the links from NIC `source` to NIC `target`, each a (node, NIC name): two ports, trunks between."""
+        out = self._port(*source, outward=True)
+        back = self._port(*target, outward=False)
+        if out.target == back.source:
+            return (out, back)
+        return (out, self.trunks[f"{out.target}>spine0"], self.trunks[f"spine0>{back.source}"], back)
+
+    def _port(self, node: int, nic: str, *, outward: bool) -> Link:
+        template = self.class_of(node).template
+        name = f"{nic}>{NETWORK}" if outward else f"{NETWORK}>{nic}"
+        link = next(link for link in template.links if link.name == name)
+        index = next(index for index, each in enumerate(template.nics) if each.name == nic)
+        return port_link(link, node, {nic: self.topology.fabric.leaf(node, index)})
+
+
+def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> Placement:
+    """Place ranks; see `Topology.place`."""
+    nodes = topology.nodes if nodes is None else nodes
+    if nodes < 1:
+        raise TopologyError(f"{nodes} nodes", place="--nodes", remedy="ask for at least one")
+    if nodes > 1:
+        require_network(topology, nodes)
+    if nodes > topology.nodes and not topology.elastic:
+        raise TopologyError(
+            f"{nodes} nodes asked for, {topology.name} has {topology.nodes}",
+            place="--nodes",
+            remedy=f"ask for at most {topology.nodes}, or raise a count under `nodes` in its file",
+        )
+    classes = _classes(topology, nodes)
+    return Placement(topology, nodes, _gpus_per_node(classes, gpus_per_node), classes, topology.trunks(nodes))
+
+
+def _gpus_per_node(classes: tuple[NodeClass, ...], asked: int | None) -> int:
+    smallest = min((each.template for each in classes), key=lambda template: len(template.gpus))
+    available = len(smallest.gpus)
+    if asked is None:
+        return available
+    if asked < 1:
+        raise TopologyError(f"{asked} GPUs a node", place="--gpus-per-node", remedy="ask for at least one")
+    if asked > available:
+        raise TopologyError(
+            f"{asked} ranks a node asked for, {smallest.name} has {available} GPUs",
+            place="--gpus-per-node",
+            remedy=f"ask for at most {available}, or for more nodes",
+        )
+    return asked
+
+
+def _classes(topology: Topology, nodes: int) -> tuple[NodeClass, ...]:
+    everywhere = [entry for entry in topology.degraded if not entry.in_fabric and entry.node is None]
+    special: dict[int, dict[str, Degradation]] = {}
+    for entry in topology.degraded:
+        if entry.node is not None and entry.node < nodes:
+            special.setdefault(entry.node, {})[entry.link] = entry.change
+    found: dict[NodeTemplate, list[int]] = {}
+    plain: list[NodeClass] = []
+    for template, indices in _ranges(topology, nodes):
+        base = template.degraded({e.link: e.change for e in everywhere if _has(template, e.link)})
+        regular: Sequence[int] = indices
+        odd = [node for node in indices if node in special]
+        for node in odd:
+            found.setdefault(base.degraded(special[node]), []).append(node)
+        if odd:
+            regular = tuple(node for node in indices if node not in special)
+        if regular:
+            plain.append(NodeClass(base, regular, _changed(template, base)))
+    odd_classes = (
+        NodeClass(template, tuple(indices), _changed(topology.template_of(indices[0]), template))
+        for template, indices in found.items()
+    )
+    return tuple(sorted((*plain, *odd_classes), key=lambda each: each.node_indices[0]))
+
+
+def _ranges(topology: Topology, nodes: int) -> list[tuple[NodeTemplate, range]]:
+    ranges, start = [], 0
+    for index, group in enumerate(topology.groups):
+        end = nodes if index == len(topology.groups) - 1 else min(nodes, start + group.count)
+        if end > start:
+            ranges.append((group.template, range(start, end)))
+        start = max(start, end)
+    return ranges
+
+
+def _has(template: NodeTemplate, name: str) -> bool:
+    return name.replace("-", ">") in {link.name for link in template.links}
+
+
+def _changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:
+    before = set(declared.links)
+    return tuple(link for link in actual.links if link not in before)

@@ -1,0 +1,192 @@
+"""The YAML of a topology as pydantic models: strict types, units required, unknown keys refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from ddpsim.errors import UnitError
+from ddpsim.units import parse_bandwidth, parse_time
+
+
+def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    def validate(value: object) -> object:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from error
+
+    return BeforeValidator(validate)
+
+
+def _adapters(value: object) -> list[list[int]]:
+    entries: list[Any] = value if isinstance(value, list) else [value]
+    adapters: list[list[int]] = [entry if isinstance(entry, list) else [entry] for entry in entries]
+    if not all(type(port) is int and port >= 0 for adapter in adapters for port in adapter):
+        raise PydanticCustomError(
+            "nics", "a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card"
+        )
+    return adapters
+
+
+def _counts(value: object) -> object:
+    plain = type(value) is int and value >= 1
+    named = isinstance(value, dict) and value and all(type(n) is int and n >= 1 for n in value.values())
+    if not (plain or named):
+        raise PydanticCustomError(
+            "nodes",
+            "a number of nodes was expected; write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
+        )
+    return value
+
+
+Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
+Time = Annotated[float, _quantity(parse_time)]
+Index = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Adapters = Annotated[list[list[int]], PlainValidator(_adapters)]
+Counts = Annotated[Any, PlainValidator(_counts)]
+Reach = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
+
+
+class Spec(BaseModel):
+    """Base of every part of the file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class GpusSpec(Spec):
+    """The GPUs of a node: `{count: 8, model: V100}`; `sm` for a model that is not in the table."""
+
+    count: Count
+    model: str
+    sm: Index | None = None
+    peer_to_peer: Reach | None = None
+
+
+class ProcessesSpec(Spec):
+    """A node without GPUs: how many processes it may run, and what the loopback between them carries.
+
+    `rate` is what one process sends or receives, `total` what all of them together do.
+    """
+
+    count: Count
+    rate: Bandwidth
+    total: Bandwidth
+    delay: Time = 0.0
+
+
+class NvlinkSpec(Spec):
+    """NVLinks between pairs of GPUs: `pairs` of `[first, second, links]`, `bandwidth` of one link."""
+
+    pairs: Annotated[list[Annotated[list[Index], Field(min_length=3, max_length=3)]], Field(min_length=1)]
+    bandwidth: Bandwidth | None = None
+    delay: Time = 0.0
+
+
+class NvswitchSpec(Spec):
+    """NVLinks from every GPU to NVSwitches, counted as one switch as NCCL does; `bandwidth` of one link."""
+
+    links_per_gpu: Count
+    bandwidth: Bandwidth | None = None
+    delay: Time = 0.0
+
+
+class BranchSpec(Spec):
+    """A PCIe switch, or a socket's slots: devices, the switches below, and the bandwidth upwards."""
+
+    gpus: list[Index] = []
+    nics: Adapters = []
+    switches: list[BranchSpec] = []
+    bandwidth: Bandwidth | None = None
+
+
+class RootBranchSpec(BranchSpec):
+    """A switch, or slots, right under a socket."""
+
+    socket: Index = 0
+
+
+class PcieSpec(Spec):
+    """The PCIe tree; `bandwidth` is a slot's, where neither a switch nor `devices` says otherwise.
+
+    `slots` hold devices that sit on a socket's own root ports, `switches` those behind a switch.
+    """
+
+    generation: Annotated[int, Field(ge=1, le=6)] | None = None
+    bandwidth: Bandwidth | None = None
+    devices: dict[str, Bandwidth] = {}
+    switches: list[RootBranchSpec] = []
+    slots: list[RootBranchSpec] = []
+
+
+class CpuSpec(Spec):
+    """Processors; `bandwidth` is that between two sockets, from the model where absent."""
+
+    sockets: Count = 1
+    arch: str = "x86_64"
+    vendor: str = "intel"
+    model: str = "skylake"
+    bandwidth: Bandwidth | None = None
+    delay: Time = 0.0
+
+
+class NicsSpec(Spec):
+    """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way."""
+
+    count: Count = 1
+    rate: Bandwidth
+    kind: str = "infiniband"
+    latency: Time = 0.0
+    delay: Time = 0.0
+    gpudirect: bool | None = None
+
+
+class NodeSpec(Spec):
+    """A node template."""
+
+    gpus: GpusSpec | None = None
+    processes: ProcessesSpec | None = None
+    nvlink: NvlinkSpec | None = None
+    nvswitch: NvswitchSpec | None = None
+    pcie: PcieSpec | None = None
+    cpu: CpuSpec = CpuSpec()
+    nics: list[NicsSpec] = []
+    workload: str | None = None
+    rings: list[list[str]] = []
+    extras: dict[str, str] = {}
+
+
+class FabricSpec(Spec):
+    """What joins the NICs; see `ddpsim.topology.cluster.Fabric`."""
+
+    kind: Literal["none", "flat", "two-level", "rail"]
+    nodes_per_leaf: Count | None = None
+    trunk: Bandwidth | None = None
+    trunk_delay: Time = 0.0
+    oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
+
+
+class DegradedSpec(Spec):
+    """A link that is not what its template says: `{node: 2, link: nic0-network, bandwidth: 1Gb/s}`."""
+
+    link: str
+    node: Index | None = None
+    bandwidth: Bandwidth | None = None
+    delay: Time | None = None
+
+
+class TopologySpec(Spec):
+    """A whole file: one `node`, or several `templates` with a count of each under `nodes`."""
+
+    name: Annotated[str, Field(min_length=1)]
+    sources: list[str] = []
+    confidence: str = ""
+    nodes: Counts = 1
+    node: NodeSpec | None = None
+    templates: dict[str, NodeSpec] = {}
+    fabric: FabricSpec | None = None
+    degraded: list[DegradedSpec] = []

@@ -1,0 +1,175 @@
+"""A topology's YAML: read it with every error at once, and write it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ddpsim import shipped
+from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.topology.build import build_node
+from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
+from ddpsim.topology.node import Degradation, NodeTemplate, link_names
+from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
+from ddpsim.topology.yaml_text import line_of, read_mapping
+
+
+def load_topology(name_or_path: str) -> Topology:
+    """Return the topology of a file, or of a shipped machine by its name.
+
+    Raises:
+        UnknownNameError: neither a file nor a shipped machine; the nearest names are given.
+        TopologyError: a file that cannot be read, or is malformed, with every error in it.
+    """
+    path = shipped.find("topology", name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyError(f"cannot be read: {error}", place=name_or_path) from error
+    return parse_topology(text, name_or_path)
+
+
+def parse_topology(text: str, place: str) -> Topology:
+    """Return the topology that YAML `text` describes; `place` names it in errors."""
+    document = read_mapping(text, place)
+    spec = _validated(_with_machines(document, place), text, place)
+    return _build(spec, place)
+
+
+def topology_from_document(document: Mapping[str, object], place: str) -> Topology:
+    """Return the topology that an importer's `document`, of the YAML's shape, describes."""
+    return _build(_validated(dict(document), "", place), place)
+
+
+def _with_machines(document: dict[str, Any], place: str) -> dict[str, Any]:
+    """Replace nodes that name a shipped machine, `node: dgx-a100` or `{machine: dgx-a100, workload: W}`."""
+    full = dict(document)
+    if "node" in full:
+        full["node"] = _machine(full["node"], f"{place}: node")
+    if isinstance(full.get("templates"), dict):
+        full["templates"] = {
+            name: _machine(node, f"{place}: templates.{name}") for name, node in full["templates"].items()
+        }
+    return full
+
+
+def _machine(node: object, place: str) -> object:
+    changes = {"machine": node} if isinstance(node, str) else node
+    if not isinstance(changes, dict) or not isinstance(changes.get("machine"), str):
+        return node
+    try:
+        path = shipped.find("topology", changes["machine"])
+    except UnknownNameError as error:
+        error.at(place)
+    inner = read_mapping(path.read_text(encoding="utf-8"), str(path)).get("node")
+    if not isinstance(inner, dict):
+        raise TopologyError(f"machine {changes['machine']!r} has no single `node`", place=place)
+    return {**inner, **{key: value for key, value in changes.items() if key != "machine"}}
+
+
+def _validated(document: dict[str, Any], text: str, place: str) -> TopologySpec:
+    try:
+        return TopologySpec.model_validate(document)
+    except ValidationError as error:
+        problems = [_problem(entry, document, text) for entry in error.errors(include_url=False)]
+    raise TopologyError("; ".join(problems) if len(problems) == 1 else "\n  " + "\n  ".join(problems), place=place)
+
+
+def _problem(entry: Any, document: dict[str, Any], text: str) -> str:
+    path = [part for part in entry["loc"] if part != "[key]"]
+    where = ".".join(map(str, path))
+    line = line_of(text, path) if text else None
+    message = entry["msg"]
+    if entry["type"] == "extra_forbidden":
+        message = _unknown_key(str(path[-1]), path[:-1])
+    elif entry["type"] not in ("quantity", "nics", "nodes", "missing"):
+        message = f"{entry['input']!r}: {message[0].lower()}{message[1:]}"
+    elif entry["type"] == "missing":
+        message = "the key is missing"
+    return f"{where}{f' (line {line})' if line else ''}: {message}"
+
+
+def _unknown_key(key: str, path: list[str | int]) -> str:
+    model: Any = TopologySpec
+    for part in path:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = model if field is None else _model_in(field.annotation)
+    return str(UnknownNameError.among("key", key, model.model_fields))
+
+
+def _model_in(annotation: Any) -> Any:
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
+    return next((model for model in found if model is not None), None)
+
+
+def _build(spec: TopologySpec, place: str) -> Topology:
+    groups = tuple(
+        NodeGroup(build_node(name, node, f"{place}: {where}"), count)
+        for name, node, where, count in _nodes(spec, place)
+    )
+    degraded = tuple(_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
+    topology = Topology(
+        name=spec.name,
+        groups=groups,
+        fabric=_fabric(spec.fabric, groups),
+        degraded=degraded,
+        sources=tuple(spec.sources),
+        confidence=spec.confidence,
+    )
+    _check_degraded(topology, place)
+    return topology
+
+
+def _nodes(spec: TopologySpec, place: str) -> list[tuple[str, NodeSpec, str, int]]:
+    if (spec.node is None) == (not spec.templates):
+        raise TopologyError(
+            "a file has either `node` or `templates`", place=place, remedy="write `node:` and its parts"
+        )
+    if spec.node is not None:
+        if not isinstance(spec.nodes, int):
+            raise TopologyError("`nodes` names templates, the file has one `node`", place=f"{place}: nodes")
+        return [(spec.name, spec.node, "node", spec.nodes)]
+    if not isinstance(spec.nodes, dict):
+        counts = ", ".join(f"{name}: 1" for name in spec.templates)
+        raise TopologyError(
+            "`nodes` must say how many of each template", place=f"{place}: nodes", remedy=f"write nodes: {{{counts}}}"
+        )
+    for name in spec.nodes:
+        if name not in spec.templates:
+            raise UnknownNameError.among("template", str(name), spec.templates, place=f"{place}: nodes")
+    return [(name, spec.templates[name], f"templates.{name}", count) for name, count in spec.nodes.items()]
+
+
+def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:
+    if spec is None:
+        return Fabric("flat" if all(group.template.nics for group in groups) else "none")
+    return Fabric(spec.kind, spec.nodes_per_leaf, spec.trunk, spec.oversubscription, spec.trunk_delay)
+
+
+def _degraded(spec: DegradedSpec, place: str) -> DegradedLink:
+    if spec.bandwidth is None and spec.delay is None:
+        raise TopologyError(f"{spec.link} is not changed", place=place, remedy="give `bandwidth`, `delay` or both")
+    return DegradedLink(spec.link, spec.node, Degradation(spec.bandwidth, spec.delay))
+
+
+def _check_degraded(topology: Topology, place: str) -> None:
+    for number, entry in enumerate(topology.degraded):
+        where = f"{place}: degraded.{number}.link"
+        if entry.in_fabric:
+            known = set(topology.trunks(topology.nodes))
+            link_names(entry.link, known or {"leaf0>spine0", "spine0>leaf0"}, where)
+            continue
+        templates = (
+            [group.template for group in topology.groups] if entry.node is None else [_template(topology, entry, place)]
+        )
+        link_names(entry.link, {link.name for template in templates for link in template.links}, where)
+
+
+def _template(topology: Topology, entry: DegradedLink, place: str) -> NodeTemplate:
+    if entry.node is not None and entry.node >= topology.nodes and not topology.elastic:
+        raise TopologyError(f"node {entry.node} of {topology.nodes}", place=place, remedy="number nodes from 0")
+    return topology.template_of(entry.node or 0)

@@ -1,0 +1,97 @@
+"""YAML in and out: duplicate keys refused, errors with their line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from ddpsim.errors import TopologyError
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeys(_Loader):  # type: ignore[misc]
+    """A loader that refuses a key given twice, which YAML forbids and PyYAML lets pass."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        """Return the mapping of `node`."""
+        mapping: dict[object, object] = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            names = [key.value for key, _ in node.value]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} stands twice", node.start_mark)
+        return mapping
+
+
+def read_mapping(text: str, place: str) -> dict[str, object]:
+    """Return the mapping that a YAML file is.
+
+    Raises:
+        TopologyError: not YAML, with its line; not a mapping; a key given twice.
+    """
+    try:
+        document = yaml.load(text, Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{place}: line {mark.line + 1}, column {mark.column + 1}" if mark else place
+        problem = getattr(error, "problem", None) or str(error)
+        raise TopologyError(f"malformed YAML: {problem}", place=where, remedy="mend the line") from error
+    if not isinstance(document, dict):
+        raise TopologyError(
+            f"a mapping was expected, this is {type(document).__name__}",
+            place=place,
+            remedy="start with `name:` and `node:`",
+        )
+    return document
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """Return the line, from 1, of the value at `path`, or of its nearest parent that the text has."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key in path:
+        inner = _child(node, key)
+        if inner is None:
+            break
+        node = inner
+    return None if node is None else node.start_mark.line + 1
+
+
+def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+        inner: yaml.Node = node.value[key]
+        return inner
+    if isinstance(node, yaml.MappingNode):
+        return next((value for name, value in node.value if name.value == str(key)), None)
+    return None
+
+
+class _Flow(list[object]):
+    """A list written on one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes short inner values on one line, so that a machine fits on a page."""
+
+
+_Dumper.add_representer(
+    _Flow, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+)
+
+
+def write_mapping(document: dict[str, object]) -> str:
+    """Return `document` as YAML, keys in their order, lists of plain values and of lists on one line."""
+    return yaml.dump(_flowed(document), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+
+
+def _flowed(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _flowed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        if any(isinstance(item, dict) for item in value) or any(
+            isinstance(item, str) and " " in item for item in value
+        ):
+            return [_flowed(item) for item in value]
+        return _Flow([_Flow(item) if isinstance(item, list) else item for item in value])
+    return value
