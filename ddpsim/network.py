@@ -52,12 +52,27 @@ class Network:
         self.capacities = dict(capacities)
         self._on: dict[LinkId, dict[_Flow, None]] = {link: {} for link in capacities}
         self._dirty: list[_Flow] = []
+        self._pace = 1.0
         self._count = 0
 
     @property
     def in_flight(self) -> int:
         """Return how many messages are on links now, those still in their latency left out."""
         return len({flow for flows in self._on.values() for flow in flows})
+
+    def set_pace(self, pace: float) -> None:
+        """Let every message, in flight or to come, move at `pace` times its rate: 0.8 where ranks are busy computing.
+
+        Latencies, and messages that load no link, keep their time.
+        """
+        if pace == self._pace:
+            return
+        flows = {flow: None for flows in self._on.values() for flow in flows}
+        for flow in flows:
+            self._advance(flow)
+        self._pace = pace
+        for flow in flows:
+            self._set_rate(flow, flow.rate)
 
     def transfer(self, demand: Demand) -> simpy.Event:
         """Send a message; the event succeeds when its last byte has arrived.
@@ -142,11 +157,17 @@ class Network:
                 self._set_rate(flow, rate)
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
-        now = self.env.now
-        flow.left_bytes = max(flow.left_bytes - flow.rate * (now - flow.since_s), 0.0)
-        flow.since_s, flow.rate = now, rate
-        timer = flow.timer = simpy.Timeout(self.env, flow.left_bytes / rate)
+        self._advance(flow)
+        flow.rate = rate
+        if rate == 0:  # not settled yet: this instant's end gives it a rate
+            return
+        timer = flow.timer = simpy.Timeout(self.env, flow.left_bytes / (rate * self._pace))
         timer.callbacks.append(lambda event: self._leave(flow, event))
+
+    def _advance(self, flow: _Flow) -> None:
+        now = self.env.now
+        flow.left_bytes = max(flow.left_bytes - flow.rate * self._pace * (now - flow.since_s), 0.0)
+        flow.since_s = now
 
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:

@@ -147,3 +147,19 @@ def test_bad_capacities_and_links_are_named() -> None:
         Network(env, {"a": -1.0})
     with pytest.raises(TopologyError, match="no link 'b'"):
         Network(env, {"a": 1.0}).transfer(Demand(0.0, 1.0, {"b": 1.0}))
+
+
+def test_a_slower_pace_stretches_what_is_left() -> None:
+    env = simpy.Environment()
+    network = Network(env, {"a": 2.0})
+    first, second = network.transfer(Demand(0.0, 10.0, {"a": 1.0})), network.transfer(Demand(0.0, 10.0, {"a": 1.0}))
+
+    def change() -> simpy.events.ProcessGenerator:
+        yield env.timeout(4.0)
+        network.set_pace(0.5)
+        yield env.timeout(4.0)
+        network.set_pace(1.0)
+
+    env.process(change())
+    env.run(first & second)
+    assert env.now == pytest.approx(12.0)  # 8 of 20 bytes by t=4, 4 more by t=8, 8 more by t=12
