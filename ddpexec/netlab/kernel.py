@@ -1,0 +1,97 @@
+"""A lab network that the kernel shapes: namespaces, bridges, veth pairs, `tbf` for rates and `netem` for delays."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from ddpexec.netlab.network import LabNetwork, Wire
+from ddpsim.errors import InputError
+
+BURST_S = 1e-3
+"""A shaper may catch up this much after the kernel served it late; longer bursts would let small messages run free."""
+MIN_BURST_BYTES = 16 << 10
+QUEUE_S = 0.5
+
+
+def ip(*arguments: str) -> None:
+    """Run `ip` with `arguments`."""
+    _run(["ip", *arguments])
+
+
+def make_hosts(lab: str, network: LabNetwork) -> None:
+    """Make one namespace a host, with loopback up and TCP settings that do not depend on idle time or on past runs."""
+    for index in range(len(network.hosts)):
+        namespace = host_namespace(lab, index)
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+        for setting in ("tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1"):
+            _run(["ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.{setting}"])
+
+
+def host_namespace(lab: str, index: int) -> str:
+    """Return the namespace of the `index`-th host."""
+    return f"{lab}-h{index}"
+
+
+def make_bridged(lab: str, network: LabNetwork) -> None:
+    """Connect the hosts of `network`, a tree, by bridges in a namespace of their own and shape each direction."""
+    fabric = f"{lab}-fabric"
+    ip("netns", "add", fabric)
+    for number in range(len(network.switches)):
+        ip("-n", fabric, "link", "add", f"br{number}", "type", "bridge")
+        ip("-n", fabric, "link", "set", f"br{number}", "up")
+    wires = {(wire.source, wire.target): wire for wire in network.wires}
+    ends = {host.name: (host_namespace(lab, i), "eth0", None) for i, host in enumerate(network.hosts)}
+    cables = [(a, b) for a, b in wires if (b, a) not in wires or a < b]
+    for number, (a, b) in enumerate(cables):
+        ports = [
+            ends.get(name) or (fabric, f"p{number}{side}", f"br{network.switches.index(name)}")
+            for side, name in (("a", a), ("b", b))
+        ]
+        _make_cable(ports)
+        for (namespace, device, _), wire in zip(ports, (wires.get((a, b)), wires.get((b, a))), strict=True):
+            if wire is not None:
+                _shape(namespace, device, wire)
+    for index in range(len(network.hosts)):
+        address_device(host_namespace(lab, index), network.address(index))
+
+
+def address_device(namespace: str, address: str) -> None:
+    """Give `eth0` of `namespace` its address and bring it up."""
+    ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+    ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def burst_bytes(rate: float) -> int:
+    """Return the bytes a shaper of `rate` may send at once."""
+    return max(int(rate * BURST_S), MIN_BURST_BYTES)
+
+
+def _make_cable(ports: Sequence[tuple[str, str, str | None]]) -> None:
+    (near, near_device, _), (far, far_device, _) = ports
+    ip("-n", near, "link", "add", near_device, "type", "veth", "peer", "name", far_device, "netns", far)
+    for namespace, device, bridge in ports:
+        if bridge is not None:
+            ip("-n", namespace, "link", "set", device, "master", bridge)
+        ip("-n", namespace, "link", "set", device, "up")
+
+
+def _shape(namespace: str, device: str, wire: Wire) -> None:
+    burst = burst_bytes(wire.rate)
+    ip("-n", namespace, "link", "set", device, "gso_max_size", str(min(burst, 65536)))
+    rate = [f"rate {wire.rate * 8:.0f}bit burst {burst} latency {QUEUE_S * 1e3:.0f}ms"]
+    tc = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
+    _run([*tc, "root", "handle", "1:", "tbf", *rate[0].split()])
+    if wire.delay_s > 0:
+        _run([*tc, "parent", "1:1", "handle", "2:", "netem", "delay", f"{wire.delay_s * 1e6:.0f}us", "limit", "100000"])
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise InputError(
+            f"`{' '.join(command)}` failed: {result.stderr.strip()}",
+            place="netlab",
+            remedy="check that this kernel has namespaces, veth, bridges and the tbf scheduler",
+        )

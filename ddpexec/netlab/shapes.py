@@ -1,0 +1,86 @@
+"""One description for both: a topology that the simulator reads, and the lab network that is built from it."""
+
+from __future__ import annotations
+
+from ddpexec.netlab.network import Host, LabNetwork, Wire
+from ddpsim.errors import TopologyError
+from ddpsim.topology.build import build_node
+from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
+from ddpsim.topology.node import NETWORK, Degradation
+from ddpsim.topology.schema import NodeSpec
+from ddpsim.units import format_bandwidth
+
+LOCAL_BANDWIDTH = "100GB/s"
+"""Between a process and its own NIC: far above any rate a lab can shape."""
+
+
+def lab_topology(
+    ranks: int,
+    rate: float,
+    delay_s: float = 0.0,
+    *,
+    slow_node: int | None = None,
+    slow_rate: float | None = None,
+    trunk: float | None = None,
+) -> Topology:
+    """Return the topology of `netlab --ranks --rate --delay`: one process a node, all nodes on one switch.
+
+    Args:
+        ranks: number of nodes, one rank each.
+        rate: of each node's NIC, bytes/s in each direction.
+        delay_s: one way from node to node, half of it on each of the two NICs' cables.
+        slow_node, slow_rate: the node whose NIC has another rate, and that rate.
+        trunk: bytes/s between the first and the second half of the nodes, each half on a switch of its own.
+
+    Raises:
+        TopologyError: fewer than two ranks, or a slow node that does not exist.
+    """
+    if ranks < 2:
+        raise TopologyError(f"{ranks} ranks", place="--ranks", remedy="a network needs at least 2")
+    if slow_node is not None and not 0 <= slow_node < ranks:
+        raise TopologyError(f"node {slow_node} of {ranks}", place="slow_node", remedy="number nodes from 0")
+    local = {"count": 1, "rate": LOCAL_BANDWIDTH, "total": LOCAL_BANDWIDTH}
+    nic = {"kind": "ethernet", "rate": format_bandwidth(rate), "delay": f"{delay_s / 2 * 1e9:.6g}ns"}
+    node = build_node("lab", NodeSpec.model_validate({"processes": local, "nics": [nic]}), "lab")
+    fabric = Fabric("flat")
+    if trunk is not None:
+        fabric = Fabric("two-level", nodes_per_leaf=-(-ranks // 2), trunk_bandwidth=trunk)
+    slow = DegradedLink(f"nic0-{NETWORK}", slow_node, Degradation(bandwidth=slow_rate))
+    return Topology(
+        name=f"lab-{ranks}",
+        groups=(NodeGroup(node, ranks),),
+        fabric=fabric,
+        degraded=() if slow_node is None else (slow,),
+        sources=("shaped by ddpexec netlab",),
+        confidence="set, not measured",
+    )
+
+
+def lab_network(topology: Topology, nodes: int | None = None, gpus_per_node: int | None = None) -> LabNetwork:
+    """Return the network to build for the first `nodes` nodes of `topology`, one host each.
+
+    Raises:
+        TopologyError: a node with several NICs, or nodes without a network between them.
+    """
+    placement = topology.place(nodes, gpus_per_node)
+    hosts = [
+        Host(f"node{node}", tuple(placement.rank_of(node, gpu) for gpu in range(placement.gpus_per_node)))
+        for node in range(placement.nodes)
+    ]
+    for node in range(placement.nodes if placement.nodes > 1 else 0):
+        if len(nics := placement.class_of(node).template.nics) != 1:
+            raise TopologyError(
+                f"node{node} of {topology.name} has {len(nics)} NICs",
+                place="netlab",
+                remedy="a lab's nodes have one NIC each; describe it as one of the summed rate",
+            )
+    wires = []
+    for source, target, link in topology.graph(placement.nodes).edges(data="link"):
+        if link.kind in ("nic", "network"):
+            wires.append(Wire(_host_or_switch(source), _host_or_switch(target), link.bandwidth, link.latency_s))
+    switches = {end for wire in wires for end in (wire.source, wire.target)} - {host.name for host in hosts}
+    return LabNetwork(tuple(hosts), tuple(sorted(switches)), tuple(wires))
+
+
+def _host_or_switch(vertex: str) -> str:
+    return vertex.partition("/")[0]
