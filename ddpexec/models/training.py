@@ -52,6 +52,10 @@ class TrainingModel:
         """Return the scalar loss of `output = module(*batch.inputs)`."""
         return self._loss(output, batch)
 
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer that every measured step uses: SGD with momentum 0.9."""
+        return torch.optim.SGD(self.module.parameters(), lr=1e-3, momentum=0.9)
+
 
 def classifier(name: str, module: nn.Module, batch_size: int, shape: tuple[int, ...], classes: int) -> TrainingModel:
     """Return a training model for samples of `shape` in `classes`, with cross-entropy."""

@@ -1,0 +1,42 @@
+"""`python -m ddpexec COMMAND`: one file a command in `ddpexec.commands`; only this one prints errors and exits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from ddpexec.commands import COMMANDS
+from ddpsim.errors import InputError
+
+
+def app() -> typer.Typer:
+    """Return the command line with every command that is built."""
+    settings = {"token_normalize_func": lambda token: token.replace("_", "-"), "help_option_names": ["-h", "--help"]}
+    application = typer.Typer(
+        name="ddpexec", help=__doc__, add_completion=False, no_args_is_help=True, context_settings=settings
+    )
+    application.callback()(_ddpexec)
+    for name, command in COMMANDS.items():
+        application.command(name)(command)
+    return application
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
+    try:
+        app()(arguments, prog_name="ddpexec")
+    except InputError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _ddpexec() -> None:
+    """Run, measure and trace distributed data parallel training on torch.distributed."""
+
+
+if __name__ == "__main__":
+    main()

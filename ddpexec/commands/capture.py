@@ -1,0 +1,70 @@
+"""`python -m ddpexec capture`: measure one rank's iteration without communication."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ddpsim.errors import InputError
+
+
+def capture(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
+    model: Annotated[Optional[str], typer.Option(help="A shipped model, e.g. resnet50.")] = None,  # noqa: UP045
+    step: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="package.module:function that returns (module, step); step() trains once."),
+    ] = None,
+    batch_size: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
+    ] = None,
+    precision: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="fp32, tf32, bf16 or amp (bf16 autocast); default fp32."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; default the GPU where there is one.")] = "",
+    threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads; give those a rank will have.")] = None,  # noqa: UP045
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations to record.")] = 10,
+    warm_up: Annotated[int, typer.Option(min=0, help="Iterations to discard first.")] = 3,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Record real iterations of one process: forward, backward with every gradient's time, optimizer."""
+    if (model is None) == (step is None):
+        raise InputError("give one of --model and --step", place="capture", remedy="e.g. --model resnet50")
+    from ddpexec.capture import Settings, capture_model, capture_step
+    from ddpsim.units import format_time
+    from ddpsim.workload.files import save_workload
+
+    def progress(done: int, total: int, seconds: float) -> None:
+        line = f"capture: iteration {done} of {total}, {format_time(seconds)}"
+        end = "\r" if sys.stderr.isatty() and done < total else "\n"
+        print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
+
+    settings = Settings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
+    if model is not None:
+        workload = capture_model(model, settings, batch_size=batch_size, precision=precision or "fp32", device=device)
+    elif step is not None:
+        if precision is not None or device:
+            what = "--precision" if precision is not None else "--device"
+            raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
+        workload = capture_step(step, settings, batch_size=batch_size)
+    save_workload(workload, output)
+    medians = {
+        f"{name}_s": float(sorted(times)[len(times) // 2])
+        for name, times in (
+            ("forward", workload.forward.host_s),
+            ("backward", workload.backward.host_s),
+            ("optimizer", workload.optimizer.host_s),
+        )
+    }
+    if json_:
+        summary = {"name": workload.name, "device": workload.device, "iterations": workload.iterations, **medians}
+        print(json.dumps({**summary, "batch_size": workload.batch_size, "threads": workload.threads}, indent=2))
+        return
+    parts = ", ".join(f"{name.removesuffix('_s')} {format_time(seconds)}" for name, seconds in medians.items())
+    print(f"{workload.name}: {parts} (host, median of {workload.iterations}); written to {output}")
