@@ -1,0 +1,61 @@
+"""`ddpsim buckets`: the buckets torch makes, and why each closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import PlanOptions, WorkloadName
+from ddpsim.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from ddpsim.bucketing import BucketPlan
+
+
+@expand
+def buckets(
+    workload: WorkloadName,
+    plan: PlanOptions,
+    output: Output,
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file too.")] = None,
+) -> None:
+    """Show a model's gradient buckets in launch order, and the cap that closed each."""
+    from ddpsim.bucketing import plan_buckets
+    from ddpsim.files import json_text, write_whole
+    from ddpsim.workload.files import load_workload
+
+    model = load_workload(workload)
+    assignment = "unused" if plan.find_unused_parameters else plan.assignment
+    caps = plan.caps()
+    chosen = plan.plan_of(model.parameters) or plan_buckets(model.parameters, caps, assignment, model.arrival_order())
+    if out:
+        write_whole(out, json_text(chosen.document()))
+    output.emit(_document(chosen), lambda: _text(chosen))
+
+
+def _document(plan: BucketPlan) -> dict[str, object]:
+    rows = [
+        {"index": n, "size_bytes": b.size_bytes, "parameters": list(b.parameters), "limit_bytes": b.limit_bytes}
+        for n, b in enumerate(plan.buckets)
+    ]
+    return {"buckets": rows, "plan_fingerprint": plan.fingerprint(), "torch": plan.torch}
+
+
+def _text(plan: BucketPlan) -> str:
+    from ddpsim.units import format_size
+
+    rows = []
+    for number, bucket in enumerate(plan.buckets):
+        names = [plan.parameter_names[index] for index in bucket.parameters]
+        span = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
+        if bucket.limit_bytes is None:
+            closed = "end (no limit)"
+        elif bucket.size_bytes >= bucket.limit_bytes:
+            closed = f"limit {format_size(bucket.limit_bytes)}"
+        else:
+            closed = f"end, below {format_size(bucket.limit_bytes)}"
+        rows.append((number, len(names), format_size(bucket.size_bytes), closed, span))
+    body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=0)
+    return f"{body}\n\n{len(rows)} buckets, {format_size(plan.size_bytes)}\n{plan.torch}"

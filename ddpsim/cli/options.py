@@ -1,0 +1,84 @@
+"""Options on bucketing that `buckets`, `predict`, `sweep` and `plan` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.values import number, numbers
+from ddpsim.errors import InputError, PlanError
+
+if TYPE_CHECKING:
+    from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
+
+WorkloadName = Annotated[str, typer.Option("--workload", metavar="W", help="Shipped workload, or a workload file.")]
+TopologyName = Annotated[str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Which gradients share a bucket."""
+
+    bucket_cap_mb: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C", help="One cap for every bucket, MiB; 0: a bucket a gradient. [torch: first 1, then 25]"
+        ),
+    ] = None
+    bucket_cap_mb_list: Annotated[
+        str | None,
+        typer.Option(metavar="1,25", help="Caps of the first, second, ... bucket; the last repeats."),
+    ] = None
+    first_bucket_mb: Annotated[str | None, typer.Option(metavar="M", help="Cap of the first bucket only, MiB.")] = None
+    plan: Annotated[str | None, typer.Option(metavar="FILE", help="A plan file instead of caps.")] = None
+    assignment: Annotated[
+        str,
+        typer.Option(
+            metavar="rebuilt|initial|unused",
+            help="torch's assignment: after its rebuild, of its first iteration, or of find_unused_parameters.",
+        ),
+    ] = "rebuilt"
+    find_unused_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--find-unused-parameters",
+            help="As torch's option: assignment `unused`, a search and a bitmap each iteration.",
+        ),
+    ] = False
+
+    def caps(self) -> BucketCaps:
+        """Return the cap options as torch takes them.
+
+        Raises:
+            PlanError, InputError: options that contradict each other, values that are no caps.
+        """
+        from ddpsim.bucketing import BucketCaps
+
+        given = {
+            "--bucket-cap-mb": self.bucket_cap_mb,
+            "--bucket-cap-mb-list": self.bucket_cap_mb_list,
+            "--plan": self.plan,
+        }
+        both = [flag for flag, value in given.items() if value is not None]
+        if len(both) > 1:
+            raise InputError(f"{' and '.join(both)} are both given", remedy="keep one")
+        caps = self.bucket_cap_mb_list
+        return BucketCaps(
+            bucket_cap_mb=number(self.bucket_cap_mb, "--bucket-cap-mb", "25"),
+            first_bucket_mb=number(self.first_bucket_mb, "--first-bucket-mb", "1"),
+            bucket_cap_mb_list=None if caps is None else tuple(numbers(caps, "--bucket-cap-mb-list", "1,25")),
+        )
+
+    def plan_of(self, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
+        """Return the plan in the file that --plan names; None without one."""
+        from ddpsim.bucketing import BucketPlan
+        from ddpsim.files import read_json
+
+        if self.plan is None:
+            return None
+        if self.first_bucket_mb is not None:
+            raise InputError("--plan and --first-bucket-mb are both given", remedy="keep one")
+        document = read_json(self.plan, PlanError, "make a plan file with `ddpsim plan -o plan.json`")
+        return BucketPlan.from_document(document, parameters, self.plan)

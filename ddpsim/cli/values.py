@@ -1,0 +1,85 @@
+"""Values of options as people type them: lists, pairs, names of files."""
+
+from __future__ import annotations
+
+import sys
+
+from ddpsim.errors import InputError
+
+
+def numbers(text: str, flag: str, example: str = "1,5,25") -> list[float]:
+    """Return the numbers of a comma-separated list.
+
+    Raises:
+        InputError: where one is not a finite number; the flag, the value and an example are named.
+    """
+    found = []
+    for item in text.split(","):
+        try:
+            value = float(item)
+        except ValueError:
+            value = float("nan")
+        if not abs(value) < float("inf"):
+            raise InputError(f"{item!r} is not a number", place=flag, remedy=f"write e.g. {flag} {example}")
+        found.append(value)
+    return found
+
+
+def number(text: str | None, flag: str, example: str) -> float | None:
+    """Return one number; None for None.
+
+    Raises:
+        InputError: where `text` is no number, or several.
+    """
+    if text is None:
+        return None
+    found = numbers(text, flag, example)
+    if len(found) != 1:
+        raise InputError(f"{text!r} is not one number", place=flag, remedy=f"write e.g. {flag} {example}")
+    return found[0]
+
+
+def counts(text: str, flag: str, example: str = "1,2,4") -> list[int]:
+    """Return the counts, each at least 1, of a comma-separated list.
+
+    Raises:
+        InputError: where one is no whole number of at least 1.
+    """
+    found = numbers(text, flag, example)
+    for value in found:
+        if value < 1 or value != int(value):
+            raise InputError(f"{value:g} is not a count", place=flag, remedy=f"write e.g. {flag} {example}")
+    return [int(value) for value in found]
+
+
+def stragglers(items: list[str] | None) -> dict[int, float]:
+    """Return rank to factor of `RANK:F` items.
+
+    Raises:
+        InputError: where an item is not `RANK:F` with a rank of at least 0.
+    """
+    found: dict[int, float] = {}
+    for item in items or []:
+        rank, colon, factor = item.partition(":")
+        if not colon or not rank.isdigit():
+            remedy = "write RANK:F, e.g. --straggler 3:1.5"
+            raise InputError(f"{item!r} names no rank and factor", place="--straggler", remedy=remedy)
+        [found[int(rank)]] = numbers(factor, "--straggler", "3:1.5")
+    return found
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file, of standard input for `-`.
+
+    Raises:
+        InputError: where it cannot be read.
+    """
+    try:
+        if path == "-":
+            return sys.stdin.read()
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=path, remedy="give a file that exists") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not text: {error.reason} at byte {error.start}", place=path) from error

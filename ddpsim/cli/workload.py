@@ -1,0 +1,106 @@
+"""`ddpsim workload`: shipped workloads, one in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, ms, table
+
+if TYPE_CHECKING:
+    from ddpsim.workload import Workload
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List and show workloads: one rank's recorded iterations."
+)
+
+
+@app.command("list")
+@expand
+def list_(output: Output) -> None:
+    """List the shipped workloads."""
+    from ddpsim import shipped
+    from ddpsim.workload.files import load_workload
+
+    rows = [_summary(name, load_workload(name)) for name in shipped.names("workload")]
+    header = ("name", "device", "precision", "batch", "parameters", "gradients MiB", "step ms", "origin")
+    output.emit(
+        {"workloads": rows},
+        lambda: table(
+            header,
+            [
+                (
+                    row["name"],
+                    row["device"],
+                    row["precision"],
+                    row["batch_size"],
+                    row["parameters"],
+                    f"{int(str(row['gradient_bytes'])) / 2**20:.1f}",
+                    ms(float(str(row["local_s"]))),
+                    "estimated" if row["estimated"] else "measured",
+                )
+                for row in rows
+            ],
+        ),
+    )
+
+
+@app.command()
+@expand
+def show(
+    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")], output: Output
+) -> None:
+    """Show one workload: its phases on both clocks, its gradients, where it comes from."""
+    from ddpsim.workload.files import load_workload
+
+    model = load_workload(workload)
+    document = _summary(workload, model) | {
+        "threads": model.threads,
+        "buffers": len(model.buffers),
+        "buffer_bytes": model.buffer_bytes,
+        "iterations": model.iterations,
+        "synchronises": list(model.synchronises),
+        "phases": _phases(model),
+        "provenance": dict(model.provenance),
+    }
+    output.emit(document, lambda: _text(document))
+
+
+def _summary(name: str, model: Workload) -> dict[str, object]:
+    phases = _phases(model)
+    return {
+        "name": name,
+        "device": model.device,
+        "precision": model.precision,
+        "batch_size": model.batch_size,
+        "estimated": model.estimated,
+        "parameters": len(model.parameters),
+        "gradient_bytes": model.gradient_bytes,
+        "local_s": sum(max(times.values()) for times in phases.values()),
+    }
+
+
+def _phases(model: Workload) -> dict[str, dict[str, float]]:
+    from statistics import median
+
+    return {
+        name: {
+            clock: median(float(second) for second in getattr(getattr(model, name), clock))
+            for clock in ("host_s", "device_s")
+        }
+        for name in ("forward", "backward", "optimizer")
+    }
+
+
+def _text(document: dict[str, object]) -> str:
+    phases = document["phases"]
+    assert isinstance(phases, dict)
+    lines = [f"{key}: {value}" for key, value in document.items() if key not in ("phases", "provenance", "local_s")]
+    clocks = table(
+        ("phase", "host ms", "device ms"), [(n, ms(t["host_s"]), ms(t["device_s"])) for n, t in phases.items()]
+    )
+    provenance = document["provenance"]
+    assert isinstance(provenance, dict)
+    return "\n".join([*lines, "", clocks, "", *(f"{key}: {value}" for key, value in provenance.items())])

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("numpy", "networkx", "simpy", "pydantic", "matplotlib", "yaml", "rich", "torch", "pandas")
+
+
+def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from ddpsim.cli.app import run; code = run(['--help']); "
+        f"print('loaded', [m for m in {HEAVY} if m in sys.modules]); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "buckets" in done.stdout
+    assert done.stdout.endswith("loaded []\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["buckets", "--help"], ["workload", "--help"], ["--version"]])
+def test_help_and_version_exit_with_zero(ddpsim: Callable, arguments: list[str]) -> None:
+    result = ddpsim(*arguments)
+    assert result.code == 0
+    assert result.out
+
+
+def test_without_arguments_help_is_shown(ddpsim: Callable) -> None:
+    assert "Commands:" in ddpsim().out + ddpsim().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["bukets"], "bukets"),
+        (["buckets"], "--workload"),
+        (["buckets", "--workload"], "--workload"),
+        (["buckets", "--workload", "x", "--cap", "3"], "--cap"),
+        (["buckets", "--workload", "x", "surplus"], "surplus"),
+    ],
+)
+def test_wrong_usage_is_one_message(ddpsim: Callable, arguments: list[str], part: str) -> None:
+    ddpsim(*arguments).refused(part, "--help")
+
+
+def test_underscores_and_dashes_are_the_same(ddpsim: Callable, tiny: Path) -> None:
+    with_dashes = ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "--json")
+    assert with_dashes == ddpsim("buckets", "--workload", tiny, "--bucket_cap_mb", "2", "--json")
+    assert with_dashes.code == 0
+
+
+def test_the_module_is_the_command_and_a_closed_pipe_is_no_error(tiny: Path) -> None:
+    command = [sys.executable, "-m", "ddpsim", "buckets", "--workload", str(tiny)]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+
+
+def test_buckets_close_at_their_caps(ddpsim: Callable, tiny: Path) -> None:
+    document = ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb-list", "1,2", "--json").document
+    assert document["buckets"] == [
+        {"index": 0, "size_bytes": MIB, "parameters": [3], "limit_bytes": MIB},
+        {"index": 1, "size_bytes": 2 * MIB, "parameters": [2, 1], "limit_bytes": 2 * MIB},
+        {"index": 2, "size_bytes": MIB, "parameters": [0], "limit_bytes": 2 * MIB},
+    ]
+    assert document["torch"] == "DistributedDataParallel(model, bucket_cap_mb_list=[1, 2])"
+
+
+def test_text_says_why_each_bucket_closed(ddpsim: Callable, tiny: Path) -> None:
+    out = ddpsim("buckets", "--workload", tiny).out
+    assert "limit 1 MiB (1,048,576 B)" in out
+    assert "end, below 25 MiB (26,214,400 B)" in out
+    assert "end (no limit)" in ddpsim("buckets", "--workload", tiny, "--assignment", "initial").out
+
+
+def test_a_plan_file_is_written_and_read_back(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    made = ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", plan, "--json").document
+    read = ddpsim("buckets", "--workload", tiny, "--plan", plan, "--json").document
+    assert [b["parameters"] for b in read["buckets"]] == [b["parameters"] for b in made["buckets"]]
+    assert read["plan_fingerprint"] == made["plan_fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--bucket-cap-mb", "5", "--bucket-cap-mb-list", "1,5"], ["--bucket-cap-mb and --bucket-cap-mb-list", "keep"]),
+        (["--first-bucket-mb", "5", "--bucket-cap-mb-list", "1,5"], ["first_bucket_mb", "keep one"]),
+        (["--bucket-cap-mb", "25MiB"], ["--bucket-cap-mb", "'25MiB'", "write e.g. --bucket-cap-mb 25"]),
+        (["--bucket-cap-mb", "1,5"], ["--bucket-cap-mb", "'1,5'"]),
+        (["--bucket-cap-mb=-1"], ["bucket_cap_mb", "-1"]),
+        (["--bucket-cap-mb", "nan"], ["--bucket-cap-mb", "'nan'"]),
+        (["--bucket-cap-mb-list", "1,,5"], ["--bucket-cap-mb-list", "''"]),
+        (["--assignment", "random"], ["'random'", "rebuilt, initial, unused"]),
+        (["--plan", "missing.json"], ["missing.json", "No such file"]),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit(ddpsim: Callable, tiny: Path, options: list[str], parts: list[str]) -> None:
+    ddpsim("buckets", "--workload", tiny, *options).refused(*parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda d: d["buckets"][0]["parameters"].pop(), ["1 parameters are in no bucket", "layer2.weight"]),
+        (lambda d: d["buckets"][1]["parameters"].append(3), ["parameter 3", "buckets.1.parameters", "exactly one"]),
+        (lambda d: d["buckets"][1]["parameters"].append(9), ["parameter 9 does not exist", "the model has 4"]),
+        (lambda d: d["parameter_names"].pop(), ["another model", "3 parameters, the model 4"]),
+        (lambda d: d.update(schema="x"), ["not a plan file", "ddpsim.plan/1"]),
+        (lambda d: d.update(buckets=3), ["buckets", "3"]),
+        (lambda d: d["buckets"].append("x"), ["buckets.2"]),
+    ],
+)  # fmt: skip
+def test_plans_that_do_not_fit(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, change: Callable[[dict], object], parts: list[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", plan)
+    document = json.loads(plan.read_text())
+    change(document)
+    plan.write_text(json.dumps(document))
+    ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", *parts)
+    plan.write_text(plan.read_text()[:-9])
+    ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", "not JSON", "line")
