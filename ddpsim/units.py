@@ -24,7 +24,7 @@ _BANDWIDTH: dict[str, float] = {
     },
     **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
 }
-_QUANTITY = re.compile(r"\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*")
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
 _NCCL_SUFFIX = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -41,9 +41,9 @@ def parse_time(text: object, place: str | None = None) -> float:
 def parse_size(text: object, place: str | None = None) -> int:
     """Return bytes for `25MiB`, `512KiB` or `1GB`; refuse negatives, fractions of a byte and bare numbers."""
     size = _parse(text, _SIZE, "size", "25MiB, 512KiB or 1GB", place, positive=False)
-    if size != int(size):
+    if not math.isclose(size, round(size), rel_tol=1e-12):
         raise UnitError(f"size {text!r} is not a whole number of bytes", place=place, remedy="write e.g. 25MiB")
-    return int(size)
+    return round(size)
 
 
 def parse_nccl_size(text: str, place: str | None = None) -> int:
@@ -52,7 +52,7 @@ def parse_nccl_size(text: str, place: str | None = None) -> int:
     >>> parse_nccl_size("128M")
     134217728
     """
-    match = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", text, re.IGNORECASE | re.ASCII)
     if not match or int(match[1]) == 0:
         raise UnitError(
             f"size {text!r} is not one nccl-tests would take", place=place, remedy="write e.g. 8, 4K, 128M or 1G"

@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpsim.bucketing.key_order import closing_order
+
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "complex128": 16, "complex64": 8, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "complex128": 16, "complex64": 8, "complex32": 4,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
 
@@ -63,8 +66,7 @@ def assign_buckets(
 
     A limit is soft: the gradient that reaches it is still inside. Each (dtype, device) fills its own open bucket and
     moves its own cursor through `limits`, of which the last repeats. Buckets that never reached their limit are
-    closed at the end, in reverse order of the first sight of their (dtype, device), which is the order in which
-    libstdc++'s unordered_map gives them back to torch.
+    closed at the end, in `closing_order`: as a rule the reverse of the first sight of their (dtype, device).
 
     Args:
         parameters: in registration order.
@@ -93,7 +95,7 @@ def assign_buckets(
             closed.append(Bucket(tuple(members), sizes[key], limit))
             open_buckets[key], sizes[key] = [], 0
             cursors[key] = min(cursor + 1, len(limits) - 1)
-    left = (key for key in reversed(open_buckets) if open_buckets[key])
+    left = (key for key in closing_order(open_buckets) if open_buckets[key])
     closed += [Bucket(tuple(open_buckets[key]), sizes[key], limits[cursors[key]]) for key in left]
     if order is None:
         closed.sort(key=lambda bucket: min(bucket.parameters))

@@ -39,6 +39,8 @@ class LaunchQueue:
         self._seen: set[int] = set()
         self._skipped = frozenset(skipped)
         self._next = 0
+        while self._next in self._skipped:
+            self._next += 1
 
     def bucket_of(self, index: int) -> int:
         """Return the bucket of parameter `index`."""
@@ -65,8 +67,7 @@ class LaunchQueue:
     def start(self, unused: Iterable[int] = ()) -> list[int]:
         """Mark the gradients that will not come ready and return the buckets that may now be launched.
 
-        Called once a backward, at its first gradient, as torch does; without unused gradients it only passes over
-        leading skipped buckets.
+        Called once a backward, at its first gradient, as torch does.
         """
         launched: list[int] = []
         for index in unused:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
 from ddpsim.bucketing.caps import BucketCaps
@@ -36,10 +37,12 @@ class BucketPlan:
             for index in bucket.parameters:
                 if not 0 <= index < len(self.parameter_names):
                     what = f"parameter {index} does not exist; the model has {len(self.parameter_names)}"
-                    raise PlanError(what, place=f"buckets.{number}.parameters")
+                    remedy = f"give indices from 0 to {len(self.parameter_names) - 1}"
+                    raise PlanError(what, place=f"buckets.{number}.parameters", remedy=remedy)
                 if index in seen:
+                    where = f"buckets {seen[index]} and {number}" if seen[index] != number else f"bucket {number} twice"
                     raise PlanError(
-                        f"parameter {index} ({self.parameter_names[index]}) is in buckets {seen[index]} and {number}",
+                        f"parameter {index} ({self.parameter_names[index]}) is in {where}",
                         place=f"buckets.{number}.parameters",
                         remedy="put each parameter in exactly one bucket",
                     )
@@ -80,6 +83,9 @@ class BucketPlan:
     def from_document(cls, document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
         """Read a `ddpsim.plan/1` document and check that it fits the model.
 
+        Limits and the constructor call are the document's where its fingerprint says that the buckets are as they
+        were written; those of an edited document are worked out again from its buckets.
+
         Args:
             document: parsed JSON.
             parameters: the model's, in registration order.
@@ -102,17 +108,19 @@ class BucketPlan:
             for number, bucket in enumerate(_list(document, "buckets", place))
         ]
         try:
-            return custom_plan(parameters, groups)
+            plan = custom_plan(parameters, groups)
         except PlanError as error:
             error.at(place)
+        return _as_written(plan, document)
 
 
 def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:
     """Return the assignment of torch's first iteration: one bucket for each (dtype, device), no overlap.
 
-    A `bucket_cap_mb_list` applies from the first iteration on, as in torch.
+    A `bucket_cap_mb_list` applies from the first iteration on, as in torch; so does `first_bucket_mb`, which torch
+    takes as such a list.
     """
-    limits: list[int | None] = [*caps.limits()] if caps.bucket_cap_mb_list else [None]
+    limits: list[int | None] = [*caps.limits()] if "bucket_cap_mb_list" in caps.torch_arguments() else [None]
     return _plan(parameters, assign_buckets(parameters, limits)[::-1], caps)
 
 
@@ -157,13 +165,11 @@ def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]
     sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
     buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
     plan = BucketPlan(tuple(buckets), names, "")
-    caps = tuple(size / MIB for size in sizes)
-    while len(caps) > 1 and caps[-1] <= caps[-2]:
-        caps = caps[:-1]
     order = [index for group in groups for index in group]
-    torchs = assign_buckets(parameters, [int(cap * MIB) for cap in caps], order) if caps else []
-    if [bucket.parameters for bucket in torchs] == plan.groups():
-        return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
+    for limits in _torch_limits(parameters, groups):
+        if [bucket.parameters for bucket in assign_buckets(parameters, limits, order)] == plan.groups():
+            caps = tuple(limit / MIB for limit in limits)
+            return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
     return replace(plan, torch="# no constructor argument of torch gives these buckets; run them with ddpexec")
 
 
@@ -181,6 +187,40 @@ def _plan(
 def _torch_call(caps: BucketCaps, *, find_unused_parameters: bool = False) -> str:
     arguments = {**caps.torch_arguments(), **({"find_unused_parameters": True} if find_unused_parameters else {})}
     return f"DistributedDataParallel({', '.join(['model', *(f'{name}={value}' for name, value in arguments.items())])})"
+
+
+def _torch_limits(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield lists of limits that may close the groups where they end; each (dtype, device) reads its own from it."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for group in groups:
+        first = parameters[group[0]]
+        if not first.sparse:
+            sizes.setdefault((first.dtype, first.device), []).append(sum(parameters[i].size_bytes for i in group))
+    closed = _column_minima(list(sizes.values()))
+    yield _shortened(closed[:-1]) if len(closed) > 1 and closed[-1] <= closed[-2] else _shortened(closed)
+    yield _shortened(closed)
+    yield _shortened(_column_minima([of_key[:-1] for of_key in sizes.values()]))  # the last of each left over
+
+
+def _column_minima(rows: Sequence[Sequence[int]]) -> list[int]:
+    return [min(size for size in column if size is not None) for column in zip_longest(*rows)]
+
+
+def _shortened(limits: list[int]) -> list[int]:
+    while len(limits) > 1 and limits[-1] == limits[-2]:
+        limits = limits[:-1]
+    return limits or [0]
+
+
+def _as_written(plan: BucketPlan, document: Mapping[str, object]) -> BucketPlan:
+    torch, buckets = document.get("torch"), document.get("buckets")
+    if document.get("fingerprint") != plan.fingerprint() or not isinstance(torch, str) or not isinstance(buckets, list):
+        return plan
+    limits = [bucket.get("limit_bytes") for bucket in buckets]
+    if not all(limit is None or (type(limit) is int and limit >= 0) for limit in limits):
+        return plan
+    kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
+    return replace(plan, buckets=tuple(kept), torch=torch)
 
 
 def _list(document: dict[str, object], key: str, place: str) -> list[object]:

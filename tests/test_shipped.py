@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from ddpsim import shipped
+from ddpsim.errors import UnknownNameError
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A checkout's folder with files in it; the wheel's does not exist."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in ("dgx-1v.yaml", "p3.8xlarge.yaml", "notes.txt", "resnet50.json", "bert.json.gz"):
+        (folder / name).touch()
+    missing = tmp_path / "wheel"
+    monkeypatch.setattr(shipped, "_FOLDERS", {"topology": (missing, folder), "workload": (missing, folder)})
+    return missing, folder
+
+
+def test_names_are_sorted_and_without_suffix(folders):
+    assert shipped.names("topology") == ["dgx-1v", "p3.8xlarge"]
+    assert shipped.names("workload") == ["bert", "resnet50"]
+
+
+def test_find_takes_a_shipped_name_or_a_file(folders, tmp_path):
+    assert shipped.find("topology", "p3.8xlarge") == folders[1] / "p3.8xlarge.yaml"
+    own = tmp_path / "dgx-1v"
+    own.touch()
+    assert shipped.find("topology", str(own)) == own
+
+
+def test_an_installed_wheels_folder_comes_first(folders):
+    folders[0].mkdir()
+    (folders[0] / "installed.yaml").touch()
+    assert shipped.names("topology") == ["installed"]
+
+
+def test_an_unknown_name_gets_the_nearest(folders):
+    with pytest.raises(UnknownNameError, match="unknown topology 'dgx-1'; did you mean dgx-1v"):
+        shipped.find("topology", "dgx-1")
+
+
+def test_without_folders_nothing_is_shipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "_FOLDERS", {"topology": (tmp_path / "none",)})
+    assert shipped.names("topology") == []
+    with pytest.raises(UnknownNameError):
+        shipped.find("topology", "x")

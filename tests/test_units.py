@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpsim import units
+from ddpsim.errors import UnitError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("50GB/s", 50e9),
+        ("400Gb/s", 50e9),
+        ("1gbit", 125e6),
+        ("100mbit", 12.5e6),
+        ("12.5 GiB/s", 12.5 * 2**30),
+        ("1e3 MB/s", 1e9),
+        (".5kB/s", 500),
+    ],
+)
+def test_bandwidths(text, value):
+    assert units.parse_bandwidth(text) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(("text", "value"), [("2us", 2e-6), ("2 µs", 2e-6), ("0.2ms", 2e-4), ("1s", 1), ("0ns", 0)])
+def test_times(text, value):
+    assert units.parse_time(text) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("25MiB", 25 << 20), ("1GB", 10**9), ("0.5KiB", 512), ("16.1KB", 16100), ("0B", 0)]
+)
+def test_sizes(text, value):
+    assert units.parse_size(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("4K", 4096), ("128m", 128 << 20), ("1G", 1 << 30), (" 3B ", 3)])
+def test_nccl_sizes_are_binary(text, value):
+    assert units.parse_nccl_size(text) == value
+
+
+@pytest.mark.parametrize("parse", [units.parse_bandwidth, units.parse_time, units.parse_size])
+@pytest.mark.parametrize("text", ["300", 300, 3.5, None, "", "GB/s", "fast", ["1s"], "nan s", "1 2s", "١٢s"])
+def test_what_is_no_number_with_a_unit_is_refused_with_an_example(parse, text):
+    with pytest.raises(UnitError, match=r"^cluster.yaml: links.0: .*; write it with its unit, e.g. \d") as caught:
+        parse(text, "cluster.yaml: links.0")
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(units.parse_bandwidth, "5GiB"), (units.parse_time, "5m"), (units.parse_size, "5Mb"), (units.parse_time, "5MS")],
+)
+def test_an_unknown_unit_is_named(parse, text):
+    with pytest.raises(UnitError, match=f"unknown unit '{text[1:]}'"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_bandwidth, "0GB/s"),
+        (units.parse_bandwidth, "-1GB/s"),
+        (units.parse_bandwidth, "1e999GB/s"),
+        (units.parse_time, "-1us"),
+        (units.parse_size, "-1MiB"),
+    ],
+)
+def test_out_of_range(parse, text):
+    with pytest.raises(UnitError, match="out of range"):
+        parse(text)
+
+
+def test_a_fraction_of_a_byte_is_refused():
+    with pytest.raises(UnitError, match="whole number of bytes"):
+        units.parse_size("1.5B")
+
+
+@pytest.mark.parametrize("text", ["", "0", "-8", "8KB", "1.5M", "4T", "K", "²"])
+def test_what_nccl_tests_would_not_take(text):
+    with pytest.raises(UnitError, match="nccl-tests"):
+        units.parse_nccl_size(text)
+
+
+@pytest.mark.parametrize(("cap", "value"), [(25, 25 << 20), (0, 0), (0.1, 104857), (1e-9, 0)])
+def test_bucket_caps_are_mib_truncated(cap, value):
+    assert units.mib_to_bytes(cap) == value
+
+
+@given(st.floats(1.0, 1e13))
+def test_a_formatted_bandwidth_reads_back(bandwidth):
+    assert units.parse_bandwidth(units.format_bandwidth(bandwidth)) == pytest.approx(bandwidth, rel=1e-11)
+
+
+@given(st.integers(0, 1 << 44))
+def test_a_formatted_size_holds_its_exact_bytes(size):
+    text = units.format_size(size)
+    exact = text[text.index("(") + 1 :] if "(" in text else text
+    assert int(exact.replace(",", "").rstrip(" B)")) == size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (1.5, "1.5 s"), (0.1032, "103.2 ms"), (-2e-6, "-2 us"), (3e-9, "3 ns"), (1e-3, "1 ms")],
+)
+def test_formatted_times(seconds, text):
+    assert units.format_time(seconds) == text
