@@ -1,0 +1,247 @@
+"""Allreduce schedules as data: which rank sends which chunks to which, after what; closed forms beside them.
+
+Chunks are equal parts of the message, numbered from 0. A closed form takes p ranks, S bytes, and costs: alpha seconds a
+message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabenseifner, Gropp 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Chunks `start` up to `stop` go from `source` to `target`.
+
+    Attributes:
+        reduce: whether the target adds them to its own; it takes them as they are otherwise.
+        after: numbers of the transfers that must have arrived at the source before.
+    """
+
+    source: int
+    target: int
+    start: int
+    stop: int
+    reduce: bool
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Transfers in an order in which they can be carried out one by one.
+
+    Attributes:
+        ranks: how many take part.
+        chunks: how many equal parts the message is cut into.
+    """
+
+    ranks: int
+    chunks: int
+    transfers: tuple[Transfer, ...]
+
+    def sent_chunks(self) -> list[int]:
+        """Return how many chunks each rank sends in all."""
+        sent = [0] * self.ranks
+        for transfer in self.transfers:
+            sent[transfer.source] += transfer.stop - transfer.start
+        return sent
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Collects transfers and finds what each must wait for: the arrivals of its chunks at its source."""
+
+    ranks: int
+    chunks: int
+    transfers: list[Transfer] = field(default_factory=list)
+    arrived: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+    def send(self, source: int, target: int, start: int, stop: int, *, reduce: bool) -> None:
+        after = {number for chunk in range(start, stop) for number in self.arrived.get((source, chunk), ())}
+        number = len(self.transfers)
+        self.transfers.append(Transfer(source, target, start, stop, reduce, tuple(sorted(after))))
+        for chunk in range(start, stop):
+            # A copy supersedes what came before; contributions add up.
+            before = self.arrived.get((target, chunk), []) if reduce else []
+            self.arrived[target, chunk] = [*before, number]
+
+    def build(self) -> Schedule:
+        return Schedule(self.ranks, self.chunks, tuple(self.transfers))
+
+
+def ring(ranks: int, segments: int = 1) -> Schedule:
+    """Return reduce-scatter then all-gather around a ring, `segments` chunks to each rank's part.
+
+    2(p-1) steps, in each of which every rank sends S/p bytes to the next (Patarasuk and Yuan 2009).
+    """
+    builder = _Builder(ranks, ranks * segments)
+    for step in range(2 * (ranks - 1)):
+        for segment in range(segments):
+            for rank in range(ranks):
+                chunk = (rank - step) % ranks * segments + segment
+                builder.send(rank, (rank + 1) % ranks, chunk, chunk + 1, reduce=step < ranks - 1)
+    return builder.build()
+
+
+def periodic_ring(positions: int, steps: int, segments: int = 1) -> Schedule:
+    """Return the part of a ring that one of several nodes alike sees, its last position sending into its first.
+
+    In a ring over n alike nodes of m ranks each node does what every other does; what enters from the node before is
+    what leaves for the node after. So the timing of `positions` = m ranks over `steps` = 2(n m - 1) steps is that of
+    the whole ring. Chunks are not told apart: the data flow is not that of an allreduce.
+    """
+    per_step = segments * positions
+    transfers = [
+        Transfer(
+            rank,
+            (rank + 1) % positions,
+            segment,
+            segment + 1,
+            False,
+            ((step - 1) * per_step + segment * positions + (rank - 1) % positions,) if step else (),
+        )
+        for step in range(steps)
+        for segment in range(segments)
+        for rank in range(positions)
+    ]
+    return Schedule(positions, segments, tuple(transfers))
+
+
+def ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
+    """Return 2(p-1) alpha + 2(p-1)/p S beta + (p-1)/p S gamma."""
+    share = (ranks - 1) / ranks * size_bytes
+    return 2 * (ranks - 1) * alpha_s + 2 * share * beta + share * gamma
+
+
+def halving_doubling(ranks: int) -> Schedule:
+    """Return recursive halving (reduce-scatter) and doubling (all-gather).
+
+    Where p is not a power of two, the ranks beyond the largest one first fold into partners and are sent the result.
+    """
+    core = 1 << (ranks.bit_length() - 1)
+    builder = _Builder(ranks, core)
+    for rank in range(core, ranks):
+        builder.send(rank, rank - core, 0, core, reduce=True)
+    spans = [(0, core)] * core
+    distances = [core >> (level + 1) for level in range(core.bit_length() - 1)]
+    for distance in distances:
+        halves = [_halves(spans[rank], keep_upper=bool(rank & distance)) for rank in range(core)]
+        for rank, (_, sent) in enumerate(halves):
+            builder.send(rank, rank ^ distance, *sent, reduce=True)
+        spans = [kept for kept, _ in halves]
+    for distance in reversed(distances):
+        for rank in range(core):
+            builder.send(rank, rank ^ distance, *spans[rank], reduce=False)
+        spans = [_joined(spans[rank], spans[rank ^ distance]) for rank in range(core)]
+    for rank in range(core, ranks):
+        builder.send(rank - core, rank, 0, core, reduce=False)
+    return builder.build()
+
+
+def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
+    """Return 2 log2(p) alpha + 2(p-1)/p S beta + (p-1)/p S gamma for p a power of two; folding adds a whole message
+    each way."""
+    core = 1 << (ranks.bit_length() - 1)
+    share = (core - 1) / core * size_bytes
+    time_s = 2 * (core.bit_length() - 1) * alpha_s + 2 * share * beta + share * gamma
+    return time_s + (2 * (alpha_s + size_bytes * beta) + size_bytes * gamma if core < ranks else 0.0)
+
+
+def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
+    """Return reduce to the root and broadcast from it, `chunks` pieces one behind the other.
+
+    Args:
+        parents: the parent of each rank, None for the root.
+    """
+    builder = _Builder(len(parents), chunks)
+    downward = _from_root(parents)
+    for chunk in range(chunks):
+        for rank in reversed(downward):
+            if (parent := parents[rank]) is not None:
+                builder.send(rank, parent, chunk, chunk + 1, reduce=True)
+        for rank in downward:
+            if (parent := parents[rank]) is not None:
+                builder.send(parent, rank, chunk, chunk + 1, reduce=False)
+    return builder.build()
+
+
+def gather_and_broadcast(ranks: int) -> Schedule:
+    """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
+    builder = _Builder(ranks, 1)
+    for rank in range(1, ranks):
+        builder.send(rank, 0, 0, 1, reduce=True)
+    for rank in range(1, ranks):
+        builder.send(0, rank, 0, 1, reduce=False)
+    return builder.build()
+
+
+def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
+    """Return 2 alpha + 2(p-1) S beta + (p-1) S gamma: the root's link carries every message both ways."""
+    return 2 * alpha_s + (ranks - 1) * size_bytes * (2 * beta + gamma)
+
+
+def parameter_server(workers: int, servers: int) -> Schedule:
+    """Return push and pull against `servers` further ranks, numbered after the workers, each holding one part."""
+    builder = _Builder(workers + servers, servers)
+    for reduce in (True, False):
+        for worker in range(workers):
+            for server in range(servers):
+                source, target = (worker, workers + server) if reduce else (workers + server, worker)
+                builder.send(source, target, server, server + 1, reduce=reduce)
+    return builder.build()
+
+
+def parameter_server_s(workers: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return 2 alpha + 2 max(w/s, 1) S beta: the servers' links or the workers', whichever carries more."""
+    return 2 * alpha_s + 2 * max(workers / servers, 1.0) * size_bytes * beta
+
+
+def two_level(nodes: int, per_node: int) -> Schedule:
+    """Return reduce-scatter inside each node, a ring across nodes for each part, all-gather inside.
+
+    Rank r is GPU r mod m of node r // m.
+    """
+    builder = _Builder(nodes * per_node, nodes * per_node)
+    for step in range(per_node - 1):
+        _inner_step(builder, nodes, per_node, step, reduce=True)
+    for step in range(2 * (nodes - 1)):
+        for node in range(nodes):
+            for gpu in range(per_node):
+                part = (gpu + 1) % per_node * nodes + (node - step) % nodes
+                target = (node + 1) % nodes * per_node + gpu
+                builder.send(node * per_node + gpu, target, part, part + 1, reduce=step < nodes - 1)
+    for step in range(per_node - 1, 2 * (per_node - 1)):
+        _inner_step(builder, nodes, per_node, step, reduce=False)
+    return builder.build()
+
+
+def _inner_step(builder: _Builder, nodes: int, per_node: int, step: int, *, reduce: bool) -> None:
+    for node in range(nodes):
+        for gpu in range(per_node):
+            part = (gpu - step) % per_node * nodes
+            source, target = node * per_node + gpu, node * per_node + (gpu + 1) % per_node
+            builder.send(source, target, part, part + nodes, reduce=reduce)
+
+
+def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the half that is kept and the half that is sent."""
+    middle = (span[0] + span[1]) // 2
+    lower, upper = (span[0], middle), (middle, span[1])
+    return (upper, lower) if keep_upper else (lower, upper)
+
+
+def _joined(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+def _from_root(parents: Sequence[int | None]) -> list[int]:
+    """Return the ranks, every parent before its children."""
+    children: dict[int | None, list[int]] = {}
+    for rank, parent in enumerate(parents):
+        children.setdefault(parent, []).append(rank)
+    order, frontier = [], list(children[None])
+    while frontier:
+        order.extend(frontier)
+        frontier = [child for rank in frontier for child in children.get(rank, ())]
+    return order

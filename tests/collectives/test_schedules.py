@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.collectives import schedules
+from ddpsim.collectives.schedules import Schedule
+
+
+def carried_out(schedule: Schedule, values: np.ndarray) -> np.ndarray:
+    """Carry out the transfers on `values`, rank by chunk."""
+    state = values.copy()
+    for transfer in schedule.transfers:
+        span = slice(transfer.start, transfer.stop)
+        if transfer.reduce:
+            state[transfer.target, span] += state[transfer.source, span]
+        else:
+            state[transfer.target, span] = state[transfer.source, span]
+    return state
+
+
+def carried_out_late(schedule: Schedule, values: np.ndarray, seed: int) -> np.ndarray:
+    """Carry them out in a random order that keeps `after`, each contribution read when its transfer runs."""
+    random = np.random.default_rng(seed)
+    state, done = values.copy(), np.zeros(len(schedule.transfers), bool)
+    waiting = list(range(len(schedule.transfers)))
+    while waiting:
+        ready = [n for n in waiting if all(done[a] for a in schedule.transfers[n].after)]
+        number = int(random.choice(ready))
+        transfer = schedule.transfers[number]
+        span = slice(transfer.start, transfer.stop)
+        if transfer.reduce:
+            state[transfer.target, span] += state[transfer.source, span]
+        else:
+            state[transfer.target, span] = state[transfer.source, span]
+        done[number] = True
+        waiting.remove(number)
+    return state
+
+
+def random_tree(size: int, seed: int) -> list[int | None]:
+    random = np.random.default_rng(seed)
+    labels = random.permutation(size)
+    parents: list[int | None] = [None] * size
+    for place in range(1, size):
+        parents[labels[place]] = int(labels[random.integers(place)])
+    return parents
+
+
+BUILDERS = {
+    "ring": lambda p: schedules.ring(p),
+    "segmented ring": lambda p: schedules.ring(p, 3),
+    "halving-doubling": schedules.halving_doubling,
+    "tree": lambda p: schedules.tree(random_tree(p, p), 3),
+    "gather and broadcast": schedules.gather_and_broadcast,
+    "two-level": lambda p: schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else schedules.two_level(p, 1),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@given(ranks=st.integers(2, 12), seed=st.integers(0, 99))
+@settings(max_examples=15, deadline=None)
+def test_every_rank_ends_with_the_sum(name: str, ranks: int, seed: int) -> None:
+    schedule = BUILDERS[name](ranks)
+    values = np.random.default_rng(seed).integers(0, 1000, (ranks, schedule.chunks))
+    expected = np.broadcast_to(values.sum(axis=0), values.shape)
+    np.testing.assert_array_equal(carried_out(schedule, values), expected)
+    np.testing.assert_array_equal(carried_out_late(schedule, values, seed), expected)
+
+
+def test_a_parameter_server_gives_every_worker_the_sum() -> None:
+    schedule = schedules.parameter_server(workers=3, servers=2)
+    values = np.zeros((5, 2), int)
+    values[:3] = [[1, 2], [30, 40], [500, 600]]
+    assert carried_out(schedule, values)[:3].tolist() == [[531, 642]] * 3
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 12])
+def test_ring_and_halving_doubling_send_the_least_bytes(ranks: int) -> None:
+    ring = schedules.ring(ranks)
+    assert set(ring.sent_chunks()) == {2 * (ranks - 1)}
+    assert ring.chunks == ranks
+    if ranks & (ranks - 1) == 0:
+        doubling = schedules.halving_doubling(ranks)
+        assert set(doubling.sent_chunks()) == {2 * (ranks - 1)}
+        assert doubling.chunks == ranks
+
+
+def test_closed_forms_agree_with_the_figures_of_the_aws_post() -> None:
+    # 25 MB around 4 GPUs at 25 GB/s, and around 8 with a 10 GB/s bridge in the ring.
+    assert schedules.ring_s(4, 25e6, 0.0, 1 / 25e9) == pytest.approx(1.5e-3)
+    assert schedules.ring_s(8, 25e6, 0.0, 1 / 10e9) == pytest.approx(4.375e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -> None:
+    alpha, beta = 1.0, 1e-3
+    ring = schedules.ring(ranks)
+    assert schedules.ring_s(ranks, ranks, alpha, beta) == pytest.approx(
+        depth(ring) * alpha + max(ring.sent_chunks()) * beta
+    )
+    doubling = schedules.halving_doubling(ranks)
+    assert schedules.halving_doubling_s(ranks, ranks, alpha, beta) == pytest.approx(
+        depth(doubling) * alpha + max(doubling.sent_chunks()) * beta
+    )
+    naive = schedules.gather_and_broadcast(ranks)
+    received = ranks - 1
+    assert schedules.gather_and_broadcast_s(ranks, 1, alpha, beta) == pytest.approx(
+        depth(naive) * alpha + (received + naive.sent_chunks()[0]) * beta
+    )
+
+
+def depth(schedule: Schedule) -> int:
+    """Return the longest chain of transfers, each after the one before."""
+    depths: list[int] = []
+    for transfer in schedule.transfers:
+        depths.append(1 + max((depths[a] for a in transfer.after), default=0))
+    return max(depths)
+
+
+def test_a_periodic_ring_has_the_depth_and_work_of_the_whole() -> None:
+    whole, part = schedules.ring(12), schedules.periodic_ring(4, 22)
+    assert depth(part) == depth(whole) == 22
+    assert set(part.sent_chunks()) == set(whole.sent_chunks()) == {22}
