@@ -1,0 +1,124 @@
+"""Runs collectives on the network: closed, as one fluid flow, or step by step, behind one interface."""
+
+from __future__ import annotations
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.gloo import GlooTransport
+from ddpsim.collectives.steps import carry_out
+from ddpsim.collectives.transport import Choice, Transport, alone_s
+from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.network import Demand, Network
+from ddpsim.topology.graph import Placement
+
+BACKENDS = ("nccl", "gloo")
+FIDELITIES = ("flow", "steps", "closed")
+
+
+def make_transport(
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None = None,
+    *,
+    algorithm: str = "auto",
+    isolated: bool = True,
+    expand: bool = False,
+) -> Transport:
+    """Return the transport `backend` on `placement`.
+
+    Args:
+        calibration: constants; the priors where None.
+        algorithm: `auto` for the backend's own choice.
+        isolated: one collective at a time on an idle stream, as DDP issues them, or back to back as in nccl-tests.
+        expand: whether every node has links of its own, instead of one node standing for all of its kind.
+
+    Raises:
+        UnknownNameError: a backend or algorithm that is not modelled.
+        CalibrationError: a calibration of another backend.
+    """
+    if calibration is not None and calibration.backend != backend:
+        raise CalibrationError(
+            f"the calibration is of {calibration.backend}, the process group is {backend}",
+            remedy=f"calibrate from {backend} measurements",
+        )
+    if backend == "gloo":
+        return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
+    if backend == "mpi":
+        raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
+    raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")
+
+
+class Collectives:
+    """The collectives of one process group on a placement; all ranks have arrived when one is called.
+
+    Args:
+        env: the SimPy environment; one of its own where None, for `estimate_s`.
+        fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of its schedule, `closed` for
+            the time it takes alone, whatever else is in flight.
+        network: one to share with other process groups; built from the transport's links where None.
+
+    Raises:
+        UnknownNameError: an unknown backend, algorithm or fidelity.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment | None,
+        placement: Placement,
+        *,
+        backend: str,
+        calibration: Calibration | None = None,
+        algorithm: str = "auto",
+        fidelity: str = "flow",
+        isolated: bool = True,
+        network: Network | None = None,
+        expand: bool = False,
+    ) -> None:
+        if fidelity not in FIDELITIES:
+            raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="--fidelity")
+        self.transport = make_transport(
+            placement, backend, calibration, algorithm=algorithm, isolated=isolated, expand=expand
+        )
+        self.env = simpy.Environment() if env is None else env
+        self.network = network or Network(self.env, self.transport.capacities)
+        self._fidelity = fidelity
+
+    @property
+    def calibration(self) -> Calibration:
+        """Return the constants in force, priors or fitted."""
+        return self.transport.calibration
+
+    @property
+    def streams_per_group(self) -> int:
+        """Return how many collectives a process group has in flight: 1 for nccl, 2 for gloo."""
+        return self.transport.streams_per_group
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return algorithm, protocol and channels of an allreduce of `size_bytes`."""
+        return self.transport.choice(size_bytes)
+
+    def allreduce(self, size_bytes: int) -> simpy.Event:
+        """Start an allreduce; the event succeeds when the sum is everywhere."""
+        if self._fidelity == "steps":
+            return carry_out(self.network, self.transport.steps(size_bytes))
+        return self._run(self.transport.allreduce(size_bytes))
+
+    def broadcast(self, size_bytes: int) -> simpy.Event:
+        """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""
+        return self._run(self.transport.broadcast(size_bytes))
+
+    def estimate_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce that shares no link with anything."""
+        return alone_s(self.transport.allreduce(size_bytes), self.transport.capacities)
+
+    def simulate_s(self, size_bytes: int) -> float:
+        """Return the time of one allreduce run in this environment from now, at this fidelity."""
+        start_s = self.env.now
+        self.env.run(self.allreduce(size_bytes))
+        return float(self.env.now - start_s)
+
+    def _run(self, demand: Demand) -> simpy.Event:
+        if self._fidelity == "closed":
+            return simpy.Timeout(self.env, alone_s(demand, self.transport.capacities))
+        return self.network.transfer(demand)

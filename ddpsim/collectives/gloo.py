@@ -1,0 +1,161 @@
+"""Gloo under PyTorch: a ring over TCP, in segments, two of them in flight, reduced by the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from ddpsim.collectives import schedules
+from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.routes import PlacedLink, Wiring, shortest
+from ddpsim.collectives.transport import Choice, Lane, Steps, Wire
+from ddpsim.errors import InputError
+from ddpsim.fairness import Demand, LinkId
+from ddpsim.topology.graph import Link, Placement
+from ddpsim.units import MIB
+
+_SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
+_LOOPBACK = "two ranks over loopback of a two-core machine, torch 2.13: 0.25 ms up to 256 KiB"
+
+PRIORS = (
+    Constant("gloo.launch_s", 1.5e-4, "s", f"{_LOOPBACK}; what is left after the steps"),
+    Constant("gloo.step_s", 5.0e-5, "s", f"{_LOOPBACK}; per step, threads woken on both ends"),
+    Constant("gloo.round_trips", 1.1, "1", f"{_SHAPED}; a step waits for the receiver's ready message"),
+    Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_SHAPED}; packet headers"),
+    Constant("gloo.efficiency.loopback", 1.0, "1", "links of kind loopback state what gloo reaches"),
+    Constant("gloo.reduce.bandwidth", 8e9, "B/s", "float32 sum by one core, three streams of a DDR4 channel"),
+    Constant("gloo.host.bandwidth", 6e9, "B/s", "TCP between processes of a GPU node, all together; estimate"),
+    Constant("gloo.staging.efficiency", 0.8, "1", "copies between pinned host memory and GPU over PCIe; estimate"),
+)
+"""Sources: gloo/allreduce.cc (segments, two in flight), torch ProcessGroupGloo.cpp (threads, staging)."""
+
+_MAX_SEGMENT_BYTES = MIB
+_IN_FLIGHT = 2
+
+
+_HOST = Link("host_out>host_in", "host_out", "host_in", "loopback", math.nan)
+_Hop = tuple[PlacedLink, ...]
+
+
+class GlooTransport:
+    """Gloo on a placement.
+
+    Args:
+        placement: ranks in ring order, node by node.
+        calibration: constants; the priors where None.
+        expand: whether every node has links of its own.
+    """
+
+    backend = "gloo"
+    streams_per_group = 2
+
+    def __init__(
+        self,
+        placement: Placement,
+        calibration: Calibration | None = None,
+        *,
+        algorithm: str = "auto",
+        expand: bool = False,
+    ) -> None:
+        if algorithm not in ("auto", "ring"):
+            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy="use auto or ring")
+        self.calibration = calibration or Calibration("gloo", {constant.name: constant for constant in PRIORS})
+        self._wiring = Wiring(placement, expand)
+        self._ranks = placement.world_size
+        self._hops = self._ring()
+        self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return the ring, always."""
+        return Choice("ring", "tcp")
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return launch, staging and the filling of the pipeline, then 2(p-1)/p of the bytes on every hop."""
+        if self._ranks == 1 or size_bytes == 0:
+            return Demand(self._launch_s(size_bytes), 0, {})
+        share = 2 * (self._ranks - 1) / self._ranks
+        loads: dict[LinkId, float] = {}
+        for hop in self._hops:
+            for each in hop:
+                loads[each.name] = loads.get(each.name, 0.0) + share / self._efficiency(each.link)
+        wire_rate = share * Demand(0.0, size_bytes, loads).alone(self.capacities)
+        segment_bytes = size_bytes / self._segments(size_bytes)
+        segment_s, step_s = segment_bytes / wire_rate, self._step_s()
+        # Two segments in flight, each waiting for its handshake before it moves.
+        pipelined = _IN_FLIGHT * segment_bytes / (step_s + segment_s)
+        rate_limit = min(pipelined, 2 * self.calibration["gloo.reduce.bandwidth"])
+        return Demand(self._launch_s(size_bytes) + min(step_s, segment_s), size_bytes, loads, rate_limit / share)
+
+    def broadcast(self, size_bytes: int) -> Demand:
+        """Return the root's part in a binomial tree: log2(p) sends of the whole message, one after the other."""
+        if self._ranks == 1 or size_bytes == 0:
+            return Demand(self._launch_s(size_bytes), 0, {})
+        rounds = math.ceil(math.log2(self._ranks))
+        loads = {each.name: rounds / self._efficiency(each.link) for each in self._hops[-1]}
+        return Demand(self._launch_s(size_bytes) + rounds * self._step_s(), size_bytes, loads)
+
+    def steps(self, size_bytes: int) -> Steps:
+        """Return the ring's segments one by one; where one node stands for all, its part of them."""
+        if self._ranks == 1 or size_bytes == 0:
+            return Steps(self._launch_s(size_bytes), ())
+        segments = self._segments(size_bytes)
+        steps = 2 * (self._ranks - 1)
+        if len(self._hops) == self._ranks:
+            schedule = schedules.ring(self._ranks, segments // self._ranks)
+        else:
+            schedule = schedules.periodic_ring(len(self._hops), steps, segments // self._ranks)
+        wires = [
+            Wire(self._hop_s(hop), {each.name: 1 / self._efficiency(each.link) for each in hop}) for hop in self._hops
+        ]
+        lane = Lane(schedule, size_bytes / segments, lambda source, _: wires[source], window=_IN_FLIGHT)
+        return Steps(self._launch_s(size_bytes), (lane,))
+
+    def _segments(self, size_bytes: float) -> int:
+        wanted = max(math.ceil(size_bytes / _MAX_SEGMENT_BYTES), 2 * self._ranks)
+        return math.ceil(wanted / self._ranks) * self._ranks
+
+    def _launch_s(self, size_bytes: int) -> float:
+        """Return the cost of the call, and of staging the tensor in host memory and back where it is a GPU's."""
+        launch_s = self.calibration["gloo.launch_s"]
+        template = self._wiring.template(0)
+        if template.gpus[0].sm == 0:
+            return launch_s
+        slowest = min(link.bandwidth for link in template.links if link.kind in ("pcie", "host_bridge"))
+        return launch_s + 2 * size_bytes / (slowest * self.calibration["gloo.staging.efficiency"])
+
+    def _step_s(self) -> float:
+        return max(map(self._hop_s, self._hops))
+
+    def _hop_s(self, hop: _Hop) -> float:
+        round_trip_s = 2 * sum(each.link.latency_s for each in hop)
+        return self.calibration["gloo.step_s"] + self.calibration["gloo.round_trips"] * round_trip_s
+
+    def _efficiency(self, link: Link) -> float:
+        return self.calibration[f"gloo.efficiency.{'loopback' if link.kind == 'loopback' else 'network'}"]
+
+    def _ring(self) -> list[_Hop]:
+        """Return the hop from each rank to the next; of the nodes that stand for all, where they do."""
+        hops: list[_Hop] = []
+        placement = self._wiring.placement
+        following = dict(self._wiring.boundaries)
+        for node in self._wiring.nodes:
+            ranks = placement.gpus(placement.class_of(node))
+            hops += [self._inside(node, *pair) for pair in pairwise(ranks)]
+            if node in following:
+                hops.append(self._across(node, following.pop(node)))
+            elif placement.nodes == 1 and len(ranks) > 1:
+                hops.append(self._inside(node, ranks[-1], ranks[0]))
+        return hops + [self._across(*boundary) for boundary in following.items()]
+
+    def _inside(self, node: int, source: str, target: str) -> _Hop:
+        template = self._wiring.template(node)
+        if template.gpus[0].sm == 0:
+            return self._wiring.at(node, shortest(template, source, target))
+        return self._wiring.at(node, [replace(_HOST, bandwidth=self.calibration["gloo.host.bandwidth"])])
+
+    def _across(self, source: int, target: int) -> _Hop:
+        """Return the hop from the last rank of a node to the first of the next, by the first NIC of each."""
+        nics = [self._wiring.template(node).nics[0].name for node in (source, target)]
+        return self._wiring.between(source, nics[0], target, nics[1])

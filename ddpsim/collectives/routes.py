@@ -1,0 +1,111 @@
+"""Ways through a placement as link names, with nodes that are alike represented once.
+
+Alike nodes carry the same traffic in a pattern over all of them, so the links of one node of each class stand for all,
+and so does one node boundary of each kind (which classes meet, whether it crosses a trunk of the fabric).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddpsim.errors import TopologyError
+from ddpsim.fairness import LinkId
+from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLink:
+    """A link of a certain node, or of the fabric."""
+
+    name: LinkId
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The links of a placement.
+
+    Attributes:
+        expand: give every node links of its own instead of its representative's.
+        nodes: the nodes that have links: one of each class, or all.
+        boundaries: (node, next node) of each kind, or all; the last node's next is the first.
+    """
+
+    placement: Placement
+    expand: bool = False
+    nodes: tuple[int, ...] = field(init=False)
+    boundaries: tuple[tuple[int, int], ...] = field(init=False)
+    _representative: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        own = [0] * self.placement.nodes
+        for each in self.placement.classes:
+            for node in each.node_indices:
+                own[node] = node if self.expand else each.node_indices[0]
+        object.__setattr__(self, "_representative", tuple(own))
+        object.__setattr__(self, "nodes", tuple(dict.fromkeys(own)))
+        object.__setattr__(self, "boundaries", tuple(self._boundaries()))
+
+    @property
+    def uniform(self) -> bool:
+        """Whether one node, and one boundary, stand for all."""
+        return len(self.nodes) == 1 and len(self.boundaries) <= 1
+
+    def template(self, node: int) -> NodeTemplate:
+        """Return the template of `node`, degraded links as they are."""
+        return self.placement.class_of(node).template
+
+    def at(self, node: int, links: Iterable[Link]) -> tuple[PlacedLink, ...]:
+        """Return `links` of the template of `node` as links of the node that stands for it."""
+        return tuple(PlacedLink(f"node{self._representative[node]}/{link.name}", link) for link in links)
+
+    def between(self, source: int, source_nic: str, target: int, target_nic: str) -> tuple[PlacedLink, ...]:
+        """Return the way from NIC to NIC: a port out, trunks of the fabric, a port in."""
+        trunks = self.placement.network_route((source, source_nic), (target, target_nic))[1:-1]
+        return (
+            *self.at(source, [_port(self.template(source), source_nic, NETWORK)]),
+            *(PlacedLink(link.name, link) for link in trunks),
+            *self.at(target, [_port(self.template(target), NETWORK, target_nic)]),
+        )
+
+    def _boundaries(self) -> Iterable[tuple[int, int]]:
+        count = self.placement.nodes
+        pairs = [(node, (node + 1) % count) for node in range(count)] if count > 1 else []
+        leaf = self.placement.topology.fabric.leaf
+        kinds: dict[object, tuple[int, int]] = {}
+        for source, target in pairs:
+            crossing = leaf(source, 0) != leaf(target, 0)
+            kinds.setdefault((self._representative[source], self._representative[target], crossing), (source, target))
+        return kinds.values()
+
+
+def shortest(template: NodeTemplate, source: str, target: str) -> tuple[Link, ...]:
+    """Return the route of fewest links inside a node that passes through no other GPU or NIC.
+
+    Raises:
+        TopologyError: where there is none.
+    """
+    ends = {NETWORK, *(gpu.name for gpu in template.gpus), *(nic.name for nic in template.nics)}
+    came: dict[str, Link | None] = {source: None}
+    frontier = deque([source])
+    while frontier and target not in came:
+        vertex = frontier.popleft()
+        for link in template.links if vertex == source or vertex not in ends else ():
+            if link.source == vertex and link.target not in came:
+                came[link.target] = link
+                frontier.append(link.target)
+    if target not in came:
+        raise TopologyError(f"no way from {source} to {target} on {template.name}")
+    return tuple(reversed(list(_back(came, target))))
+
+
+def _back(came: dict[str, Link | None], vertex: str) -> Iterator[Link]:
+    while (link := came[vertex]) is not None:
+        yield link
+        vertex = link.source
+
+
+def _port(template: NodeTemplate, source: str, target: str) -> Link:
+    return next(link for link in template.links if (link.source, link.target) == (source, target))

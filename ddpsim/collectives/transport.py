@@ -1,0 +1,108 @@
+"""What the simulation asks of a transport: the cost of a collective as one demand, and its steps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.schedules import Schedule
+from ddpsim.fairness import Demand, LinkId
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a collective of some size is carried out.
+
+    Attributes:
+        algorithm: ring, tree, nvls, ...
+        protocol: simple, ll, ll128 for NCCL; tcp for gloo.
+        channels: parallel copies of the pattern, each with its part of the message.
+    """
+
+    algorithm: str
+    protocol: str
+    channels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The way from one participant of a schedule to another.
+
+    Attributes:
+        latency_s: from the moment the source has the data to the first byte on the links.
+        loads: bytes on each link per byte sent.
+    """
+
+    latency_s: float
+    loads: Mapping[LinkId, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One schedule carried out on its own part of the message.
+
+    Attributes:
+        chunk_bytes: bytes of one chunk.
+        wire: source and target participant to the way between.
+        window: transfers a pair may have under way, the ones still in their latency included.
+        weight: share of a link against other traffic.
+    """
+
+    schedule: Schedule
+    chunk_bytes: float
+    wire: Callable[[int, int], Wire]
+    window: int = 1
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A collective as its single transfers: lanes side by side after a launch.
+
+    Attributes:
+        launch_s: before the first transfer may start.
+        finish_s: after the last has arrived.
+    """
+
+    launch_s: float
+    lanes: tuple[Lane, ...]
+    finish_s: float = 0.0
+
+
+class Transport(Protocol):
+    """A backend on one placement: what a collective costs there."""
+
+    @property
+    def backend(self) -> str:
+        """`nccl` or `gloo`."""
+
+    @property
+    def calibration(self) -> Calibration:
+        """The constants in force."""
+
+    @property
+    def capacities(self) -> Mapping[LinkId, float]:
+        """Bytes per second of each link that the demands load."""
+
+    @property
+    def streams_per_group(self) -> int:
+        """Collectives in flight a process group."""
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return how an allreduce of `size_bytes` is carried out."""
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the demand of an allreduce of `size_bytes` on every rank."""
+
+    def broadcast(self, size_bytes: int) -> Demand:
+        """Return the demand of a broadcast of `size_bytes` from rank 0."""
+
+    def steps(self, size_bytes: int) -> Steps:
+        """Return an allreduce of `size_bytes` as its single transfers."""
+
+
+def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:
+    """Return the time of `demand` with nothing else in flight."""
+    return demand.latency_s + demand.size_bytes / min(demand.alone(capacities), demand.rate_limit)

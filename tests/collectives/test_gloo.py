@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.schedules import ring_s
+from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+
+SHAPED = """
+name: shaped
+node:
+  processes: {count: 1, rate: 10GB/s, total: 20GB/s}
+  nics: [{count: 1, rate: 1gbit, kind: ethernet, delay: DELAY}]
+fabric: {kind: flat}
+"""
+
+
+def shaped(ranks: int, delay: str = "0s") -> Placement:
+    return parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(ranks)
+
+
+def allreduce_s(placement: Placement, size_bytes: int, fidelity: str = "flow", **options: bool) -> float:
+    return Collectives(None, placement, backend="gloo", fidelity=fidelity, **options).simulate_s(size_bytes)
+
+
+def test_figures_measured_on_shaped_links_and_on_loopback() -> None:
+    assert allreduce_s(shaped(4), 25 * MIB) == pytest.approx(0.3309, rel=0.01)
+    loopback = load_topology("loopback").place(1, 2)
+    assert allreduce_s(loopback, 4096) == pytest.approx(0.25e-3, rel=0.1)
+    assert 25 * MIB / allreduce_s(loopback, 25 * MIB) == pytest.approx(1.5e9, rel=0.02)
+
+
+def test_a_small_message_waits_for_a_round_trip_a_step() -> None:
+    # Two ports of 2.5 ms each: 10 ms a round trip, six steps on four ranks; 68 ms were measured.
+    assert allreduce_s(shaped(4, "2.5ms"), 65536) == pytest.approx(0.068, rel=0.05)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("size_bytes", [4096, 262_144, 3 * MIB, 25 * MIB])
+@pytest.mark.parametrize("machine", ["loopback", "p3.8xlarge", "shaped"])
+def test_flow_equals_steps_where_nothing_contends(machine: str, ranks: int, size_bytes: int) -> None:
+    placement = {
+        "loopback": lambda: load_topology("loopback").place(1, ranks),
+        "p3.8xlarge": lambda: load_topology("p3.8xlarge").place(ranks, 2),
+        "shaped": lambda: shaped(ranks, "0.1ms"),
+    }[machine]()
+    flow = allreduce_s(placement, size_bytes)
+    assert flow == pytest.approx(allreduce_s(placement, size_bytes, "steps"), rel=0.01)
+    assert flow == pytest.approx(allreduce_s(placement, size_bytes, "steps", expand=True), rel=0.01)
+    assert flow == pytest.approx(allreduce_s(placement, size_bytes, "closed"), rel=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(25 * MIB, 25 * MIB), (8 * MIB, 25 * MIB), (MIB, MIB), (2048, 2048)])
+def test_flow_equals_steps_where_two_share_the_links(sizes: tuple[int, int]) -> None:
+    def ends(fidelity: str) -> list[float]:
+        collectives = Collectives(None, shaped(4, "0.1ms"), backend="gloo", fidelity=fidelity)
+        events = [collectives.allreduce(size) for size in sizes]
+        times = []
+        for event in events:
+            collectives.env.run(event)
+            times.append(collectives.env.now)
+        return times
+
+    assert ends("flow") == pytest.approx(ends("steps"), rel=0.05)
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+def test_a_large_ring_equals_the_closed_form(fidelity: str) -> None:
+    placement = shaped(4)
+    efficiency = Collectives(None, placement, backend="gloo").calibration["gloo.efficiency.network"]
+    size_bytes = 256 * MIB
+    expected = ring_s(4, size_bytes, 0.0, 1 / (1.25e8 * efficiency))
+    assert allreduce_s(placement, size_bytes, fidelity) == pytest.approx(expected, rel=0.005)
+
+
+def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
+    collectives = Collectives(None, shaped(4, "2.5ms"), backend="gloo")
+    alone = collectives.estimate_s(65536)
+    for event in [collectives.allreduce(65536) for _ in range(2)]:
+        collectives.env.run(event)
+    assert collectives.env.now == pytest.approx(alone, rel=0.05)
+
+
+def test_one_rank_takes_a_launch_and_no_link() -> None:
+    collectives = Collectives(None, load_topology("loopback").place(1, 1), backend="gloo")
+    assert collectives.simulate_s(MIB) == collectives.calibration["gloo.launch_s"]
+    assert collectives.network.capacities == {}
+
+
+def test_bad_choices_are_named() -> None:
+    placement = load_topology("loopback").place(1, 2)
+    with pytest.raises(UnknownNameError, match="unknown fidelity 'step'"):
+        Collectives(None, placement, backend="gloo", fidelity="step")
+    with pytest.raises(UnknownNameError, match="unknown backend 'glo'"):
+        Collectives(None, placement, backend="glo")
+    with pytest.raises(InputError, match="no MPI transport"):
+        Collectives(None, placement, backend="mpi")
+    with pytest.raises(InputError, match="gloo has no algorithm 'tree'"):
+        Collectives(None, placement, backend="gloo", algorithm="tree")
+    gloo = Collectives(None, placement, backend="gloo").calibration
+    with pytest.raises(CalibrationError, match="calibration is of gloo"):
+        Collectives(None, placement, backend="nccl", calibration=gloo)
