@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ddpexec.commands.capture import capture
+from ddpexec.commands.netlab import netlab
 
-COMMANDS: Mapping[str, Callable[..., None]] = {"capture": capture}
+COMMANDS: Mapping[str, Callable[..., None]] = {"capture": capture, "netlab": netlab}
 
 __all__ = ["COMMANDS"]

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from ddpexec.netlab import command, support
 from ddpsim.errors import InputError
 
+ROOT = Path(__file__).parents[2]
 Words = tuple[int | None, str | None, str | None, str | None]
 
 
@@ -42,3 +47,11 @@ def test_a_lab_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lab_needs_a_command() -> None:
     with pytest.raises(InputError, match="--"):
         command.run_command(command.described(2, "1gbit", None, None), [])
+
+
+def test_bad_words_are_one_message_and_exit_code_2() -> None:
+    arguments = [sys.executable, "-m", "ddpexec", "netlab", "--ranks", "2", "--rate", "7", "--", "true"]
+    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [result.stderr.strip()]
+    assert "--rate" in result.stderr

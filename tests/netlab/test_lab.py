@@ -20,11 +20,7 @@ pytestmark = pytest.mark.usefixtures("lab_machine")
 
 MBIT = 1e6 / 8
 ROOT = Path(__file__).parents[2]
-HOLD = """
-import sys
-from ddpexec.netlab.command import described, run_command
-sys.exit(run_command(described(2, "100mbit", None, None), ["sleep", "60"]))
-"""
+HOLD = [sys.executable, "-m", "ddpexec", "netlab", "--ranks", "2", "--rate", "100mbit", "--", "sleep", "60"]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -41,7 +37,7 @@ def of(pid: int) -> list[str]:
 
 @pytest.fixture
 def held_lab() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", HOLD], cwd=ROOT)
+    process = subprocess.Popen(HOLD, cwd=ROOT)
 
     def sleeping() -> bool:
         pids = [subprocess.run(["ip", "netns", "pids", n], capture_output=True).stdout.split() for n in of(process.pid)]

@@ -5,6 +5,8 @@ import pytest
 from ddpexec.netlab.network import Host, LabNetwork, Wire, wire_bytes
 from ddpexec.netlab.shapes import lab_network, lab_topology
 from ddpsim.errors import TopologyError
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.spec import load_topology
 
 MBIT = 1e6 / 8
 
@@ -72,3 +74,15 @@ def test_a_ring_of_switches_is_no_tree() -> None:
 def test_headers_are_four_and_a_half_percent_of_a_long_stream() -> None:
     assert wire_bytes(25 << 20) / (25 << 20) == pytest.approx(1514 / 1448, rel=1e-4)
     assert wire_bytes(1) == 67
+
+
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("lab-flat", lab_topology(4, 1000 * MBIT, 0.2e-3)),
+        ("lab-slow-link", lab_topology(4, 1000 * MBIT, slow_node=2, slow_rate=250 * MBIT)),
+        ("lab-trunk", lab_topology(4, 1000 * MBIT, trunk=500 * MBIT)),
+    ],
+)
+def test_a_shipped_lab_is_what_the_words_say(name: str, topology: Topology) -> None:
+    assert load_topology(name).fingerprint() == topology.fingerprint()
