@@ -1,0 +1,157 @@
+"""A prediction: the simulated trace, its summary, and what the same step takes without DDP."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from ddpsim import __version__
+from ddpsim.bucketing import BucketPlan
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.metrics import Summary, summarise
+from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.topology.graph import Topology
+from ddpsim.trace import Trace
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What `predict` returns.
+
+    Attributes:
+        summary: iteration latency and its breakdown.
+        local_s: the period of one rank without DDP.
+        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, widened by what the
+            calibration leaves open.
+        plan: the buckets used.
+        trace: of the simulated ranks.
+    """
+
+    workload: Workload
+    topology: Topology
+    nodes: int
+    options: Options
+    summary: Summary
+    local_s: float
+    low_s: float
+    high_s: float
+    plan: BucketPlan
+    trace: Trace
+    calibrated: bool
+
+    @property
+    def iteration_s(self) -> float:
+        """Steady-state period in seconds."""
+        return self.summary.iteration_s
+
+    @property
+    def scaling_efficiency(self) -> float:
+        """Share of one rank's speed without DDP that each rank keeps."""
+        return self.local_s / self.iteration_s
+
+    @property
+    def pace_differs(self) -> bool:
+        """Whether the workload keeps another device's pace than the topology's GPUs have."""
+        device = self.topology.compute_device
+        return device is not None and device.lower() != self.workload.device.lower()
+
+    def document(self) -> dict[str, object]:
+        """Return the `predict` document; the units are in its keys."""
+        s = self.summary
+        return {
+            "iteration_s": s.iteration_s,
+            "iteration_low_s": self.low_s,
+            "iteration_high_s": self.high_s,
+            "forward_s": s.forward_s,
+            "backward_compute_s": s.backward_compute_s,
+            "exposed_comm_s": s.exposed_comm_s,
+            "buffer_broadcast_s": s.buffer_broadcast_s,
+            "ddp_overhead_s": s.ddp_overhead_s,
+            "optimizer_s": s.optimizer_s,
+            "local_s": self.local_s,
+            "overlap_ratio": s.overlap_ratio,
+            "scaling_efficiency": self.scaling_efficiency,
+            "world_size": s.world_size,
+            "nodes": self.nodes,
+            "compute_device": self.workload.device,
+            "topology": self.topology.name,
+            "workload": self.workload.name,
+            "buckets": [
+                {
+                    "index": b.index,
+                    "size_bytes": b.size_bytes,
+                    "parameters": list(b.parameters),
+                    "ready_s": b.ready_s,
+                    "launched_s": b.launched_s,
+                    "started_s": b.started_s,
+                    "wire_s": b.wire_s,
+                    "finished_s": b.finished_s,
+                    "written_s": b.written_s,
+                }
+                for b in s.buckets
+            ],
+            "plan_fingerprint": self.plan.fingerprint(),
+            "torch": self.plan.torch,
+            "provenance": {
+                "ddpsim": __version__,
+                "seed": self.options.seed,
+                "topology_fingerprint": self.topology.fingerprint(),
+                "workload_estimated": self.workload.estimated,
+                "calibrated": self.calibrated,
+                "fidelity": self.options.fidelity,
+            },
+        }
+
+
+def predict(
+    workload: Workload,
+    topology: Topology,
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    options: Options | None = None,
+    calibration: Calibration | None = None,
+) -> Prediction:
+    """Predict the iteration latency of `workload` on `topology`.
+
+    Args:
+        workload: one rank's iteration without communication; its device's pace is kept on any topology.
+        topology: the machine.
+        nodes: how many; None is the topology's own count.
+        gpus_per_node: the first so many of each node; None is all.
+        options: of the run; None is torch's defaults.
+        calibration: measured constants; None is the documented priors.
+
+    Raises:
+        InputError: as `simulate` and `Topology.place`.
+    """
+    options = options or Options()
+    placement = topology.place(nodes, gpus_per_node)
+    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
+    workloads = {name: load_workload(name) for name in named}
+
+    def run(wire_factor: float) -> tuple[Trace, Summary]:
+        trace = simulate(workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor)
+        return trace, summarise(trace)
+
+    trace, summary = run(1.0)
+    low, high = summary.iteration_low_s, summary.iteration_high_s
+    if calibration is not None and calibration.residual_low is not None and calibration.residual_high is not None:
+        low = min(low, run(math.exp(calibration.residual_low))[1].iteration_low_s)
+        high = max(high, run(math.exp(calibration.residual_high))[1].iteration_high_s)
+    return Prediction(
+        workload=workload,
+        topology=topology,
+        nodes=placement.nodes,
+        options=options,
+        summary=summary,
+        local_s=median(it.iteration_s for it in simulate_local(workload, options)),
+        low_s=low,
+        high_s=high,
+        plan=options.bucket_plan(workload),
+        trace=trace,
+        calibrated=calibration is not None,
+    )

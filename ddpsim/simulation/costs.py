@@ -1,0 +1,75 @@
+"""What DDP itself costs a rank beside wire time, as constants of a calibration.
+
+The microbenchmark of ddpexec measures each of them (key `ddp` of its file); without it the priors below hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.collectives.calibration import Calibration, Constant
+
+_MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
+_CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
+
+PRIORS: dict[str, tuple[Constant, ...]] = {
+    "gloo": (
+        Constant("gloo.ddp.hook_s", 3.0e-6, "s", f"{_MEASURED}: post-accumulate hook, stamp and small copy"),
+        Constant("gloo.ddp.launch_s", 48e-6, "s", f"{_MEASURED}: dist.all_reduce(async_op=True) takes 26 to 70 us"),
+        Constant("gloo.ddp.copy_Bps", 5e9, "B/s", f"{_MEASURED}: gradient times 1/world_size into its bucket"),
+        Constant("gloo.ddp.finish_s", 20e-6, "s", f"{_MEASURED}: wait for one bucket and write its views back"),
+        Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
+        Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
+        Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("gloo.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+    ),
+    "nccl": (
+        Constant("nccl.ddp.hook_s", 5.0e-6, "s", _CUDA),
+        Constant("nccl.ddp.launch_s", 25e-6, "s", "prior: ProcessGroupNCCL allreduce, host side"),
+        Constant(
+            "nccl.ddp.copy_Bps", 300e9, "B/s", "prior: copy kernel at two thirds of a V100's 900 GB/s, read and write"
+        ),
+        Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
+        Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
+        Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
+        Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
+        Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of DDP on one backend.
+
+    Attributes:
+        hook_s: host time of one gradient's hook, without the copy of its bytes.
+        launch_s: host time to launch one collective.
+        copy_Bps: bytes of gradients a second copied into or out of buckets.
+        finish_s: host time of one bucket at the end of backward, without the copy of its bytes.
+        forward_s: host time DDP adds to a forward.
+        buffer_s: host time a buffer of the broadcast.
+        search_s: host time a parameter of the search for unused ones.
+        compute_slowdown: factor on computing time while a collective runs on the same rank.
+        communication_slowdown: factor on a collective's time while some rank computes.
+    """
+
+    hook_s: float
+    launch_s: float
+    copy_Bps: float  # noqa: N815
+    finish_s: float
+    forward_s: float
+    buffer_s: float
+    search_s: float
+    compute_slowdown: float
+    communication_slowdown: float
+
+    @classmethod
+    def of(cls, backend: str, calibration: Calibration | None) -> Costs:
+        """Return the costs in `calibration`, and the backend's priors for what it lacks."""
+        values = {constant.name: constant.value for constant in PRIORS[backend]}
+        if calibration is not None:
+            values |= {name: c.value for name, c in calibration.constants.items() if name in values}
+        return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})

@@ -1,0 +1,90 @@
+"""A rank on a CPU: host and device are one, so hooks, copies and launches delay the computation itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from ddpsim.simulation.processor import Process
+from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
+from ddpsim.simulation.rendezvous import Launch
+from ddpsim.trace import Gradient
+
+
+@dataclass(slots=True)
+class CpuRank(Rank):
+    """Runs every step on one host thread; collectives run beside it on the backend's threads."""
+
+    def run(self) -> Process:
+        """Run all iterations."""
+        for index in range(self.setting.iterations):
+            book = Book(index, self.env.now)
+            yield from self._forward(book)
+            launches = yield from self._backward(book)
+            yield from self._finish(book, launches)
+            begin = self.env.now
+            yield from self.processor.work(self.setting.pace(index).optimizer_host)
+            book.optimizer_s = self.env.now - begin
+            self.records.append(book.close(self.number, self.env.now, self.setting.synced(index)))
+
+    def _forward(self, book: Book) -> Process:
+        setting = self.setting
+        if setting.broadcasts(book.index):
+            begin = self.env.now
+            yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
+            yield self.communicator.launch(setting.workload.buffer_bytes).done
+            book.buffer_broadcast_s = self.env.now - begin
+        begin = self.env.now
+        yield from self.processor.work(setting.pace(book.index).forward_host)
+        book.forward_s = self.env.now - begin
+        if (cost := setting.forward_host_s()) > 0:
+            yield self.env.timeout(cost)
+
+    def _backward(self, book: Book) -> Generator[simpy.Event, Any, dict[int, Launch]]:
+        pace, costs = self.setting.pace(book.index), self.setting.costs
+        synced = self.setting.synced(book.index)
+        queue, unused = self.queue_for(pace)
+        launches: dict[int, Launch] = {}
+        for position, parameter in enumerate(pace.order):
+            begin = self.env.now
+            yield from self.processor.work(float(pace.host[position]))
+            book.backward_compute_s += self.env.now - begin
+            book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
+            if not synced:
+                continue
+            hook = costs.hook_s + self.setting.workload.parameters[parameter].size_bytes / costs.copy_Bps
+            yield from self.processor.work(hook)
+            complete = queue.start(unused) if position == 0 and unused else []
+            for number in complete + queue.ready(parameter):
+                book.ready_s[number] = self.env.now
+                yield from self.processor.work(costs.launch_s)
+                launches[number] = self.communicator.launch(self.setting.plan.buckets[number].size_bytes)
+        begin = self.env.now
+        yield from self.processor.work(pace.tail_host)
+        book.backward_compute_s += self.env.now - begin
+        return launches
+
+    def _finish(self, book: Book, launches: dict[int, Launch]) -> Process:
+        if not launches:
+            return
+        costs, options = self.setting.costs, self.setting.options
+        bitmap = None
+        if options.find_unused_parameters:
+            yield self.env.timeout(costs.launch_s)
+            bitmap = self.communicator.launch(BITMAP_BYTES * len(self.setting.workload.parameters))
+        for number, launch in launches.items():
+            yield from self._wait(book, launch)
+            copied = 0 if options.gradient_as_bucket_view else self.setting.plan.buckets[number].size_bytes
+            yield self.env.timeout(costs.finish_s + copied / costs.copy_Bps)
+            book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))
+        if bitmap is not None:
+            yield from self._wait(book, bitmap)
+
+    def _wait(self, book: Book, launch: Launch) -> Process:
+        if not launch.done.processed:
+            begin = self.env.now
+            yield launch.done
+            book.exposed_comm_s += self.env.now - begin

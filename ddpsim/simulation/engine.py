@@ -1,0 +1,185 @@
+"""From a workload, a placement and options to a `Trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.errors import InputError
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.cpu_rank import CpuRank
+from ddpsim.simulation.gpu_rank import GpuRank
+from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
+from ddpsim.simulation.options import Options
+from ddpsim.simulation.pace import paces
+from ddpsim.simulation.processor import Processor
+from ddpsim.simulation.rank import Setting
+from ddpsim.simulation.rendezvous import Communicator, Meetings
+from ddpsim.spans import spans_of
+from ddpsim.topology.graph import Placement
+from ddpsim.trace import Iteration, Trace
+from ddpsim.workload import Workload
+
+WARM_UP = 3
+"""Iterations simulated before those that count: the host's lead over the device settles in two."""
+
+
+def simulate(
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    calibration: Calibration | None = None,
+    *,
+    workloads: dict[str, Workload] | None = None,
+    wire_factor: float = 1.0,
+    every_rank: bool = False,
+) -> Trace:
+    """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
+
+    Args:
+        workload: one rank's iteration without communication.
+        placement: which ranks, where.
+        options: of the run.
+        calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
+        workloads: by name, those that node templates name for their own GPUs.
+        wire_factor: factor on the time of every collective, for the band of a calibration.
+        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others.
+
+    Raises:
+        InputError: a straggler beyond the world size, a workload on a template that is not given, a backend that
+            cannot carry the workload.
+    """
+    backend = options.backend_for(workload)
+    plan = options.bucket_plan(workload)
+    costs = Costs.of(backend, calibration)
+    kinds = _kinds(workload, placement, options, workloads or {})
+    if every_rank:
+        kinds = _apart(kinds, placement.world_size)
+    cycle = options.no_sync_every
+    total = (WARM_UP + options.iterations_of(workload)) * cycle
+    job = _Job(placement, options, calibration, backend, costs, wire_factor)
+    settings = []
+    for kind in kinds:
+        setting = Setting(workload, plan, options, costs, own_draw(kind, options.seed, total), total)
+        settings.append((kind.first, setting))
+        if (latest := latest_draw(kind, options.seed, total)) is not None:
+            settings.append((-1, replace(setting, pace=latest)))
+    records = job.run(settings)
+    counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
+    provenance = {
+        "simulated": True,
+        "seed": options.seed,
+        "plan_fingerprint": plan.fingerprint(),
+        "topology": placement.topology.name,
+        "topology_fingerprint": placement.topology.fingerprint(),
+        "workload": workload.name,
+    }
+    return Trace(placement.world_size, backend, counted, spans_of(counted, backend), provenance)
+
+
+def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
+    """Return the iterations of one process without DDP, on its own."""
+    total = WARM_UP + options.iterations_of(workload)
+    kind = Kind(0, 1, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    backend = options.backend_for(workload)
+    plan, costs = options.bucket_plan(workload), Costs.of(backend, None)
+    setting = Setting(workload, plan, options, costs, own_draw(kind, options.seed, total), total, ddp=False)
+    env = simpy.Environment()
+    processor = Processor(env, 1.0, lambda busy: None)
+    rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
+    env.run(env.process(rank.run()))
+    return [record for record in rank.records if record.index >= WARM_UP]
+
+
+@dataclass(slots=True)
+class _Job:
+    placement: Placement
+    options: Options
+    calibration: Calibration | None
+    backend: str
+    costs: Costs
+    wire_factor: float
+
+    def run(self, settings: list[tuple[int, Setting]]) -> list[Iteration]:
+        """Run every (rank, setting) to its end and return their records."""
+        env = simpy.Environment()
+        collectives = Collectives(
+            env,
+            self.placement,
+            backend=self.backend,
+            calibration=self.calibration,
+            algorithm=self.options.algorithm,
+            fidelity=self.options.fidelity,
+        )
+        meetings = Meetings(env, len(settings), collectives.allreduce) if self.options.comm == "real" else None
+        on_busy = _busy_ranks(collectives, self.costs.communication_slowdown, self.wire_factor)
+        ranks = []
+        for number, setting in settings:
+            processor = Processor(env, self.costs.compute_slowdown, on_busy)
+            communicator = Communicator(
+                env, meetings, self.options.process_groups, collectives.streams_per_group, processor
+            )
+            ranks.append(_rank(env, number, setting, processor, communicator))
+        env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
+        return [record for rank in ranks for record in rank.records]
+
+
+def _rank(
+    env: simpy.Environment, number: int, setting: Setting, processor: Processor, communicator: Communicator
+) -> CpuRank | GpuRank:
+    kind = CpuRank if setting.workload.on_cpu else GpuRank
+    return kind(env, number, setting, processor, communicator)
+
+
+def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -> Callable[[bool], None]:
+    """Slow the network by `wire_factor`; return a callback that slows it by `slowdown` too while any rank computes."""
+    if wire_factor != 1.0:
+        collectives.set_pace(1 / wire_factor)
+    if slowdown == 1.0:
+        return lambda busy: None
+    busy_count = 0
+
+    def change(busy: bool) -> None:
+        nonlocal busy_count
+        busy_count += 1 if busy else -1
+        collectives.set_pace(1 / wire_factor / (slowdown if busy_count else 1.0))
+
+    return change
+
+
+def _kinds(workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload]) -> list[Kind]:
+    """Group the ranks by workload and straggler factor, lowest rank first."""
+    for rank in options.stragglers:
+        if not 0 <= rank < placement.world_size:
+            remedy = f"give a rank from 0 to {placement.world_size - 1}"
+            raise InputError(
+                f"rank {rank} is not in a world of {placement.world_size}", place="--straggler", remedy=remedy
+            )
+    members: dict[tuple[str | None, float], list[int]] = {}
+    for node_class in placement.classes:
+        name = node_class.template.workload
+        if name is not None and name not in workloads:
+            raise InputError(
+                f"node template {node_class.template.name!r} names the workload {name!r}, which is not given"
+            )
+        for node in node_class.node_indices:
+            for gpu in range(placement.gpus_per_node):
+                rank = placement.rank_of(node, gpu)
+                members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
+    kinds = []
+    for (name, factor), ranks in members.items():
+        source = workload if name is None else workloads[name]
+        scaled = paces(source, options.scale_compute * factor, options.scale_host)
+        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled)))
+    return sorted(kinds, key=lambda kind: kind.first)
+
+
+def _apart(kinds: list[Kind], world_size: int) -> list[Kind]:
+    """Return one kind a rank; ranks beyond the first of a kind keep its paces."""
+    apart: dict[int, Kind] = {kind.first: replace(kind, count=1) for kind in kinds}
+    common = max(kinds, key=lambda kind: kind.count)
+    return [apart.get(rank, Kind(rank, 1, common.paces)) for rank in range(world_size)]

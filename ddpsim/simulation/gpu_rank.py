@@ -1,0 +1,175 @@
+"""A rank on a GPU: a host thread that launches, a compute stream that works, communication streams beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import simpy
+
+from ddpsim.simulation.processor import Process, Stream
+from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
+from ddpsim.simulation.rendezvous import Launch
+from ddpsim.trace import Gradient
+
+RUN_AHEAD = 2
+"""Iterations the host may be ahead of the device; the launch queue of a CUDA device holds about one of them."""
+
+
+@dataclass(slots=True)
+class GpuRank(Rank):
+    """Host and device on their own clocks; they meet only where the workload synchronises."""
+
+    stream: Stream = field(init=False)
+    _ends: list[simpy.Event] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.stream = Stream(self.env, self.processor)
+
+    def run(self) -> Process:
+        """Run all iterations on the host; the device follows."""
+        previous: Book | None = None
+        for index in range(self.setting.iterations):
+            if index >= RUN_AHEAD:
+                yield self._ends[index - RUN_AHEAD]
+            book = Book(index, 0.0)
+            self._at_start(book, previous)
+            yield from self._forward(book)
+            yield from self._backward(book)
+            yield from self._optimizer(book)
+            self._ends.append(self.stream.mark())
+            previous = book
+        end = self.stream.mark()
+        yield end
+        if previous is not None:
+            self._close(previous)
+
+    def _at_start(self, book: Book, previous: Book | None) -> None:
+        def start() -> None:
+            if previous is not None:
+                self._close(previous)
+            book.start_s = self.env.now
+
+        self.stream.call(start)
+
+    def _close(self, book: Book) -> None:
+        book.optimizer_s += self.env.now
+        self.records.append(book.close(self.number, self.env.now, self.setting.synced(book.index)))
+
+    def _forward(self, book: Book) -> Process:
+        setting, pace = self.setting, self.setting.pace(book.index)
+        if setting.broadcasts(book.index):
+            yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
+            launch = self.communicator.launch(setting.workload.buffer_bytes, after=self.stream.mark())
+            self.stream.wait(launch.done)
+
+            def broadcast_done() -> None:
+                book.buffer_broadcast_s = self.env.now - book.start_s
+
+            self.stream.call(broadcast_done)
+        self.stream.work(pace.forward_work)
+        yield self.env.timeout(pace.forward_host + setting.forward_host_s())
+        self.stream.not_before(self.env.now)
+
+        def forward_done() -> None:
+            book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s
+
+        self.stream.call(forward_done)
+        if "after_forward" in setting.workload.synchronises:
+            yield self.stream.mark()
+
+    def _backward(self, book: Book) -> Process:
+        pace, costs, options = self.setting.pace(book.index), self.setting.costs, self.setting.options
+        synced = self.setting.synced(book.index)
+        queue, unused = self.queue_for(pace)
+        launches: dict[int, tuple[Launch, simpy.Event]] = {}
+        spent = self._watch(book, pace.idle_s)
+        owed = copied = 0.0
+        for position, parameter in enumerate(pace.order):
+            self.stream.work(float(pace.work[position]))
+            owed += float(pace.host[position])
+            yield self.env.timeout(owed)
+            self.stream.not_before(self.env.now + float(pace.lag[position]))
+            self._note_gradient(book, parameter, self.env.now)
+            owed = 0.0
+            if not synced:
+                continue
+            owed = costs.hook_s
+            copy = self.setting.workload.parameters[parameter].size_bytes / costs.copy_Bps
+            self.stream.work(copy)
+            copied += copy
+            complete = queue.start(unused) if position == 0 and unused else []
+            for number in complete + queue.ready(parameter):
+                yield self.env.timeout(owed + costs.launch_s)
+                owed = 0.0
+                ready = self.stream.mark()
+                size = self.setting.plan.buckets[number].size_bytes
+                launches[number] = (self.communicator.launch(size, after=ready), ready)
+        self.stream.work(pace.tail_work)
+        yield self.env.timeout(owed + pace.tail_host)
+        self.stream.not_before(self.env.now)
+        self.stream.call(lambda: spent(copied))
+        bitmap = None
+        if launches and options.find_unused_parameters:
+            yield self.env.timeout(costs.launch_s)
+            bitmap = self.communicator.launch(
+                BITMAP_BYTES * len(self.setting.workload.parameters), after=self.stream.mark()
+            )
+        for number, (launch, ready) in launches.items():
+            yield self.env.timeout(costs.finish_s)
+            self._write_back(book, number, launch, ready)
+        if bitmap is not None:
+            self.stream.wait(bitmap.done)
+        if "after_backward" in self.setting.workload.synchronises:
+            yield self.stream.mark()
+
+    def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
+        """Note backward's computing time: its interval less copies and less what DDP made the device idle."""
+        at: dict[str, float] = {}
+
+        def begin() -> None:
+            at.update(now=self.env.now, idle=self.stream.idle_s)
+
+        def end(copied: float) -> None:
+            stretched = max(0.0, self.stream.idle_s - at["idle"] - idle_s)
+            book.backward_compute_s = self.env.now - at["now"] - copied - stretched
+
+        self.stream.call(begin)
+        return end
+
+    def _note_gradient(self, book: Book, parameter: int, hook_s: float) -> None:
+        def note() -> None:
+            book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
+
+        self.stream.call(note)
+
+    def _write_back(self, book: Book, number: int, launch: Launch, ready: simpy.Event) -> None:
+        waited: list[float] = []
+        self.stream.call(lambda: waited.append(self.stream.waited_s))
+        self.stream.wait(launch.done)
+
+        def done() -> None:
+            book.exposed_comm_s += self.stream.waited_s - waited[0]
+
+        self.stream.call(done)
+        if not self.setting.options.gradient_as_bucket_view:
+            self.stream.work(self.setting.plan.buckets[number].size_bytes / self.setting.costs.copy_Bps)
+
+        def written() -> None:
+            ready_s = float(ready.value)
+            book.buckets.append(self.bucket_times(number, launch, ready_s, self.env.now))
+
+        self.stream.call(written)
+
+    def _optimizer(self, book: Book) -> Process:
+        pace = self.setting.pace(book.index)
+
+        def begin() -> None:
+            book.optimizer_s = -self.env.now
+
+        self.stream.call(begin)
+        self.stream.work(pace.optimizer_work)
+        yield self.env.timeout(pace.optimizer_host)
+        self.stream.not_before(self.env.now)
+        if "after_optimizer" in self.setting.workload.synchronises:
+            yield self.stream.mark()

@@ -1,0 +1,57 @@
+"""Ranks that behave alike, and the recorded iterations each of them replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpsim.simulation.pace import Pace, latest
+
+DRAWS_PER_RECORD = 16
+"""Of ranks beyond this multiple of the recorded iterations, the maximum is already the maximum of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Ranks with the same workload and the same straggler factor.
+
+    Attributes:
+        first: the lowest rank of the kind; it is simulated as itself.
+        count: how many there are; the others are simulated as one, the latest of them at every point.
+        paces: one a recorded iteration, scaled for this kind.
+    """
+
+    first: int
+    count: int
+    paces: tuple[Pace, ...]
+
+
+def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
+    """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
+    drawn = _draw(kind, seed, kind.first, iterations)
+    return lambda iteration: kind.paces[drawn[iteration]]
+
+
+def latest_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace] | None:
+    """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ."""
+    if kind.count == 1 or len(kind.paces) == 1:
+        return None
+    others = min(kind.count - 1, DRAWS_PER_RECORD * len(kind.paces))
+    drawn = np.stack([_draw(kind, seed, kind.first + 1 + other, iterations) for other in range(others)])
+    optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
+    cache: dict[int, Pace] = {}
+
+    def pace(iteration: int) -> Pace:
+        if iteration not in cache:
+            now, before = drawn[:, iteration], drawn[:, iteration - 1] if iteration else drawn[:, 0]
+            pairs = sorted({(int(a), int(b)) for a, b in zip(now, before, strict=True)})
+            cache[iteration] = latest([kind.paces[a] for a, _ in pairs], [float(optimizer[b]) for _, b in pairs])
+        return cache[iteration]
+
+    return pace
+
+
+def _draw(kind: Kind, seed: int, rank: int, iterations: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)

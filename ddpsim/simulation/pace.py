@@ -1,0 +1,148 @@
+"""A workload's two clocks taken apart: what the host spends, what the device works, and how far it lags.
+
+Recorded times are results: a gradient is complete when the device got to it, and that may have been because the
+device was slow or because the host launched its kernels late. To replay a workload under other conditions (a faster
+device, hooks that cost the host time) the causes are needed. For gradient j in hook order, with host times h and
+device times r, both from the start of backward on their own clock,
+
+    r[j] = max(r[j-1] + work[j], h[j] + lag[j])
+
+holds by construction for the `work` and `lag` computed here. Where the device was busy throughout, `work` is the
+interval between completions and `lag` is zero; where it idled, `work` is that interval times the busy share of
+backward and `lag` is what the record shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpsim.workload import Workload
+from ddpsim.workload.profile import Seconds
+
+BUSY_THROUGHOUT = 0.97
+"""Share of busy time in backward from which on the device counts as never idle; timer resolution takes the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One iteration of one rank, ready to be replayed. All times in seconds.
+
+    Attributes:
+        forward_host, forward_work: host time and device work of forward.
+        order: registration indices in hook order; parameters without a gradient are absent.
+        host: host time from the previous hook (or the start of backward) to each hook, in hook order.
+        work: device work that completes each gradient, in hook order.
+        lag: least time from a hook to its gradient's completion, in hook order.
+        tail_host, tail_work: what backward spends after its last gradient.
+        optimizer_host, optimizer_work: of the optimizer.
+        idle_s: time the device idles in backward without DDP.
+    """
+
+    forward_host: float
+    forward_work: float
+    order: tuple[int, ...]
+    host: Seconds
+    work: Seconds
+    lag: Seconds
+    tail_host: float
+    tail_work: float
+    optimizer_host: float
+    optimizer_work: float
+    idle_s: float = 0.0
+
+    def scaled(self, compute: float, host: float) -> Pace:
+        """Return this pace with device work times `compute` and host time times `host`."""
+        return Pace(
+            self.forward_host * host,
+            self.forward_work * compute,
+            self.order,
+            self.host * host,
+            self.work * compute,
+            self.lag,
+            self.tail_host * host,
+            self.tail_work * compute,
+            self.optimizer_host * host,
+            self.optimizer_work * compute,
+            self.idle_s,
+        )
+
+
+def paces(workload: Workload, scale_compute: float = 1.0, scale_host: float = 1.0) -> list[Pace]:
+    """Return the pace of each recorded iteration of `workload`.
+
+    On a CPU there is one clock: the host's time is the computation, scaled by `scale_compute`.
+    """
+    host = scale_compute if workload.on_cpu else scale_host
+    return [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
+
+
+def _pace(workload: Workload, iteration: int) -> Pace:
+    hooks, ready = workload.gradient_hook_s[iteration], workload.gradient_ready_s[iteration]
+    order = [index for index in workload.arrival_order(iteration) if not np.isnan(hooks[index])]
+    hooks, ready = hooks[order], np.maximum.accumulate(ready[order])
+    intervals = np.diff(ready, prepend=0.0)
+    backward_host = float(workload.backward.host_s[iteration])
+    backward_busy = float(workload.backward.device_s[iteration])
+    wall = float(ready[-1]) if len(order) else 0.0
+    busy_share = min(1.0, backward_busy / wall) if wall > 0 else 1.0
+    if busy_share >= BUSY_THROUGHOUT:
+        work, lag = intervals, np.zeros_like(intervals)
+    else:
+        work, lag = intervals * busy_share, np.maximum(ready - hooks, 0.0)
+    return Pace(
+        forward_host=float(workload.forward.host_s[iteration]),
+        forward_work=float(workload.forward.device_s[iteration]),
+        order=tuple(order),
+        host=np.diff(hooks, prepend=0.0),
+        work=work,
+        lag=lag,
+        tail_host=max(0.0, backward_host - (float(hooks[-1]) if len(order) else 0.0)),
+        tail_work=max(0.0, backward_busy - float(work.sum())),
+        optimizer_host=float(workload.optimizer.host_s[iteration]),
+        optimizer_work=float(workload.optimizer.device_s[iteration]),
+        idle_s=max(0.0, wall - float(work.sum())),
+    )
+
+
+def latest(drawn: list[Pace], previous_optimizer: list[float]) -> Pace:
+    """Return the pace of the last of several ranks at every point, as one pace.
+
+    Ranks that leave a collective together drift apart over optimizer, forward and backward until the next one; the
+    collective waits for the maximum. The result has, for forward and for each gradient, the maximum over the ranks
+    of the time since they were last together.
+
+    Args:
+        drawn: one pace a rank, all of the same workload.
+        previous_optimizer: each rank's optimizer time (the longer of its clocks) in the iteration before.
+    """
+    if len(drawn) == 1:
+        return drawn[0]
+    before = max(previous_optimizer)
+    forward_host = max(o + p.forward_host for o, p in zip(previous_optimizer, drawn, strict=True)) - before
+    forward_work = max(o + p.forward_work for o, p in zip(previous_optimizer, drawn, strict=True)) - before
+    width = 1 + max(max(p.order) for p in drawn)
+    since = np.full((3, width), -np.inf)
+    for optimizer, pace in zip(previous_optimizer, drawn, strict=True):
+        order = list(pace.order)
+        host = optimizer + pace.forward_host + np.cumsum(pace.host)
+        work = optimizer + pace.forward_work + np.cumsum(pace.work)
+        since[0, order] = np.maximum(since[0, order], host - before - forward_host)
+        since[1, order] = np.maximum(since[1, order], work - before - forward_work)
+        since[2, order] = np.maximum(since[2, order], pace.lag)
+    order = [int(i) for i in np.argsort(since[0], kind="stable") if np.isfinite(since[0, i])]
+    host, work = since[0, order], np.maximum.accumulate(since[1, order])
+    return Pace(
+        forward_host=forward_host,
+        forward_work=forward_work,
+        order=tuple(order),
+        host=np.maximum(np.diff(host, prepend=0.0), 0.0),
+        work=np.maximum(np.diff(work, prepend=0.0), 0.0),
+        lag=since[2, order],
+        tail_host=max(p.tail_host for p in drawn),
+        tail_work=max(p.tail_work for p in drawn),
+        optimizer_host=max(p.optimizer_host for p in drawn),
+        optimizer_work=max(p.optimizer_work for p in drawn),
+        idle_s=max(p.idle_s for p in drawn),
+    )

@@ -1,0 +1,133 @@
+"""A processor that works at a pace, and a stream of work on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+Process = Generator[simpy.Event, Any, None]
+
+
+class Processor:
+    """Executes seconds of work; slower while collectives run beside it.
+
+    Args:
+        env: the simulation.
+        slowdown: factor on the time of work while at least one collective is in flight.
+        on_busy: called with True when work begins and with False when it ends.
+    """
+
+    def __init__(self, env: simpy.Environment, slowdown: float, on_busy: Callable[[bool], None]) -> None:
+        self.env = env
+        self._slowdown = slowdown
+        self._on_busy = on_busy
+        self._collectives = 0
+        self._changed = env.event()
+
+    def collective_begins(self) -> None:
+        """Count one more collective in flight on this rank."""
+        self._collectives += 1
+        if self._collectives == 1:
+            self._change_pace()
+
+    def collective_ends(self) -> None:
+        """Count one collective fewer."""
+        self._collectives -= 1
+        if self._collectives == 0:
+            self._change_pace()
+
+    def work(self, seconds: float) -> Process:
+        """Work for `seconds` of undisturbed time; a process yields from this."""
+        if seconds <= 0:
+            return
+        self._on_busy(True)
+        if self._slowdown == 1.0:
+            yield self.env.timeout(seconds)
+        else:
+            yield from self._paced(seconds)
+        self._on_busy(False)
+
+    def _paced(self, seconds: float) -> Process:
+        while seconds > 0:
+            factor = self._slowdown if self._collectives else 1.0
+            begin, done = self.env.now, self.env.timeout(seconds * factor)
+            yield done | self._changed
+            seconds = 0.0 if done.processed else seconds - (self.env.now - begin) / factor
+
+    def _change_pace(self) -> None:
+        if self._slowdown != 1.0:
+            changed, self._changed = self._changed, self.env.event()
+            changed.succeed()
+
+
+class Stream:
+    """A device's in-order queue: work, waits and marks, each when those before it are done.
+
+    `idle_s` grows while the stream has nothing to do or is not yet allowed to go on; `waited_s` while it waits for
+    a collective.
+    """
+
+    def __init__(self, env: simpy.Environment, processor: Processor) -> None:
+        self.env = env
+        self.idle_s = 0.0
+        self.waited_s = 0.0
+        self._processor = processor
+        self._queue: deque[Callable[[], Process | None]] = deque()
+        self._kick: simpy.Event | None = None
+        env.process(self._run())
+
+    def work(self, seconds: float) -> None:
+        """Queue `seconds` of work."""
+        if seconds > 0:
+            self._put(lambda: self._processor.work(seconds))
+
+    def not_before(self, moment_s: float) -> None:
+        """Queue a bar: what follows does not begin before `moment_s`."""
+        self._put(lambda: self._idle_until(moment_s))
+
+    def wait(self, event: simpy.Event) -> None:
+        """Queue a wait for a collective's `event`."""
+        self._put(lambda: self._wait(event))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Queue a call at the moment the stream gets there."""
+        self._put(lambda: function())
+
+    def mark(self) -> simpy.Event:
+        """Return an event that succeeds, with the time as its value, when the stream gets there."""
+        event = self.env.event()
+        self._put(lambda: self._succeed(event))
+        return event
+
+    def _put(self, item: Callable[[], Process | None]) -> None:
+        self._queue.append(item)
+        if self._kick is not None:
+            self._kick.succeed()
+            self._kick = None
+
+    def _run(self) -> Process:
+        while True:
+            while not self._queue:
+                begin, self._kick = self.env.now, self.env.event()
+                yield self._kick
+                self.idle_s += self.env.now - begin
+            process = self._queue.popleft()()
+            if process is not None:
+                yield from process
+
+    def _idle_until(self, moment_s: float) -> Process:
+        if moment_s > self.env.now:
+            self.idle_s += moment_s - self.env.now
+            yield self.env.timeout(moment_s - self.env.now)
+
+    def _wait(self, event: simpy.Event) -> Process:
+        begin = self.env.now
+        if not event.processed:
+            yield event
+        self.waited_s += self.env.now - begin
+
+    def _succeed(self, event: simpy.Event) -> None:
+        event.succeed(self.env.now)

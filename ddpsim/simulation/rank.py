@@ -1,0 +1,130 @@
+"""What the simulated ranks of both kinds, CPU and GPU, have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import simpy
+
+from ddpsim.bucketing import BucketPlan, LaunchQueue
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.options import Options
+from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.processor import Processor
+from ddpsim.simulation.rendezvous import Communicator, Launch
+from ddpsim.trace import BucketTimes, Gradient, Iteration
+from ddpsim.workload import Workload
+
+BITMAP_BYTES = 4
+"""torch's used-parameter bitmap is int32."""
+
+COALESCED_BYTES = 250 * (1 << 20)
+"""Size of the pieces in which torch broadcasts buffers."""
+
+
+@dataclass(slots=True)
+class Setting:
+    """What a rank runs: the same for every rank of its kind.
+
+    Attributes:
+        pace: gives the pace of iteration k.
+        iterations: how many to run.
+        ddp: False for one process without DDP: no hooks, no buckets, no collectives.
+    """
+
+    workload: Workload
+    plan: BucketPlan
+    options: Options
+    costs: Costs
+    pace: Callable[[int], Pace]
+    iterations: int
+    ddp: bool = True
+
+    def synced(self, iteration: int) -> bool:
+        """Whether gradients are reduced in `iteration`."""
+        return self.ddp and (iteration + 1) % self.options.no_sync_every == 0
+
+    def broadcasts(self, iteration: int) -> bool:
+        """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
+        return (
+            self.ddp
+            and self.options.broadcast_buffers
+            and bool(self.workload.buffers)
+            and (iteration == 0 or self.synced(iteration - 1))
+        )
+
+    def forward_host_s(self) -> float:
+        """Return the host time that DDP adds to each forward, the broadcast of buffers apart."""
+        if not self.ddp:
+            return 0.0
+        search = len(self.workload.parameters) * self.costs.search_s if self.options.find_unused_parameters else 0.0
+        return self.costs.forward_s + search
+
+
+@dataclass(slots=True)
+class Rank:
+    """One simulated rank; a subclass runs it and fills `records`."""
+
+    env: simpy.Environment
+    number: int
+    setting: Setting
+    processor: Processor
+    communicator: Communicator
+    records: list[Iteration] = field(default_factory=list)
+
+    def queue_for(self, pace: Pace) -> tuple[LaunchQueue, list[int]]:
+        """Return a fresh launch queue, and the parameters that get no gradient in this iteration."""
+        used = set(pace.order)
+        return LaunchQueue(self.setting.plan.groups()), [
+            i for i in range(len(self.setting.workload.parameters)) if i not in used
+        ]
+
+    def bucket_times(self, number: int, launch: Launch, ready_s: float, written_s: float) -> BucketTimes:
+        """Return the record of bucket `number`."""
+        bucket = self.setting.plan.buckets[number]
+        finished = launch.finished_s if launch.finished_s is not None else written_s
+        return BucketTimes(
+            index=number,
+            size_bytes=bucket.size_bytes,
+            parameters=bucket.parameters,
+            ready_s=ready_s,
+            launched_s=launch.launched_s,
+            started_s=finished if launch.started_s is None else launch.started_s,
+            wire_s=launch.wire_s,
+            finished_s=finished,
+            written_s=written_s,
+        )
+
+
+@dataclass(slots=True)
+class Book:
+    """What one iteration has noted so far; becomes an `Iteration` when the next one starts."""
+
+    index: int
+    start_s: float
+    forward_s: float = 0.0
+    backward_compute_s: float = 0.0
+    exposed_comm_s: float = 0.0
+    buffer_broadcast_s: float = 0.0
+    optimizer_s: float = 0.0
+    gradients: list[Gradient] = field(default_factory=list)
+    ready_s: dict[int, float] = field(default_factory=dict)
+    buckets: list[BucketTimes] = field(default_factory=list)
+
+    def close(self, rank: int, end_s: float, synced: bool) -> Iteration:
+        """Return the finished record."""
+        return Iteration(
+            rank=rank,
+            index=self.index,
+            start_s=self.start_s,
+            end_s=end_s,
+            forward_s=self.forward_s,
+            backward_compute_s=self.backward_compute_s,
+            exposed_comm_s=self.exposed_comm_s,
+            buffer_broadcast_s=self.buffer_broadcast_s,
+            optimizer_s=self.optimizer_s,
+            synced=synced,
+            buckets=tuple(self.buckets),
+            gradients=tuple(self.gradients),
+        )

@@ -1,0 +1,36 @@
+"""Small workloads for the simulation's tests."""
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.workload import Buffer, Phase, Workload
+
+
+def workload(
+    *, device="cpu", gradients=8, size=250_000, iterations=1, jitter=0.0, forward=0.03, backward=0.08, optimizer=0.01,
+    host_share=0.1, buffers=0, synchronises=(), seed=0,
+):  # fmt: skip
+    """`gradients` equal gradients at equal intervals, last parameter first; the host needs `host_share` of the time."""
+    factor = 1 + jitter * np.random.default_rng(seed).random(iterations)
+    share = 1.0 if device == "cpu" else host_share
+    ready = np.arange(gradients, 0, -1)[None] / gradients * backward * factor[:, None]
+
+    def phase(seconds):
+        return Phase(seconds * factor * share, seconds * factor)
+
+    return Workload(
+        name="small",
+        device=device,
+        precision="fp32",
+        batch_size=4,
+        threads=1 if device == "cpu" else None,
+        estimated=False,
+        parameters=tuple(Parameter(f"p{i}", (size,)) for i in range(gradients)),
+        buffers=tuple(Buffer(f"b{i}", (64,)) for i in range(buffers)),
+        forward=phase(forward),
+        backward=phase(backward),
+        optimizer=phase(optimizer),
+        gradient_hook_s=ready * share,
+        gradient_ready_s=ready,
+        synchronises=tuple(synchronises),
+    )

@@ -1,0 +1,64 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.simulation.builders import workload
+
+from ddpsim.simulation.pace import latest, paces
+from ddpsim.workload import Phase
+
+
+def replay(pace):
+    """Completion times by the recurrence that `pace` promises."""
+    hooks, ready, last = np.cumsum(pace.host), [], 0.0
+    for hook, work, lag in zip(hooks, pace.work, pace.lag, strict=True):
+        last = max(last + work, hook + lag)
+        ready.append(last)
+    return hooks, np.array(ready)
+
+
+def test_a_busy_device_replays_its_record():
+    source = workload(device="V100", iterations=3, jitter=0.2)
+    for iteration, pace in enumerate(paces(source)):
+        hooks, ready = replay(pace)
+        assert hooks == pytest.approx(source.gradient_hook_s[iteration][list(pace.order)])
+        assert ready == pytest.approx(source.gradient_ready_s[iteration][list(pace.order)])
+        assert pace.idle_s == 0
+
+
+@given(st.floats(0.05, 0.9), st.lists(st.floats(0.001, 0.01), min_size=2, max_size=12))
+def test_a_host_bound_device_replays_its_record_and_halving_its_work_changes_little(busy_share, lags):
+    source = workload(device="A100", gradients=len(lags), host_share=1.0)
+    ready = source.gradient_hook_s + np.array(lags)[::-1]
+    busy = Phase(source.backward.host_s, source.backward.device_s * busy_share)
+    source = dataclasses.replace(source, gradient_ready_s=np.sort(ready)[:, ::-1], backward=busy)
+    _, replayed = replay(paces(source)[0])
+    recorded = source.gradient_ready_s[0][::-1]
+    assert replayed == pytest.approx(recorded)
+    _, halved = replay(paces(source, scale_compute=0.5)[0])
+    assert np.all(halved <= replayed + 1e-12)
+    assert halved[-1] >= source.gradient_hook_s.max()
+
+
+def test_parameters_without_a_gradient_are_not_replayed():
+    source = workload(gradients=4)
+    hooks = source.gradient_hook_s.copy()
+    hooks[0, 2] = np.nan
+    pace = paces(dataclasses.replace(source, gradient_hook_s=hooks, gradient_ready_s=hooks))[0]
+    assert pace.order == (3, 1, 0)
+
+
+@given(st.integers(0, 2**16), st.integers(2, 6))
+def test_the_latest_of_several_is_late_at_every_gradient(seed, ranks):
+    drawn = paces(workload(iterations=ranks, jitter=0.5, seed=seed))
+    optimizer = [0.01 * rank for rank in range(ranks)]
+    last = latest(drawn, optimizer)
+    before = max(optimizer)
+    for own, pace in zip(optimizer, drawn, strict=True):
+        theirs = own + pace.forward_host + np.cumsum(pace.host)
+        ours = before + last.forward_host + np.cumsum(last.host)
+        assert np.all(ours >= theirs - 1e-12)
+    whole = max(o + p.forward_host + p.host.sum() for o, p in zip(optimizer, drawn, strict=True))
+    assert before + last.forward_host + last.host.sum() == pytest.approx(whole)

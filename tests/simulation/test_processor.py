@@ -1,0 +1,49 @@
+import pytest
+import simpy
+
+from ddpsim.simulation.processor import Processor, Stream
+
+
+def run(env, process):
+    env.run(env.process(process))
+
+
+def test_work_beside_a_collective_takes_longer_by_the_slowdown():
+    env = simpy.Environment()
+    processor = Processor(env, 2.0, lambda busy: None)
+
+    def collective():
+        yield env.timeout(1.0)
+        processor.collective_begins()
+        yield env.timeout(2.0)
+        processor.collective_ends()
+
+    env.process(collective())
+    run(env, processor.work(4.0))
+    assert env.now == pytest.approx(5.0)  # 1 undisturbed, 2 at half pace do 1, then 2 more
+
+
+def test_busy_is_told_when_work_begins_and_ends():
+    env, told = simpy.Environment(), []
+    processor = Processor(env, 1.0, lambda busy: told.append((busy, env.now)))
+    run(env, processor.work(3.0))
+    run(env, processor.work(0.0))
+    assert told == [(True, 0.0), (False, 3.0)]
+
+
+def test_a_stream_keeps_order_and_counts_idle_and_waiting_apart():
+    env = simpy.Environment()
+    stream = Stream(env, Processor(env, 1.0, lambda busy: None))
+    collective = env.timeout(9.0)
+    stream.not_before(2.0)
+    stream.work(3.0)
+    first = stream.mark()
+    stream.wait(collective)
+    second = stream.mark()
+    env.run(second)
+    assert (first.value, second.value) == (5.0, 9.0)
+    assert (stream.idle_s, stream.waited_s) == (2.0, 4.0)
+    env.run(12.0)
+    last = stream.mark()
+    env.run(last)
+    assert stream.idle_s == 5.0
