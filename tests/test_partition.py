@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ def every_partition(count):
     for cuts in range(count):
         for chosen in combinations(range(1, count), cuts):
             edges = [0, *chosen, count]
-            yield [b - a for a, b in zip(edges, edges[1:], strict=False)]
+            yield [b - a for a, b in pairwise(edges)]
 
 
 @given(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulation.builders import workload
 
 from ddpsim.simulation.pace import latest, paces
 from ddpsim.workload import Phase
+from tests.simulation.builders import workload
 
 
 def replay(pace):
