@@ -138,7 +138,7 @@ def _rank(
 def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -> Callable[[bool], None]:
     """Slow the network by `wire_factor`; return a callback that slows it by `slowdown` too while any rank computes."""
     if wire_factor != 1.0:
-        collectives.set_pace(1 / wire_factor)
+        collectives.network.set_pace(1 / wire_factor)
     if slowdown == 1.0:
         return lambda busy: None
     busy_count = 0
@@ -146,7 +146,7 @@ def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -
     def change(busy: bool) -> None:
         nonlocal busy_count
         busy_count += 1 if busy else -1
-        collectives.set_pace(1 / wire_factor / (slowdown if busy_count else 1.0))
+        collectives.network.set_pace(1 / wire_factor / (slowdown if busy_count else 1.0))
 
     return change
 

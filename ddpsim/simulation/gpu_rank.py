@@ -82,7 +82,7 @@ class GpuRank(Rank):
         pace, costs, options = self.setting.pace(book.index), self.setting.costs, self.setting.options
         synced = self.setting.synced(book.index)
         queue, unused = self.queue_for(pace)
-        launches: dict[int, tuple[Launch, simpy.Event]] = {}
+        launches: dict[int, Launch] = {}
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
         for position, parameter in enumerate(pace.order):
@@ -102,9 +102,7 @@ class GpuRank(Rank):
             for number in complete + queue.ready(parameter):
                 yield self.env.timeout(owed + costs.launch_s)
                 owed = 0.0
-                ready = self.stream.mark()
-                size = self.setting.plan.buckets[number].size_bytes
-                launches[number] = (self.communicator.launch(size, after=ready), ready)
+                launches[number] = self._launch(book, number)
         self.stream.work(pace.tail_work)
         yield self.env.timeout(owed + pace.tail_host)
         self.stream.not_before(self.env.now)
@@ -115,9 +113,9 @@ class GpuRank(Rank):
             bitmap = self.communicator.launch(
                 BITMAP_BYTES * len(self.setting.workload.parameters), after=self.stream.mark()
             )
-        for number, (launch, ready) in launches.items():
+        for number, launch in launches.items():
             yield self.env.timeout(costs.finish_s)
-            self._write_back(book, number, launch, ready)
+            self._write_back(book, number, launch)
         if bitmap is not None:
             self.stream.wait(bitmap.done)
         if "after_backward" in self.setting.workload.synchronises:
@@ -143,7 +141,16 @@ class GpuRank(Rank):
 
         self.stream.call(note)
 
-    def _write_back(self, book: Book, number: int, launch: Launch, ready: simpy.Event) -> None:
+    def _launch(self, book: Book, number: int) -> Launch:
+        ready = self.stream.mark()
+
+        def note(_: simpy.Event) -> None:
+            book.ready_s[number] = self.env.now
+
+        ready.callbacks.append(note)
+        return self.communicator.launch(self.setting.plan.buckets[number].size_bytes, after=ready)
+
+    def _write_back(self, book: Book, number: int, launch: Launch) -> None:
         waited: list[float] = []
         self.stream.call(lambda: waited.append(self.stream.waited_s))
         self.stream.wait(launch.done)
@@ -156,8 +163,7 @@ class GpuRank(Rank):
             self.stream.work(self.setting.plan.buckets[number].size_bytes / self.setting.costs.copy_Bps)
 
         def written() -> None:
-            ready_s = float(ready.value)
-            book.buckets.append(self.bucket_times(number, launch, ready_s, self.env.now))
+            book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))
 
         self.stream.call(written)
 
