@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import buckets, workload
+from ddpsim.cli import buckets, topo, workload
 from ddpsim.errors import InputError
 
 _CLICK = cast(type[Exception], typer.BadParameter.__mro__[2])
@@ -26,6 +26,7 @@ app = typer.Typer(
     },
 )
 app.command()(buckets.buckets)
+app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")
 
 

@@ -57,5 +57,5 @@ def _text(plan: BucketPlan) -> str:
         else:
             closed = f"end, below {format_size(bucket.limit_bytes)}"
         rows.append((number, len(names), format_size(bucket.size_bytes), closed, span))
-    body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=0)
+    body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=(3, 4))
     return f"{body}\n\n{len(rows)} buckets, {format_size(plan.size_bytes)}\n{plan.torch}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -42,18 +42,17 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
-    """Return rows as aligned text: the first `left` columns to the left, the others to the right."""
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
+    """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    lines = [
+    return "\n".join(
         "  ".join(
-            text.ljust(width) if n < left else text.rjust(width)
-            for n, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
+            text.ljust(width) if column in left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    )
 
 
 def _cell(value: object) -> str:

@@ -1,0 +1,123 @@
+"""`ddpsim topo`: shipped machines, one in full, its graph as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, note, table
+
+if TYPE_CHECKING:
+    from ddpsim.topology.graph import Topology
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and show machines: graphs of links.")
+
+
+@app.command("list")
+@expand
+def list_(output: Output) -> None:
+    """List the shipped machines."""
+    from ddpsim import shipped
+    from ddpsim.topology.spec import load_topology
+
+    rows = []
+    for name in shipped.names("topology"):
+        machine = load_topology(name)
+        template = machine.groups[0].template
+        rows.append(
+            {
+                "name": name,
+                "nodes": machine.nodes,
+                "gpus_per_node": len(template.gpus),
+                "gpu": machine.compute_device,
+                "nics": len(template.nics),
+                "fabric": machine.fabric.kind,
+                "confidence": machine.confidence,
+            }
+        )
+    header = ("name", "nodes", "GPUs a node", "GPU", "NICs", "fabric", "confidence")
+    output.emit({"topologies": rows}, lambda: table(header, [list(row.values()) for row in rows], left=(0, 3, 5, 6)))
+
+
+@app.command()
+@expand
+def show(
+    topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file.")],
+    output: Output,
+    plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
+) -> None:
+    """Show one machine: its links, bandwidths in each direction, sources."""
+    from ddpsim.topology.spec import load_topology
+
+    machine = load_topology(topology)
+    if plot:
+        from ddpsim.plots import plot_topology
+
+        plot_topology(machine, plot)
+        note(f"wrote {plot}")
+    document = _document(machine)
+    output.emit(document, lambda: _text(machine, document))
+
+
+def _document(machine: Topology) -> dict[str, object]:
+    return {
+        "name": machine.name,
+        "nodes": machine.nodes,
+        "compute_device": machine.compute_device,
+        "fingerprint": machine.fingerprint(),
+        "fabric": {
+            "kind": machine.fabric.kind,
+            "nodes_per_leaf": machine.fabric.nodes_per_leaf,
+            "oversubscription": machine.fabric.oversubscription,
+        },
+        "templates": [
+            {
+                "name": group.template.name,
+                "count": group.count,
+                "gpus": [{"name": gpu.name, "model": gpu.model, "sm": gpu.sm} for gpu in group.template.gpus],
+                "nics": [
+                    {"name": nic.name, "kind": nic.kind, "bandwidth_Bps": nic.bandwidth, "gpudirect": nic.gpudirect}
+                    for nic in group.template.nics
+                ],
+                "links": [
+                    {
+                        "source": link.source,
+                        "target": link.target,
+                        "kind": link.kind,
+                        "count": link.count,
+                        "bandwidth_Bps": link.bandwidth,
+                        "latency_s": link.latency_s,
+                    }
+                    for link in group.template.links
+                ],
+            }
+            for group in machine.groups
+        ],
+        "sources": list(machine.sources),
+        "confidence": machine.confidence,
+    }
+
+
+def _text(machine: Topology, document: dict[str, object]) -> str:
+    from ddpsim.units import format_bandwidth, format_time
+
+    lines = [f"{machine.name}: {machine.nodes} node(s), {machine.compute_device}, fabric {machine.fabric.kind}"]
+    for group in machine.groups:
+        template = group.template
+        links = {(link.source, link.target): link for link in template.links}
+        rows = []
+        for (source, target), link in links.items():
+            back = links.get((target, source))
+            same = back is not None and back.bandwidth == link.bandwidth
+            if same and source > target:
+                continue
+            ends = f"{source} - {target}" if same else f"{source} > {target}"
+            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), format_time(link.latency_s)))
+        lines += ["", f"{group.count} x {template.name}: {len(template.gpus)} GPUs, {len(template.nics)} NICs"]
+        lines.append(table(("link", "kind", "count", "each direction", "latency"), rows, left=(0, 1)))
+    sources = [f"source: {source}" for source in machine.sources]
+    return "\n".join(
+        [*lines, "", *sources, f"confidence: {machine.confidence}", f"fingerprint: {document['fingerprint']}"]
+    )

@@ -1,0 +1,10 @@
+"""Pictures, written whole as PNG: bucket size against latency, validation, a step's timeline, a machine's graph.
+
+matplotlib is used without its global state; the same input gives the same bytes.
+"""
+
+from ddpsim.plots.curves import plot_caps, plot_validation
+from ddpsim.plots.machine import plot_topology
+from ddpsim.plots.timeline import plot_timeline
+
+__all__ = ["plot_caps", "plot_timeline", "plot_topology", "plot_validation"]

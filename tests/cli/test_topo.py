@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim import shipped
+
+
+def test_every_shipped_machine_is_listed_and_shown(ddpsim: Callable) -> None:
+    rows = ddpsim("topo", "list", "--json").document["topologies"]
+    assert [row["name"] for row in rows] == shipped.names("topology")
+    for row in rows:
+        shown = ddpsim("topo", "show", row["name"], "--json").document
+        assert shown["sources"]
+        assert len(shown["templates"][0]["gpus"]) == row["gpus_per_node"]
+        assert all(link["bandwidth_Bps"] > 0 for link in shown["templates"][0]["links"])
+
+
+def test_text_gives_each_link_once_with_units(ddpsim: Callable, tmp_path: Path) -> None:
+    result = ddpsim("topo", "show", "p3.8xlarge", "--plot", tmp_path / "graph.png")
+    assert "gpu0 - gpu3     nvlink" in result.out
+    assert result.out.count("gpu0 - gpu3") == 1
+    assert "40GB/s" in result.out
+    assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("name: x\nnode: [", ["x.yaml"]),
+        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  pcie: {switches: 1}\nfabric: {kind: ring}\n", ["fabric"]),
+        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: 100}]\n", ["nics.0.rate", "100"]),
+        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: -4Gb/s}]\n", ["nics.0.rate", "-4Gb/s"]),
+        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: 0GB/s}]\n", ["nics.0.rate", "0GB/s"]),
+        ("just text", ["x.yaml"]),
+        ("", ["x.yaml"]),
+    ],
+)
+def test_bad_yaml_is_named_with_the_place(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    result = ddpsim("topo", "show", file)
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    for part in ["x.yaml", *parts]:
+        assert part in result.err
+
+
+def test_an_unknown_machine_gets_the_nearest_names(ddpsim: Callable) -> None:
+    ddpsim("topo", "show", "dgx-1").refused("'dgx-1'", "dgx-1v")

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim.plots import plot_caps, plot_timeline, plot_topology, plot_validation
+from ddpsim.topology.spec import load_topology
+from tests.traces import example_trace
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "caps": lambda path: plot_caps({"m": {"a": [(1, 0.1), (5, 0.09), (25, 0.12)]}}, path, {"m": {"a": 0.11}}),
+    "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
+    "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
+    "machine": lambda path: plot_topology(load_topology("dgx-1v"), path),
+    "many processes": lambda path: plot_topology(load_topology("loopback"), path),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: str) -> None:
+    contents = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.png"
+        PICTURES[name](path)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
+    assert contents[0].startswith(b"\x89PNG")
+    width, height = (int.from_bytes(contents[0][start : start + 4], "big") for start in (16, 20))
+    assert 400 < width < 3500
+    assert 300 < height < 2000
