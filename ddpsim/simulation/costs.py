@@ -6,8 +6,11 @@ The microbenchmark of ddpexec measures each of them (key `ddp` of its file); wit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from ddpsim.collectives import gloo
 from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.errors import CalibrationError
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
@@ -38,6 +41,25 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
 }
+
+
+def all_priors() -> dict[str, tuple[Constant, ...]]:
+    """Return the prior constants by backend: the transport's and those of DDP on it."""
+    return {"gloo": (*gloo.PRIORS, *PRIORS["gloo"])}
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; constants it lacks keep their priors.
+
+    Raises:
+        CalibrationError: a file that cannot be read or is no calibration.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a file that `ddpsim calibrate -o` wrote"
+        raise CalibrationError(f"cannot be read: {error}", place=str(path), remedy=remedy) from error
+    return Calibration.from_text(text, all_priors(), str(path))
 
 
 @dataclass(frozen=True, slots=True)
