@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpsim.order import Arrivals, kendall_tau, order_report, plan_tau
+from tests import strategies
+
+
+def by_pairs(first, second):
+    """Kendall's tau by its definition, pair by pair."""
+    common = [i for i in first if i in second]
+    signs = [1 if second.index(a) < second.index(b) else -1 for a, b in combinations(common, 2)]
+    return sum(signs) / len(signs) if signs else 1.0
+
+
+@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(0, 12), st.integers(0, 12))
+def test_tau_equals_its_definition_over_common_parameters(first, second, some, others):
+    assert kendall_tau(first[:some], second[:others]) == pytest.approx(by_pairs(first[:some], second[:others]))
+
+
+@given(st.lists(st.integers(), unique=True, min_size=2))
+def test_tau_of_equal_and_reversed_orders(order):
+    assert kendall_tau(order, order) == 1
+    assert kendall_tau(order, order[::-1]) == -1
+
+
+@given(strategies.groups(), st.data())
+def test_plan_tau_counts_pairs_of_different_buckets(groups, data):
+    order = data.draw(st.permutations([i for group in groups for i in group]))
+    bucket = {i: n for n, group in enumerate(groups) for i in group}
+    signs = [1 if bucket[a] < bucket[b] else -1 for a, b in combinations(order, 2) if bucket[a] != bucket[b]]
+    assert plan_tau(groups, order) == pytest.approx(sum(signs) / len(signs) if signs else 1.0)
+
+
+def test_plan_tau_ignores_order_inside_buckets():
+    groups = [(0, 1, 2), (3, 4)]
+    assert plan_tau(groups, [2, 0, 1, 4, 3]) == 1
+    assert plan_tau(groups, [3, 4, 0, 1, 2]) == -1
+    assert plan_tau(groups, [2, 4]) == 1
+
+
+def test_a_report_finds_the_ranks_and_iterations_that_disagree():
+    arrivals = [
+        Arrivals(0, 0, (3, 2, 1, 0)),
+        Arrivals(0, 1, (3, 2, 0)),
+        Arrivals(0, 3, (0, 2, 3)),
+        Arrivals(1, 0, (3, 2, 0, 1)),
+        Arrivals(1, 1, (3, 2, 0)),
+    ]
+    report = order_report(arrivals, 5)
+    assert (report.parameters, report.iterations, report.ranks) == (4, 3, 2)
+    assert report.between_ranks == pytest.approx((4 / 6 + 1) / 2)
+    assert report.between_ranks_worst == (pytest.approx(4 / 6), 0, 0, 1)
+    assert report.between_iterations == pytest.approx((1 - 1 + 1) / 3)
+    assert report.between_iterations_worst == (-1, 0, 1, 3)
+    assert report.unused == {1: pytest.approx(3 / 5), 4: 1}
+    assert report.document()["kendall_tau_iterations_worst"] == {"tau": -1, "rank": 0, "iterations": [1, 3]}
+
+
+def test_a_report_of_one_backward_compares_nothing():
+    report = order_report([Arrivals(0, 0, (1, 0))])
+    assert report.between_ranks is report.between_iterations is report.between_ranks_worst is None
+    assert report.unused == {}
+    assert report.document()["kendall_tau_ranks_worst"] is None
