@@ -175,8 +175,10 @@ def _row(
     gpus_per_node: int | None,
     calibration: Calibration | None,
 ) -> PlanRow:
-    one = partial(_one, workload, topology, gpus_per_node, calibration)
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
+    default = _one(
+        workload, topology, gpus_per_node, calibration, nodes, replace(options, caps=BucketCaps(), plan=None)
+    )
+    one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s)
     total_mb = workload.gradient_bytes / (1 << 20)
     caps = [cap for cap in CAPS_MB if cap < total_mb] + [float(np.ceil(total_mb))]
     uniform = [one(nodes, replace(options, caps=BucketCaps(bucket_cap_mb=cap), plan=None)) for cap in caps]
@@ -234,7 +236,14 @@ def _one(
     calibration: Calibration | None,
     nodes: int | None,
     options: Options,
+    local_s: float | None = None,
 ) -> Prediction:
     return predict(
-        workload, topology, nodes=nodes, gpus_per_node=gpus_per_node, options=options, calibration=calibration
+        workload,
+        topology,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=options,
+        calibration=calibration,
+        local_s=local_s,
     )

@@ -114,6 +114,7 @@ def predict(
     gpus_per_node: int | None = None,
     options: Options | None = None,
     calibration: Calibration | None = None,
+    local_s: float | None = None,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -124,6 +125,7 @@ def predict(
         gpus_per_node: the first so many of each node; None is all.
         options: of the run; None is torch's defaults.
         calibration: measured constants; None is the documented priors.
+        local_s: one rank's period without DDP where it is known already; None simulates it.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
@@ -148,10 +150,14 @@ def predict(
         nodes=placement.nodes,
         options=options,
         summary=summary,
-        local_s=median(it.iteration_s for it in simulate_local(workload, options)),
+        local_s=_local_s(workload, options) if local_s is None else local_s,
         low_s=low,
         high_s=high,
         plan=options.bucket_plan(workload),
         trace=trace,
         calibrated=calibration is not None,
     )
+
+
+def _local_s(workload: Workload, options: Options) -> float:
+    return median(it.iteration_s for it in simulate_local(workload, options))

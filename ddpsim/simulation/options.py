@@ -34,7 +34,7 @@ class Options:
         comm: `real`, or `noop` for hooks and copies without any collective.
         scale_compute: factor on device time; 0.5 is a device twice as fast.
         scale_host: factor on host time.
-        iterations: simulated iterations that count; None is 20, or 4 where every recorded iteration is the same.
+        iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same.
         seed: of the draw of recorded iterations.
 
     Raises:
@@ -89,7 +89,7 @@ class Options:
 
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
-        return self.iterations if self.iterations is not None else 20 if workload.iterations > 1 else 4
+        return self.iterations if self.iterations is not None else 20 if workload.iterations > 1 else 2
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""

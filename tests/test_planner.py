@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.planner import pipeline_plan, plan, sweep
+from ddpsim.prediction import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from tests.simulation.builders import workload
+
+LOOPBACK = load_topology("loopback")
+
+
+def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(), gpus_per_node=4).rows[0]
+    document = row.document()
+    assert row.best.iteration_s <= row.default.iteration_s
+    assert all(row.best.iteration_s <= seconds for _, seconds in row.sweep)
+    again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
+    assert again.iteration_s == pytest.approx(row.best.iteration_s)
+    assert document["torch"].startswith("DistributedDataParallel(model")
+    assert document["gain"] == pytest.approx(1 - document["iteration_s"] / document["default_iteration_s"])
+
+
+def test_a_gain_under_one_percent_keeps_the_default():
+    source = workload(gradients=10, size=100, backward=1.0)
+    row = plan(source, [LOOPBACK], gpus_per_node=2).rows[0]
+    assert row.keep_default
+    assert row.document()["torch"] == "DistributedDataParallel(model)"
+    assert row.document()["gain"] == 0.0
+
+
+def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    default = predict(source, LOOPBACK, gpus_per_node=4)
+    found = pipeline_plan(default, gpus_per_node=4)
+    assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
+
+
+def test_a_sweep_is_in_order_and_equals_single_predictions():
+    source = workload()
+    caps = [BucketCaps(bucket_cap_mb=cap) for cap in (1, 4)]
+    predictions = list(sweep(source, LOOPBACK, nodes=[None], caps=caps, gpus_per_node=3))
+    assert [p.options.caps.bucket_cap_mb for p in predictions] == [1, 4]
+    single = predict(source, LOOPBACK, gpus_per_node=3, options=Options(caps=caps[1]))
+    assert predictions[1].document() == single.document()
+
+
+def test_the_breakdown_of_a_prediction_sums_to_its_iteration():
+    document = predict(workload(iterations=5, jitter=0.2), LOOPBACK, gpus_per_node=2).document()
+    parts = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
+    assert sum(document[part] for part in parts) == pytest.approx(document["iteration_s"])
+    assert document["iteration_low_s"] <= document["iteration_s"] <= document["iteration_high_s"]
+    assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
+
+
+def test_a_workload_without_jitter_has_one_period():
+    for device in ("cpu", "V100"):
+        source = workload(device=device, buffers=2)
+        options = Options(backend="gloo", iterations=12)
+        periods = [
+            it.iteration_s for it in predict(source, LOOPBACK, gpus_per_node=3, options=options).trace.iterations
+        ]
+        assert np.ptp(periods) == pytest.approx(0, abs=1e-12)
