@@ -1,0 +1,45 @@
+# Every target sets itself up: .venv is made from constraints.txt the first time and when that or pyproject.toml changes.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+OUT ?= out
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
+	@echo "make test    every test"
+	@echo "make lint    ruff, mypy, import contracts"
+	@echo "make bench   whole-process speed of the command line"
+	@echo "make clean   remove .venv and $(OUT)"
+
+.venv/.run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing (once) ..."
+	$(PIP_INSTALL) -e ".[exec]"
+	touch $@
+
+.venv/.dev: .venv/.run
+	@echo "installing what tests need (once) ..."
+	$(PIP_INSTALL) -e ".[exec,dev]"
+	touch $@
+
+demo: .venv/.run
+	$(BIN)/python demo/demo.py --out $(OUT)/demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.dev
+	$(BIN)/python tests/bench/speed.py
+
+clean:
+	rm -rf .venv $(OUT)
