@@ -20,6 +20,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.hook_s", 3.0e-6, "s", f"{_MEASURED}: post-accumulate hook, stamp and small copy"),
         Constant("gloo.ddp.launch_s", 48e-6, "s", f"{_MEASURED}: dist.all_reduce(async_op=True) takes 26 to 70 us"),
         Constant("gloo.ddp.copy_Bps", 5e9, "B/s", f"{_MEASURED}: gradient times 1/world_size into its bucket"),
+        Constant("gloo.ddp.copy_s", 0.0, "s", "on a CPU the copy of a tensor has no fixed cost beside its hook"),
         Constant("gloo.ddp.finish_s", 20e-6, "s", f"{_MEASURED}: wait for one bucket and write its views back"),
         Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
@@ -33,6 +34,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant(
             "nccl.ddp.copy_Bps", 300e9, "B/s", "prior: copy kernel at two thirds of a V100's 900 GB/s, read and write"
         ),
+        Constant("nccl.ddp.copy_s", 2.5e-6, "s", "prior: least duration of a CUDA kernel on the device, 2 to 3 us"),
         Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
         Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
@@ -70,6 +72,7 @@ class Costs:
         hook_s: host time of one gradient's hook, without the copy of its bytes.
         launch_s: host time to launch one collective.
         copy_Bps: bytes of gradients a second copied into or out of buckets.
+        copy_s: device time of copying one tensor, whatever its size.
         finish_s: host time of one bucket at the end of backward, without the copy of its bytes.
         forward_s: host time DDP adds to a forward.
         buffer_s: host time a buffer of the broadcast.
@@ -81,6 +84,7 @@ class Costs:
     hook_s: float
     launch_s: float
     copy_Bps: float  # noqa: N815
+    copy_s: float
     finish_s: float
     forward_s: float
     buffer_s: float
@@ -95,3 +99,7 @@ class Costs:
         if calibration is not None:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values}
         return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})
+
+    def copies_s(self, tensors: int, size_bytes: int) -> float:
+        """Return the device time of copying `tensors` tensors of `size_bytes` in all."""
+        return tensors * self.copy_s + size_bytes / self.copy_Bps

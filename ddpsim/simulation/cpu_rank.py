@@ -55,7 +55,7 @@ class CpuRank(Rank):
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
                 continue
-            hook = costs.hook_s + self.setting.workload.parameters[parameter].size_bytes / costs.copy_Bps
+            hook = costs.hook_s + costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
             yield from self.processor.work(hook)
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):
@@ -77,8 +77,7 @@ class CpuRank(Rank):
             bitmap = self.communicator.launch(BITMAP_BYTES * len(self.setting.workload.parameters))
         for number, launch in launches.items():
             yield from self._wait(book, launch)
-            copied = 0 if options.gradient_as_bucket_view else self.setting.plan.buckets[number].size_bytes
-            yield self.env.timeout(costs.finish_s + copied / costs.copy_Bps)
+            yield self.env.timeout(costs.finish_s + self.setting.write_back_s(number))
             book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))
         if bitmap is not None:
             yield from self._wait(book, bitmap)

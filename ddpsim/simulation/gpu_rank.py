@@ -60,8 +60,11 @@ class GpuRank(Rank):
         setting, pace = self.setting, self.setting.pace(book.index)
         if setting.broadcasts(book.index):
             yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
+            copies = setting.costs.copies_s(len(setting.workload.buffers), setting.workload.buffer_bytes)
+            self.stream.work(copies)
             launch = self.communicator.launch(setting.workload.buffer_bytes, after=self.stream.mark())
             self.stream.wait(launch.done)
+            self.stream.work(copies)
 
             def broadcast_done() -> None:
                 book.buffer_broadcast_s = self.env.now - book.start_s
@@ -95,7 +98,7 @@ class GpuRank(Rank):
             if not synced:
                 continue
             owed = costs.hook_s
-            copy = self.setting.workload.parameters[parameter].size_bytes / costs.copy_Bps
+            copy = costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
             self.stream.work(copy)
             copied += copy
             complete = queue.start(unused) if position == 0 and unused else []
@@ -159,8 +162,7 @@ class GpuRank(Rank):
             book.exposed_comm_s += self.stream.waited_s - waited[0]
 
         self.stream.call(done)
-        if not self.setting.options.gradient_as_bucket_view:
-            self.stream.work(self.setting.plan.buckets[number].size_bytes / self.setting.costs.copy_Bps)
+        self.stream.work(self.setting.write_back_s(number))
 
         def written() -> None:
             book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))

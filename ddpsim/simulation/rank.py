@@ -61,6 +61,13 @@ class Setting:
         search = len(self.workload.parameters) * self.costs.search_s if self.options.find_unused_parameters else 0.0
         return self.costs.forward_s + search
 
+    def write_back_s(self, number: int) -> float:
+        """Return the device time of copying bucket `number` out; nothing where gradients are its views."""
+        if self.options.gradient_as_bucket_view:
+            return 0.0
+        bucket = self.plan.buckets[number]
+        return self.costs.copies_s(len(bucket.parameters), bucket.size_bytes)
+
 
 @dataclass(slots=True)
 class Rank:
