@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import simpy
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives import gloo
+from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
@@ -12,6 +16,8 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.network import Demand, Network
 from ddpsim.topology.graph import Placement
 
+PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS}
+"""The constants of each backend without measurements."""
 BACKENDS = ("nccl", "gloo")
 FIDELITIES = ("flow", "steps", "closed")
 
@@ -42,6 +48,14 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
+    transport = _physical(placement, backend, calibration, algorithm, isolated=isolated, expand=expand)
+    curve = matching(transport.calibration, placement)
+    return transport if curve is None else CurveTransport.over(transport, curve)
+
+
+def _physical(
+    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, *, isolated: bool, expand: bool
+) -> Transport:
     if backend == "gloo":
         return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
     if backend == "mpi":

@@ -1,0 +1,119 @@
+"""A transport corrected by rows measured on exactly its machine and rank count."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.transport import Choice, Steps, Transport, alone_s
+from ddpsim.fairness import Demand, LinkId
+from ddpsim.topology.graph import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class CurveTransport:
+    """`inner`, its allreduce times multiplied by measured over modelled, interpolated in log size.
+
+    Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
+    the factor there holds on. Single transfers (`steps`) are not corrected.
+    """
+
+    inner: Transport
+    points: tuple[CurvePoint, ...]
+    factors: tuple[float, ...]
+
+    @classmethod
+    def over(cls, inner: Transport, curve: Curve) -> CurveTransport:
+        """Return `inner` corrected by `curve`, whose times are first made to rise with size."""
+        points = monotone(curve.points)
+        factors = tuple(math.log(p.time_s / alone_s(inner.allreduce(p.size_bytes), inner.capacities)) for p in points)
+        return cls(inner, points, factors)
+
+    @property
+    def backend(self) -> str:
+        """As of the transport inside."""
+        return self.inner.backend
+
+    @property
+    def calibration(self) -> Calibration:
+        """As of the transport inside."""
+        return self.inner.calibration
+
+    @property
+    def capacities(self) -> Mapping[LinkId, float]:
+        """As of the transport inside."""
+        return self.inner.capacities
+
+    @property
+    def streams_per_group(self) -> int:
+        """As of the transport inside."""
+        return self.inner.streams_per_group
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return how an allreduce of `size_bytes` is carried out."""
+        return self.inner.choice(size_bytes)
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the demand inside, latency and load scaled so that alone it takes the corrected time."""
+        demand = self.inner.allreduce(size_bytes)
+        if size_bytes == 0:
+            return demand
+        factor = self._factor(size_bytes, alone_s(demand, self.capacities))
+        return replace(
+            demand,
+            latency_s=demand.latency_s * factor,
+            loads={link: load * factor for link, load in demand.loads.items()},
+            rate_limit=demand.rate_limit / factor,
+        )
+
+    def broadcast(self, size_bytes: int) -> Demand:
+        """Return the demand inside, uncorrected."""
+        return self.inner.broadcast(size_bytes)
+
+    def steps(self, size_bytes: int) -> Steps:
+        """Return the transfers inside, uncorrected."""
+        return self.inner.steps(size_bytes)
+
+    def _factor(self, size_bytes: int, modelled_s: float) -> float:
+        sizes = [point.size_bytes for point in self.points]
+        above = bisect.bisect_left(sizes, size_bytes)
+        if above == len(sizes):
+            return math.exp(self.factors[-1])
+        if above == 0:
+            return math.exp(self.factors[0])
+        low, high = self.points[above - 1], self.points[above]
+        part = math.log(size_bytes / low.size_bytes) / math.log(high.size_bytes / low.size_bytes)
+        factor = math.exp(self.factors[above - 1] * (1 - part) + self.factors[above] * part)
+        return min(max(modelled_s * factor, low.time_s), high.time_s) / modelled_s
+
+
+def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+    """Return the points by size with times that never fall: neighbours out of order share their geometric mean.
+
+    Pool adjacent violators on log time (Ayer et al. 1955).
+    """
+    pools: list[list[float]] = []
+    for point in sorted(points, key=lambda point: point.size_bytes):
+        pools.append([math.log(point.time_s), 1.0])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            value, count = pools.pop()
+            total = pools[-1][1] + count
+            pools[-1] = [(pools[-1][0] * pools[-1][1] + value * count) / total, total]
+    times = [math.exp(value) for value, count in pools for _ in range(int(count))]
+    sizes = sorted(point.size_bytes for point in points)
+    return tuple(CurvePoint(size, time_s) for size, time_s in zip(sizes, times, strict=True))
+
+
+def matching(calibration: Calibration | None, placement: Placement) -> Curve | None:
+    """Return the curve of exactly this machine and rank count."""
+    for curve in calibration.curves if calibration else ():
+        if (curve.topology, curve.nodes, curve.gpus_per_node) == (
+            placement.topology.fingerprint(),
+            placement.nodes,
+            placement.gpus_per_node,
+        ):
+            return curve
+    return None

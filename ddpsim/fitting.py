@@ -1,0 +1,127 @@
+"""Robust maximum a posteriori fit of positive constants to measured times, on logarithms throughout.
+
+Levenberg-Marquardt with a numerical Jacobian; each constant has a log-normal prior, each row's log error a Huber loss
+(Huber 1964, k = 1.345), their scale estimated from the residuals. The covariance is the inverse of the curvature at
+the solution (Laplace's approximation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+_HUBER = 1.345
+_ROUNDS = 40
+_SMALLEST_SCALE = 0.01
+_OUTLIER = 5.0
+_STEP = 1e-4
+# A constant is determined where the rows took at least this much off its prior's standard deviation.
+_DETERMINED = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of a constant before the rows: its median, and the standard deviation of its logarithm."""
+
+    value: float
+    log_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted set of constants.
+
+    Attributes:
+        values: by name, in the order of `covariance`.
+        covariance: of their natural logarithms.
+        residuals: log(measured / fitted) by row.
+        scale: robust standard deviation of the residuals.
+        outliers: rows more than five scales off.
+        undetermined: constants that the rows say little of; they stay near their priors.
+    """
+
+    values: Mapping[str, float]
+    covariance: Vector
+    residuals: Vector
+    scale: float
+    outliers: tuple[int, ...]
+    undetermined: tuple[str, ...]
+
+
+Predict = Callable[[Mapping[str, float]], Vector]
+
+
+def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
+    """Return the constants that best explain `measured` times, and how sure they are.
+
+    Args:
+        predict: constants by name to predicted times, a row each, in the unit of `measured`.
+        priors: what is fitted; a constant that is not in it is `predict`'s own business.
+    """
+    problem = _Problem(predict, priors, np.log(measured))
+    theta, damping = problem.centre, 1e-2
+    residuals = problem.residuals(theta)
+    scale = _scale(residuals)
+    for _ in range(_ROUNDS):
+        gradient, curvature = problem.derivatives(theta, residuals, scale)
+        before = problem.loss(theta, residuals, scale)
+        while damping < 1e6:
+            step = -np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+            tried = problem.residuals(theta + step)
+            if problem.loss(theta + step, tried, scale) <= before:
+                break
+            damping *= 4
+        else:
+            break
+        theta, residuals, damping = theta + step, tried, max(damping / 8, 1e-9)
+        last, scale = scale, _scale(residuals)
+        if np.abs(step).max(initial=0.0) < 1e-4 and abs(scale / last - 1) < 1e-3:
+            break
+    covariance = np.asarray(np.linalg.inv(problem.derivatives(theta, residuals, scale)[1]), dtype=np.float64)
+    known = np.sqrt(np.diag(covariance)) < _DETERMINED * problem.stds
+    return Fit(
+        values=problem.values(theta),
+        covariance=covariance,
+        residuals=residuals,
+        scale=scale,
+        outliers=tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > _OUTLIER * scale)),
+        undetermined=tuple(name for name, sure in zip(problem.names, known, strict=True) if not sure),
+    )
+
+
+class _Problem:
+    def __init__(self, predict: Predict, priors: Mapping[str, Prior], target: Vector) -> None:
+        self._predict, self._target = predict, target
+        self.names = list(priors)
+        self.centre = np.log([prior.value for prior in priors.values()])
+        self.stds = np.array([prior.log_std for prior in priors.values()])
+
+    def values(self, theta: Vector) -> dict[str, float]:
+        return dict(zip(self.names, np.exp(theta).tolist(), strict=True))
+
+    def residuals(self, theta: Vector) -> Vector:
+        return np.asarray(self._target - np.log(self._predict(self.values(theta))))
+
+    def loss(self, theta: Vector, residuals: Vector, scale: float) -> float:
+        size = np.abs(residuals / scale)
+        huber = np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))
+        return float(huber.sum() + (((theta - self.centre) / self.stds) ** 2).sum() / 2)
+
+    def derivatives(self, theta: Vector, residuals: Vector, scale: float) -> tuple[Vector, Vector]:
+        """Return gradient and curvature (Gauss-Newton) of the loss at `theta`."""
+        jacobian = np.column_stack(
+            [(self.residuals(theta + shift) - residuals) / _STEP for shift in np.eye(len(theta)) * _STEP]
+        )
+        weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(residuals), 1e-12)) / scale**2
+        gradient = jacobian.T @ (weights * residuals) + (theta - self.centre) / self.stds**2
+        return gradient, (jacobian.T * weights) @ jacobian + np.diag(1 / self.stds**2)
+
+
+def _scale(residuals: Vector) -> float:
+    """Return a robust standard deviation about zero: 1.4826 times the median absolute residual."""
+    return max(1.4826 * float(np.median(np.abs(residuals))), _SMALLEST_SCALE)
