@@ -14,6 +14,8 @@ from ddpexec.netlab.network import LabNetwork
 from ddpexec.netlab.signals import die_with_parent
 
 MASTER_PORT = 29500
+RANKS_HERE = "DDPEXEC_RANKS_HERE"
+"""Variable that tells a rank how many share this machine; to it, its namespace looks like a machine of its own."""
 GRACE_S = 5.0
 """How long ranks may take to end by themselves after one has failed, and again after they are asked to."""
 POLL_S = 0.02
@@ -45,6 +47,7 @@ def rank_environment(network: LabNetwork, rank: int, local_rank: int, host: int)
         "WORLD_SIZE": str(network.world_size),
         "LOCAL_WORLD_SIZE": str(len(network.hosts[host].ranks)),
         "GROUP_RANK": str(host),
+        RANKS_HERE: str(network.world_size),
         "MASTER_ADDR": network.address(0),
         "MASTER_PORT": str(MASTER_PORT),
         "GLOO_SOCKET_IFNAME": "eth0",

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ddpexec.describe import describe_buffers, describe_parameters
+from ddpexec.timed import TimedModel, gradient_value, timed_model
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import WorkloadError
+from ddpsim.workload import Buffer, Phase, Workload
+from ddpsim.workload.single_clock import TIMED_CPU
+
+MS = 1e-3
+NAMES = ("stem.weight", "layer.0.weight", "layer.0.bias", "layer.1.weight", "head.weight")
+
+
+def workload(ready_ms: list[list[float]], device: str = "V100") -> Workload:
+    ready = np.array(ready_ms) * MS
+    count = len(ready)
+    shapes = [(8, 3), (4, 4), (4,), (5,), ()]
+    return Workload(
+        name="five",
+        device=device,
+        precision="fp32",
+        batch_size=2,
+        threads=None,
+        estimated=True,
+        parameters=tuple(Parameter(name, shape) for name, shape in zip(NAMES, shapes, strict=True)),
+        buffers=(Buffer("stem.running", (3,)), Buffer("layer.1.count", (), "int64")),
+        forward=Phase(np.full(count, 1 * MS), np.full(count, 2 * MS)),
+        backward=Phase(np.full(count, 1 * MS), np.full(count, 6 * MS)),
+        optimizer=Phase(np.full(count, 1 * MS), np.full(count, 0.5 * MS)),
+        gradient_hook_s=ready / 10,
+        gradient_ready_s=ready,
+    )
+
+
+@contextlib.contextmanager
+def hooks_recorded(timed: TimedModel) -> Iterator[list[int]]:
+    fired: list[int] = []
+    handles = [
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: fired.append(index))
+        for index, parameter in enumerate(timed.model.module.parameters())
+    ]
+    yield fired
+    for handle in handles:
+        handle.remove()
+
+
+def backward(timed: TimedModel) -> None:
+    batch = timed.model.make_batch()
+    timed.model.loss(timed.model.module(*batch.inputs), batch).backward()
+
+
+def test_parameters_and_buffers_are_the_recorded_ones() -> None:
+    recorded = workload([[5, 4, 3, 2, 1]])
+    module = timed_model(recorded).model.module
+    assert describe_parameters(module) == recorded.parameters
+    assert describe_buffers(module) == recorded.buffers
+
+
+def test_hooks_fire_in_the_order_of_the_iteration_drawn_and_never_early() -> None:
+    recorded = workload([[5, 4, 3, 2, 1], [5, 3, 4, 2, 1], [1, 2, 3, 4, 5]])
+    timed = timed_model(recorded, seed=3)
+    seen = set()
+    with hooks_recorded(timed) as fired:
+        for _ in range(20):
+            backward(timed)
+            seen.add(timed.replay.iteration)
+            assert fired == recorded.arrival_order(timed.replay.iteration)
+            assert (timed.replay.lateness_s > -1e-9).all()
+            timed.optimizer.step()
+            fired.clear()
+    assert seen == {0, 1, 2}
+
+
+def test_ranks_draw_different_iterations_and_seeds_repeat_them() -> None:
+    recorded = workload([[5, 4, 3, 2, 1]] * 50)
+
+    def drawn(rank: int, seed: int) -> list[int]:
+        replay = timed_model(recorded, rank=rank, seed=seed).replay
+        return [(replay.next_iteration(), replay.iteration)[1] for _ in range(10)]
+
+    assert drawn(0, 1) == drawn(0, 1)
+    assert drawn(0, 1) != drawn(1, 1)
+    assert drawn(0, 1) != drawn(0, 2)
+
+
+def test_gradients_are_real_survive_what_ddp_does_to_them_and_accumulate() -> None:
+    timed = timed_model(workload([[5, 4, 3, 2, 1]]))
+    parameters = list(timed.model.module.parameters())
+    expected = [torch.full_like(parameter, gradient_value(index)) for index, parameter in enumerate(parameters)]
+    for _ in range(3):
+        backward(timed)
+        for parameter, value in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(parameter.grad, value, rtol=0, atol=0)
+            assert parameter.grad is not None
+            parameter.grad.mul_(0.25)
+        timed.optimizer.step()
+        assert all(parameter.grad is None for parameter in parameters)
+    backward(timed)
+    backward(timed)
+    for parameter, value in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * value, rtol=0, atol=0)
+
+
+def test_a_gradients_memory_is_handed_over_not_copied() -> None:
+    timed = timed_model(workload([[5, 4, 3, 2, 1]]))
+    pointers = []
+    for _ in range(3):
+        backward(timed)
+        pointers.append([parameter.grad.data_ptr() for parameter in timed.model.module.parameters()])
+        timed.optimizer.step()
+    assert pointers[0] == pointers[1] == pointers[2]
+
+
+def test_a_parameter_without_a_gradient_gets_none() -> None:
+    timed = timed_model(workload([[5, 4, float("nan"), 2, 1]]))
+    backward(timed)
+    assert [parameter.grad is None for parameter in timed.model.module.parameters()] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert np.isnan(timed.replay.lateness_s).tolist() == [False, False, True, False, False]
+
+
+def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
+    recorded = workload([[5, 4, 3, 2, 1]])
+    hooks = np.array([[0.9, 0.8, 0.1, 0.2, 0.3]]) * MS
+    timed = timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=2.0, straggler=1.5).replay.workload
+    assert timed.device == "V100"
+    assert timed.gradient_ready_s[0] / MS == pytest.approx(np.array([5, 4, 3, 3, 3]) * 3.0)
+    assert timed.forward.host_s / MS == pytest.approx(6.0)
+    assert timed.backward.device_s / MS == pytest.approx(18.0)
+    assert timed.optimizer.device_s / MS == pytest.approx(3.0)
+
+
+def test_a_processors_workload_is_marked_as_timed() -> None:
+    assert timed_model(workload([[5, 4, 3, 2, 1]], device="cpu")).replay.workload.device == TIMED_CPU
+
+
+def test_what_cannot_be_replayed_is_refused() -> None:
+    recorded = workload([[5, 4, 3, 2, 1]])
+    sparse = (replace(recorded.parameters[0], sparse=True), *recorded.parameters[1:])
+    with pytest.raises(WorkloadError, match=r"stem\.weight is sparse"):
+        timed_model(replace(recorded, parameters=sparse))
+    shuffled = tuple(
+        replace(p, name=name) for p, name in zip(recorded.parameters, ("a.x", "b", "a.y", "c", "d"), strict=True)
+    )
+    with pytest.raises(WorkloadError, match="module tree"):
+        timed_model(replace(recorded, parameters=shuffled))
