@@ -1,0 +1,90 @@
+"""Communication hooks: what a hook is given, and what is made of the future that it returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.errors import ExecutionError
+
+Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
+
+
+class GradBucket:
+    """A bucket as a communication hook sees it, with the methods of torch's `dist.GradBucket`."""
+
+    __slots__ = ("_buffer", "_index", "_last", "_parameters", "_views")
+
+    def __init__(
+        self, index: int, buffer: Tensor, views: Sequence[Tensor], parameters: Sequence[nn.Parameter], last: bool
+    ) -> None:
+        self._index, self._buffer, self._views = index, buffer, list(views)
+        self._parameters, self._last = list(parameters), last
+
+    def index(self) -> int:
+        """Return the place in launch order."""
+        return self._index
+
+    def buffer(self) -> Tensor:
+        """Return the flat gradients, not divided by the world size."""
+        return self._buffer
+
+    def gradients(self) -> list[Tensor]:
+        """Return a view of the buffer for each parameter."""
+        return list(self._views)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients lie in the buffer, in its order."""
+        return list(self._parameters)
+
+    def is_last(self) -> bool:
+        """Whether no bucket of this iteration follows."""
+        return self._last
+
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Replace the flat gradients."""
+        self._buffer = buffer
+
+
+def check_hook(hook: object) -> None:
+    """Raise TypeError or ValueError unless `hook(state, bucket)` can be a communication hook, as torch checks it."""
+    if not callable(hook):
+        raise TypeError(f"Communication hook must be callable, got {hook!r}")
+    signature = inspect.signature(hook)
+    bucket = signature.parameters.get("bucket")
+    if bucket is not None and bucket.annotation not in (inspect.Parameter.empty, dist.GradBucket, GradBucket):  # type: ignore[attr-defined]
+        raise ValueError(
+            f"Communication hook: bucket annotation should be dist.GradBucket, it is {bucket.annotation!r}"
+        )
+    returned = signature.return_annotation
+    if returned not in (inspect.Signature.empty, torch.futures.Future[torch.Tensor]):
+        raise ValueError(
+            f"Communication hook: return annotation should be torch.futures.Future[torch.Tensor], it is {returned!r}"
+        )
+
+
+def result_of(future: torch.futures.Future[Any], number: int) -> Tensor:
+    """Wait for a hook's future and return its one tensor.
+
+    Raises:
+        ExecutionError: the hook returned something else.
+    """
+    if not isinstance(future, torch.futures.Future):
+        raise ExecutionError(
+            f"the communication hook returned {type(future).__name__} for bucket {number}",
+            remedy="return a torch.futures.Future of one tensor",
+        )
+    value = future.wait()
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, Tensor):
+        raise ExecutionError(
+            f"the communication hook's future of bucket {number} holds {type(value).__name__}",
+            remedy="let it hold one tensor of the bucket's size",
+        )
+    return value

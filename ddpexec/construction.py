@@ -1,0 +1,133 @@
+"""What the constructor's options mean, and which of them contradict each other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpexec.errors import OptionError
+from ddpexec.parameters import ModelParameters
+from ddpexec.process_groups import Communicator
+from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+
+COMM = ("real", "noop")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSync:
+    """Whether buffers are broadcast at construction, and before each forward."""
+
+    at_construction: bool
+    in_forward: bool
+
+
+def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communicator:
+    """Return where gradients go: the given group, the groups in turn, the mesh's group, or the default group."""
+    if comm not in COMM:
+        raise OptionError(f"comm={comm!r} is unknown", remedy=f"use one of {', '.join(COMM)}")
+    if process_group is not None and device_mesh is not None:
+        raise OptionError("Cannot specify both process_group and device_mesh arguments.", remedy="keep one")
+    if device_mesh is not None:
+        if device_mesh.ndim != 1:
+            raise OptionError(f"Only 1D device mesh is supported, but got {device_mesh}.", remedy="slice the mesh")
+        groups = [device_mesh.get_group(mesh_dim=0)]
+    elif process_group is None:
+        if not dist.is_initialized():
+            raise OptionError(
+                "Default process group has not been initialized",
+                remedy="call torch.distributed.init_process_group first, e.g. under torchrun",
+            )
+        groups = [dist.group.WORLD]
+    else:
+        groups = list(process_group) if isinstance(process_group, (list, tuple)) else [process_group]
+    if not all(isinstance(group, dist.ProcessGroup) for group in groups):
+        raise OptionError(
+            f"process_group={process_group!r} is not a process group of this rank",
+            remedy="give what torch.distributed.new_group returned, or a list of those",
+        )
+    return Communicator(groups, noop=comm == "noop")
+
+
+def check_module(module: nn.Module, parameters: Sequence[nn.Parameter], *, delayed: bool) -> None:
+    """Raise where a module cannot be trained data parallel: nothing to reduce, lazy parameters, mixed device types."""
+    if not any(parameter.requires_grad for parameter in parameters) and not delayed:
+        raise OptionError(
+            "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
+            remedy="train the module as it is",
+        )
+    for parameter in parameters:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise OptionError(
+                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`.",
+                remedy="Run a dummy forward pass to correctly initialize the modules",
+            )
+    types = sorted({parameter.device.type for parameter in parameters})
+    if len(types) > 1:
+        raise OptionError(
+            "DistributedDataParallel's input module must be on the same type of devices, but input module parameters "
+            f"locate in {set(types)}.",
+            remedy="move the module to one type of device",
+        )
+
+
+def devices_of(
+    parameters: Sequence[nn.Parameter], device_ids: Sequence[Any] | None, output_device: Any
+) -> tuple[list[int] | None, int | None]:
+    """Return `device_ids` and `output_device` as device indices, or None for CPU and multi-device modules."""
+    if device_ids is not None and len(device_ids) > 1:
+        raise OptionError(
+            f"device_ids can only be None or contain a single element, it is {list(device_ids)}.",
+            remedy="run one process per device",
+        )
+    devices = {parameter.device for parameter in parameters}
+    single_gpu = len(devices) == 1 and next(iter(devices)).type != "cpu"
+    if device_ids and single_gpu:
+        index = _index(device_ids[0])
+        return [index], index if output_device is None else _index(output_device)
+    if device_ids or output_device is not None:
+        raise OptionError(
+            "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-"
+            f"device GPU modules or CPU modules, but got device_ids {device_ids}, output_device {output_device}, and "
+            f"module parameters {devices}.",
+            remedy="leave device_ids and output_device out",
+        )
+    return None, None
+
+
+def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> BufferSync:
+    """Return what the two options ask for; `forward_sync_buffers` wins, and leaves construction alone."""
+    if broadcast_buffers is not None:
+        text = (
+            "Both `broadcast_buffers` and `forward_sync_buffers` were specified. `broadcast_buffers` is deprecated and "
+            "its value is ignored when `forward_sync_buffers` is provided."
+            if forward_sync_buffers is not None
+            else "`broadcast_buffers` is deprecated. Use `forward_sync_buffers` instead. IMPORTANT: unlike "
+            "`broadcast_buffers=False`, `forward_sync_buffers=False` still syncs buffers at init."
+        )
+        warnings.warn(text, FutureWarning, stacklevel=4)
+    if forward_sync_buffers is not None:
+        return BufferSync(True, forward_sync_buffers)
+    both = True if broadcast_buffers is None else broadcast_buffers
+    return BufferSync(both, both)
+
+
+def first_plan(
+    model: ModelParameters, caps: BucketCaps, plan: BucketPlan | None, *, find_unused: bool, static: bool
+) -> BucketPlan:
+    """Return the buckets of the first iteration: the given plan, or what torch begins with."""
+    if plan is None:
+        return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
+    if caps != BucketCaps():
+        raise OptionError("a plan and cap options are both given", remedy="keep the plan or the caps")
+    return BucketPlan.from_document(plan.document(), model.policy, "plan")
+
+
+def _index(device: Any) -> int:
+    index: int = torch._utils._get_device_index(device, True)
+    return index

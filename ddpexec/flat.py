@@ -1,0 +1,228 @@
+"""One bucket's memory: a flat buffer, a view of it for each gradient, and the copies in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.errors import ExecutionError
+from ddpsim.bucketing import Bucket
+
+EAGER_BYTES = 64 << 10
+"""A gradient of at least this size is copied as soon as it exists, while it is in cache; smaller ones together."""
+
+
+class FlatBucket:
+    """The flat buffer of one bucket.
+
+    Small gradients are copied by one call for all of them when the bucket is complete, large ones each as it comes.
+    Both write `grad / world_size`, rounded as torch's reducer rounds it.
+
+    Args:
+        number: place in launch order.
+        bucket: what the policy decided.
+        parameters: all parameters of the model, by registration index.
+        as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
+        batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
+    """
+
+    def __init__(
+        self, number: int, bucket: Bucket, parameters: Sequence[nn.Parameter], *, as_view: bool, batched: bool
+    ) -> None:
+        self.number = number
+        self.indices = bucket.parameters
+        self.size_bytes = bucket.size_bytes
+        self.parameters = [parameters[index] for index in bucket.parameters]
+        self.as_view = as_view
+        first = self.parameters[0]
+        self.buffer = torch.zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
+        self.views = views_of(self.buffer, self.parameters)
+        limit = float("inf") if batched else EAGER_BYTES
+        self.eager = [view.numel() * view.element_size() >= limit for view in self.views]
+        self._late = [place for place, eager in enumerate(self.eager) if not eager]
+        self._late_views = [self.views[place] for place in self._late]
+        self._late_parameters = [self.parameters[place] for place in self._late]
+        self._late_runs = self._runs()
+        if as_view:
+            self._adopt_gradients()
+
+    def fill(self, place: int, divisor: int | None) -> None:
+        """Copy the gradient at `place` into the buffer, divided by `divisor`; None leaves it whole."""
+        parameter, view = self.parameters[place], self.views[place]
+        grad = parameter.grad
+        if grad is None:
+            view.zero_()
+        elif self.is_view(grad, place):
+            if divisor is not None:
+                view.div_(divisor)
+        else:
+            self._check(place, grad)
+            if divisor is None:
+                view.copy_(grad.detach())
+            else:
+                torch.mul(grad.detach(), 1.0 / divisor, out=view)
+            if self.as_view:
+                parameter.grad = view
+
+    def complete(self, divisor: int | None) -> None:
+        """Copy in, by few calls, every gradient that `fill` was not called for."""
+        grads = [parameter.grad for parameter in self._late_parameters]
+        if not grads:
+            return
+        if not self._batchable(grads):
+            for place in self._late:
+                self.fill(place, divisor)
+            return
+        with torch.no_grad():
+            torch._foreach_copy_(self._late_views, grads)
+            if divisor is not None and divisor != 1:
+                for run in self._late_runs:
+                    run.mul_(1.0 / divisor)
+        if self.as_view:
+            for parameter, view in zip(self._late_parameters, self._late_views, strict=True):
+                parameter.grad = view
+
+    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
+        """Give the parameters their reduced gradients; those of registration indices in `unused` stay as they are.
+
+        `reduced` is the buffer itself, or what a communication hook made of it.
+        """
+        views = self.views
+        if reduced.data_ptr() != self.buffer.data_ptr():
+            views = views_of(reduced.reshape(-1), self.parameters)
+            if self.as_view:
+                torch._foreach_copy_(self.views, views)
+        places = [k for k, index in enumerate(self.indices) if index not in unused] if unused else range(len(views))
+        if self.as_view:
+            self._expect_views(places)
+        else:
+            self._copy_out([self.parameters[k] for k in places], [views[k] for k in places])
+
+    def is_view(self, grad: Tensor, place: int) -> bool:
+        """Whether the gradient at `place` already lies in the buffer."""
+        view = self.views[place]
+        return grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr())
+
+    def _runs(self) -> list[Tensor]:
+        """Return slices of the buffer that together hold exactly the gradients copied late."""
+        runs: list[tuple[int, int]] = []
+        offset = 0
+        for view, eager in zip(self.views, self.eager, strict=True):
+            end = offset + view.numel()
+            if not eager:
+                if runs and runs[-1][1] == offset:
+                    runs[-1] = (runs[-1][0], end)
+                else:
+                    runs.append((offset, end))
+            offset = end
+        return [self.buffer[start:end] for start, end in runs if end > start]
+
+    def _batchable(self, grads: Sequence[Tensor | None]) -> TypeGuard[list[Tensor]]:
+        if self.as_view and any(grad is view for grad, view in zip(grads, self._late_views, strict=True)):
+            return False
+        return all(grad is not None and grad.layout == torch.strided for grad in grads)
+
+    def _adopt_gradients(self) -> None:
+        """Move gradients that exist already (accumulated, or of the buckets before a rebuild) into this buffer."""
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)
+                parameter.grad = view
+
+    def _check(self, place: int, grad: Tensor) -> None:
+        view = self.views[place]
+        if grad.layout != torch.strided:
+            raise ExecutionError(
+                f"parameter {self.indices[place]} has a {grad.layout} gradient, a dense one was expected",
+                remedy="only nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients",
+            )
+        if grad.dtype != view.dtype or grad.device != view.device or grad.shape != view.shape:
+            raise ExecutionError(
+                f"the gradient of parameter {self.indices[place]} is {grad.dtype} {tuple(grad.shape)} on "
+                f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
+                remedy="do not change a parameter's type or device after wrapping the module",
+            )
+
+    def _expect_views(self, places: Collection[int]) -> None:
+        for place in places:
+            parameter, view = self.parameters[place], self.views[place]
+            if parameter.grad is None:
+                parameter.grad = view
+            elif parameter.grad is not view and not self.is_view(parameter.grad, place):
+                raise ExecutionError(
+                    f"the gradient of parameter {self.indices[place]} is not the view of its bucket that "
+                    "gradient_as_bucket_view=True makes it",
+                    remedy="do not replace .grad during backward, or leave gradient_as_bucket_view out",
+                )
+
+    def _copy_out(self, parameters: Sequence[nn.Parameter], views: list[Tensor]) -> None:
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if len(grads) == len(views):
+            if grads:
+                torch._foreach_copy_(grads, views)
+            return
+        for parameter, view in zip(parameters, views, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(view)
+            else:
+                parameter.grad.copy_(view)
+
+
+class SparseBucket:
+    """A bucket of one sparse gradient, which is reduced as it is, without a buffer."""
+
+    def __init__(self, number: int, bucket: Bucket, parameters: Sequence[nn.Parameter], name: str) -> None:
+        self.number = number
+        self.indices = bucket.parameters
+        self.size_bytes = bucket.size_bytes
+        self.parameters = [parameters[bucket.parameters[0]]]
+        self.name = name
+        self.eager = [False]
+        self.buffer = torch.empty(0)
+
+    def complete(self, divisor: int | None) -> None:
+        """Take the gradient, divided in place by `divisor`."""
+        grad = self.parameters[0].grad
+        if grad is None or not grad.is_sparse:
+            found = "has no gradient" if grad is None else "has a dense gradient"
+            raise ExecutionError(
+                f"parameter {self.indices[0]} ({self.name}) {found}, a sparse one was expected",
+                remedy="use the embedding in every forward, or build it with sparse=False",
+            )
+        self.buffer = grad.div_(divisor) if divisor is not None else grad
+
+    def fill(self, place: int, divisor: int | None) -> None:
+        """Do nothing: a sparse gradient is taken when its bucket is complete."""
+
+    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
+        """Drop the gradient, which was reduced in place."""
+        self.buffer = torch.empty(0)
+
+
+def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return a view of `flat` for each parameter, one after the other.
+
+    A view has its parameter's strides where these are dense and non-overlapping, else it is contiguous.
+    """
+    views, offset = [], 0
+    for parameter in parameters:
+        size = parameter.numel()
+        if _is_dense(parameter):
+            views.append(torch.as_strided(flat, parameter.shape, parameter.stride(), offset))
+        else:
+            views.append(flat[offset : offset + size].view(parameter.shape))
+        offset += size
+    return views
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements of `tensor` fill a stretch of memory without gaps or overlaps."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

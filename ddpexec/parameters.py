@@ -1,0 +1,147 @@
+"""A module's parameters as the policy sees them, and what ranks must agree on before the first step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.errors import ModelMismatchError
+from ddpexec.process_groups import Communicator
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import InputError
+
+BROADCAST_BYTES = 250 << 20
+"""Bytes of one coalesced piece of the construction broadcast, as torch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParameters:
+    """The parameters that are reduced, in registration order.
+
+    Attributes:
+        tensors: the parameters themselves.
+        policy: what the bucketing policy needs of each.
+    """
+
+    tensors: tuple[nn.Parameter, ...]
+    policy: tuple[Parameter, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Dotted names."""
+        return [parameter.name for parameter in self.policy]
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The distinct devices, in order of first sight."""
+        return list(dict.fromkeys(tensor.device for tensor in self.tensors))
+
+
+def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
+    """Return the parameters of `module` that need a gradient, as torch's DDP visits them.
+
+    Modules in order, each one's own parameters, shared ones once. A gradient is expected sparse where the module is
+    an embedding with `sparse=True`.
+    """
+    tensors: dict[nn.Parameter, tuple[str, bool]] = {}
+    for prefix, submodule in module.named_modules():
+        sparse = isinstance(submodule, (nn.Embedding, nn.EmbeddingBag)) and submodule.sparse
+        for name, tensor in submodule.named_parameters(recurse=False):
+            full = f"{prefix}.{name}" if prefix else name
+            # torch matches the ignored names of root parameters with a leading dot; both forms are taken here.
+            if tensor.requires_grad and full not in ignored and f"{prefix}.{name}" not in ignored:
+                tensors.setdefault(tensor, (full, sparse))
+    policy = tuple(_describe(tensor, name, sparse) for tensor, (name, sparse) in tensors.items())
+    return ModelParameters(tuple(tensors), policy)
+
+
+def verify(parameters: ModelParameters, communicator: Communicator, device: torch.device) -> None:
+    """Check that every rank has the same parameters: number, shapes, strides and dtypes.
+
+    One small collective where they agree; where they do not, every rank raises the same error.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first parameter that does.
+    """
+    rows = [
+        [list(t.shape), list(t.stride()), p.dtype] for t, p in zip(parameters.tensors, parameters.policy, strict=True)
+    ]
+    agree(rows, parameters.names, communicator, device)
+
+
+def agree(rows: Sequence[object], names: Sequence[str], communicator: Communicator, device: torch.device) -> None:
+    """Raise on every rank unless every rank has the same `rows`, one for each of its parameters `names`."""
+    if communicator.world_size == 1 or _all_equal(rows, communicator, device):
+        return
+    gathered: list[object] = [None] * communicator.world_size
+    dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
+    _raise_difference(gathered)
+
+
+def broadcast_state(
+    module: nn.Module, communicator: Communicator, ignored: Collection[str], *, buffers: bool, source: int = 0
+) -> None:
+    """Overwrite parameters, and buffers where asked, with rank `source`'s, coalesced, two pieces in flight."""
+    state = [parameter.detach() for name, parameter in module.named_parameters() if name not in ignored]
+    if buffers:
+        state += [buffer.detach() for name, buffer in module.named_buffers() if name not in ignored]
+    broadcast(state, communicator, source)
+
+
+def broadcast(tensors: Sequence[Tensor], communicator: Communicator, source: int = 0) -> None:
+    """Broadcast `tensors` in place from rank `source`, coalesced."""
+    if tensors:
+        dist._broadcast_coalesced(communicator.main, list(tensors), BROADCAST_BYTES, source)  # type: ignore[attr-defined]
+
+
+def _describe(tensor: Tensor, name: str, sparse: bool) -> Parameter:
+    return Parameter(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device), sparse)
+
+
+def _all_equal(rows: Sequence[object], communicator: Communicator, device: torch.device) -> bool:
+    digest = hashlib.sha256(json.dumps(rows).encode()).digest()
+    mine = torch.frombuffer(bytearray(digest[:16]), dtype=torch.int64).to(communicator.device_for(device))
+    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
+    dist.all_gather(theirs, mine, group=communicator.main)
+    return all(torch.equal(mine, other) for other in theirs)
+
+
+def _raise_difference(gathered: Sequence[object]) -> None:
+    rows, names = _rows(gathered[0])
+    for rank, other in enumerate(gathered):
+        their_rows, their_names = _rows(other)
+        if len(their_rows) != len(rows):
+            extra = sorted(set(their_names) ^ set(names))
+            raise ModelMismatchError(
+                "DDP expects same model across all ranks, but Rank 0 has "
+                f"{len(rows)} params, while rank {rank} has inconsistent {len(their_rows)} params"
+                + (f"; in one of them only: {', '.join(extra[:5])}" if extra else ""),
+                remedy="build the same model on every rank",
+            )
+        for index, (row, their_row) in enumerate(zip(rows, their_rows, strict=True)):
+            if row != their_row:
+                raise ModelMismatchError(
+                    f"parameter {index} ({their_names[index]}) of rank {rank} is {_show(their_row)}, "
+                    f"rank 0's ({names[index]}) is {_show(row)}",
+                    remedy="build the same model on every rank",
+                )
+    raise InputError("the ranks differ, but not in their parameters", remedy="report this")
+
+
+def _rows(gathered: object) -> tuple[list[object], list[str]]:
+    rows, names = cast("tuple[list[object], list[str]]", gathered)
+    return rows, names
+
+
+def _show(row: object) -> str:
+    if isinstance(row, list) and len(row) == 3:
+        shape, stride, dtype = row
+        return f"{dtype} of shape {tuple(shape)}, strides {tuple(stride)}"
+    return repr(row)

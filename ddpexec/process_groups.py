@@ -1,0 +1,98 @@
+"""How gradients leave the process: one process group, several in turn, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpexec.errors import LostRankError, OptionError
+
+
+class Work(Protocol):
+    """What a collective in flight offers: torch's `Work`."""
+
+    def wait(self) -> object:
+        """Block the host (CPU) or the current stream (GPU) until the collective has finished."""
+
+
+class FinishedWork:
+    """The work of `comm="noop"`: nothing was sent, nothing is to be waited for."""
+
+    def wait(self) -> bool:
+        """Return at once."""
+        return True
+
+
+class Communicator:
+    """Sums gradients over one process group, or over several in turn.
+
+    With k groups the i-th collective of an iteration goes to group i modulo k: every rank launches in the same order,
+    so every rank picks the same group. A gloo group keeps two collectives in flight, an NCCL group one, so k groups
+    keep 2k and k (Li et al., VLDB 2020, section 5.4).
+
+    Args:
+        groups: at least one; all with the same ranks.
+        noop: send nothing: gradients stay local, which gives the compute-only floor.
+    """
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], *, noop: bool = False) -> None:
+        if not groups:
+            raise OptionError("process_group is an empty list", remedy="give one process group, or leave it out")
+        sizes = {group.size() for group in groups}
+        if len(sizes) > 1:
+            raise OptionError(
+                f"the process groups have different sizes: {sorted(sizes)}", remedy="give groups of the same ranks"
+            )
+        self.groups = tuple(groups)
+        self.noop = noop
+        self.rank: int = groups[0].rank()
+        self.world_size: int = groups[0].size()
+        self.backend: str = dist.get_backend(groups[0])
+        self._finished = FinishedWork()
+
+    @property
+    def main(self) -> dist.ProcessGroup:
+        """The group of everything that is not a gradient: verification, buffers, consensus."""
+        return self.groups[0]
+
+    def all_reduce(self, tensor: Tensor, number: int) -> Work:
+        """Start summing `tensor` in place over the ranks; `number` counts the collectives of this iteration."""
+        if self.noop:
+            return self._finished
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        work: Work = self.groups[number % len(self.groups)].allreduce([tensor])
+        return work
+
+    def device_for(self, device: torch.device) -> torch.device:
+        """Return the device on which this group's small control tensors must live."""
+        return device if self.backend == "nccl" else torch.device("cpu")
+
+
+def wait(work: Work, what: str) -> None:
+    """Wait for `work`; a failure becomes a `LostRankError` that says what was being sent."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise LostRankError(
+            f"{what} failed: {str(error).strip()}",
+            remedy="a rank died, raised, or is slower than the process group's timeout; see the other ranks' output",
+        ) from error
+
+
+def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.ProcessGroup]:
+    """Return `count` process groups of all ranks: the default group and `count - 1` new ones.
+
+    Every rank must call this, with the same count.
+    """
+    if count < 1:
+        raise OptionError(f"process_groups={count} is not a number of groups", remedy="give 1 or more")
+    default = dist.group.WORLD
+    if default is None:
+        raise OptionError("no default process group", remedy="call torch.distributed.init_process_group first")
+    return [default, *(dist.new_group(timeout=timeout) for _ in range(count - 1))]

@@ -1,0 +1,89 @@
+"""Run a function on several ranks over gloo: forked processes, a file as the store, results back as pickles."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: its result, or its error and traceback, or an exit code alone."""
+
+    value: Any = None
+    error: str | None = None
+    exit_code: int | None = 0
+
+
+def outcomes(
+    world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60, group_timeout_s: float = 20
+) -> list[Outcome]:
+    """Call `function(rank, *arguments)` on each rank and return how each ended, by rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("fork")
+        processes = [
+            context.Process(target=_main, args=(rank, world_size, folder, group_timeout_s, function, arguments))
+            for rank in range(world_size)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(timeout_s)
+        hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
+        for process in processes:
+            process.kill()
+            process.join()
+        if hung:
+            raise TimeoutError(f"ranks {hung} were still running after {timeout_s} s")
+        return [_outcome(Path(folder) / str(rank), process.exitcode) for rank, process in enumerate(processes)]
+
+
+def run(world_size: int, function: Callable[..., Any], *arguments: Any, **options: float) -> list[Any]:
+    """Call `function(rank, *arguments)` on each rank and return the results by rank; any failure is raised here."""
+    results = outcomes(world_size, function, *arguments, **options)
+    for rank, result in enumerate(results):
+        if result.error is not None or result.exit_code != 0:
+            raise AssertionError(f"rank {rank} (exit code {result.exit_code}):\n{result.error}")
+    return [result.value for result in results]
+
+
+def _outcome(path: Path, exit_code: int | None) -> Outcome:
+    if not path.exists():
+        return Outcome(exit_code=exit_code, error="left no result")
+    value, error = pickle.loads(path.read_bytes())
+    return Outcome(value, error, exit_code)
+
+
+def _main(
+    rank: int, world_size: int, folder: str, group_timeout_s: float, function: Callable[..., Any], arguments: Any
+) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    value, error = None, None
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=group_timeout_s),
+        )
+        value = function(rank, *arguments)
+    except BaseException as exception:
+        error = f"{type(exception).__name__}: {exception}\n{traceback.format_exc()}"
+    temporary = Path(folder) / f"{rank}.part"
+    temporary.write_bytes(pickle.dumps((value, error)))
+    temporary.rename(Path(folder) / str(rank))
+    os._exit(0)
