@@ -1,0 +1,300 @@
+"""The channels of a node: the rings and chains that a collective's bytes take through it.
+
+They are found as NCCL finds them (`src/graph/search.cc`, 2.30): for each speed of a falling list as many rings as the
+links carry, the best product of rings and speed kept, near routes preferred. Nodes of a kind have the same channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+from ddpsim.collectives.ring_search import Ring, RingSearch
+from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.topology.node import NETWORK, Link, NodeTemplate
+from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
+
+MAX_CHANNELS = 16
+"""Channels a ring search may find, half of NCCL's MAXCHANNELS of 32."""
+
+_GB = 1e9
+_SLOW = (2.4, 1.2, 0.24, 0.12)
+_INTRA = {
+    0: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    90: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    100: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+}
+_INTER = {
+    0: (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, *_SLOW),
+    90: (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, *_SLOW),
+    100: (96, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, *_SLOW),
+}
+_LEAST_SHARE = 0.49
+"""Speeds below this share of a solution's are not tried."""
+
+_DOUBLED_FROM = ((80, 25), (90, 50), (100, 100))
+"""Up to this compute capability, channels of this many GB/s and more are split in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One ring through a node, or the chain of a tree.
+
+    Attributes:
+        gpus: in the order the bytes take.
+        bandwidth: bytes per second as NCCL counts it, from its list of speeds.
+        routes: of each hop between consecutive GPUs; a ring of one node closes with the hop from last to first.
+        nic_in, nic_out: NICs by which the ring enters and leaves; None on one node.
+        entry: from `nic_in` to the first GPU; exit: from the last GPU to `nic_out`.
+    """
+
+    gpus: tuple[str, ...]
+    bandwidth: float
+    routes: tuple[Route, ...]
+    nic_in: str | None = None
+    nic_out: str | None = None
+    entry: Route | None = None
+    exit: Route | None = None
+
+    @property
+    def hops(self) -> tuple[tuple[Link, ...], ...]:
+        """The links of each hop between GPUs."""
+        return tuple(route.links for route in self.routes)
+
+    @property
+    def kind(self) -> str:
+        """The farthest kind of route between its GPUs; LOC with one GPU."""
+        return _farthest(self.routes)
+
+    @property
+    def nic_kind(self) -> str:
+        """The farthest kind of route between a GPU and a NIC; LOC on one node."""
+        return _farthest([route for route in (self.entry, self.exit) if route is not None])
+
+    def loads(self) -> dict[str, float]:
+        """Return bytes on each link, network ports included, for each byte that goes round the ring."""
+        loads: dict[str, float] = {}
+        ends = [route for route in (self.entry, self.exit) if route is not None]
+        for route in (*self.routes, *ends):
+            for link, load in route.loads():
+                loads[link.name] = loads.get(link.name, 0.0) + load
+        for port in (f"{NETWORK}>{self.nic_in}", f"{self.nic_out}>{NETWORK}") if self.nic_in else ():
+            loads[port] = loads.get(port, 0.0) + 1.0
+        return loads
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """All channels of a kind of node.
+
+    Attributes:
+        rings: one `Channel` each, all of the same bandwidth.
+        trees: the chains by which trees run through the node, one for each ring; the first GPU is the one that talks to
+            other nodes; bytes go both ways along `routes`.
+        tree_intra_bandwidth: of one tree channel inside the node; up to twice that at the NIC.
+        network: whether the rings pass through NICs to other nodes.
+        sustained_bandwidth: bytes per second that all rings together carry at most, shared evenly among them; not
+            rounded down to NCCL's list of speeds.
+        given: whether the rings were stated rather than found.
+    """
+
+    rings: tuple[Channel, ...]
+    trees: tuple[Channel, ...]
+    tree_intra_bandwidth: float
+    network: bool
+    sustained_bandwidth: float
+    given: bool = False
+
+    @property
+    def channel_bandwidth(self) -> float:
+        """Bytes per second of one ring as NCCL counts it."""
+        return self.rings[0].bandwidth
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bytes per second of all rings together as NCCL counts it."""
+        return len(self.rings) * self.channel_bandwidth
+
+    @property
+    def kind(self) -> str:
+        """The farthest kind of route between GPUs that a ring uses."""
+        return max((ring.kind for ring in self.rings), key=KINDS.index)
+
+    @property
+    def nic_kind(self) -> str:
+        """The farthest kind of route between GPU and NIC that a ring uses; LOC on one node."""
+        return max((ring.nic_kind for ring in self.rings), key=KINDS.index)
+
+    def loads(self) -> dict[str, float]:
+        """Return bytes on each link for each byte of a message shared evenly among the rings."""
+        return shared_loads(self.rings)
+
+
+def find_channels(
+    template: NodeTemplate,
+    gpus: Sequence[str] | None = None,
+    *,
+    network: bool = False,
+    pxn: bool = True,
+    gpudirect: bool | None = None,
+    cross_nic: bool = False,
+    max_channels: int = MAX_CHANNELS,
+) -> Channels:
+    """Return the channels of a kind of node; found once for equal arguments.
+
+    Args:
+        gpus: names of the GPUs that take part, in rank order; all of them where None.
+        network: whether other nodes take part, so that rings pass through NICs.
+        pxn: whether a GPU may send to a far NIC through a GPU near it.
+        gpudirect: overrides what the NICs say; None keeps it.
+        cross_nic: whether a ring may leave by another NIC than it entered by; on a rail fabric it should not.
+        max_channels: most rings to find.
+
+    Raises:
+        TopologyError: a GPU that the node lacks or that is named twice, or a network without NICs.
+    """
+    names = tuple(gpu.name for gpu in template.gpus)
+    chosen = names if gpus is None else tuple(gpus)
+    for gpu in chosen:
+        if gpu not in names:
+            raise UnknownNameError.among("GPU", gpu, names, place=template.name)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise TopologyError(f"GPUs {', '.join(chosen) or 'none'}", place=template.name, remedy="name each GPU once")
+    if network and not template.nics:
+        raise TopologyError(f"{template.name} has no NIC", remedy="give its node `nics`, or use one node")
+    return _find(template, chosen, network, pxn, gpudirect, cross_nic, max_channels)
+
+
+@lru_cache(maxsize=512)
+def _find(
+    template: NodeTemplate,
+    gpus: tuple[str, ...],
+    network: bool,
+    pxn: bool,
+    gpudirect: bool | None,
+    cross_nic: bool,
+    max_channels: int,
+) -> Channels:
+    paths = find_paths(template, pxn=pxn, gpudirect=gpudirect)
+    capacities = {link.name: link.bandwidth for link in template.links}
+    nics = tuple(nic.name for nic in template.nics) if network else ()
+    sm = template.gpus[0].sm
+    given = [ring for ring in template.rings if set(ring) == set(gpus)]
+    if given:
+        rings = [_with_nics(ring, nics, index, paths) for index, ring in enumerate(given)]
+        speed = _even_speed(rings, paths, capacities)
+    else:
+        search = RingSearch(paths, capacities, gpus, nics, cross_nic=cross_nic)
+        rings, speed = _best(search, _speeds(sm, network), max_channels)
+    if not rings:
+        rings = [_with_nics(gpus, nics, 0, paths)]
+        speed = _even_speed(rings, paths, capacities)
+    if not given:
+        rings, speed = _doubled(rings, speed, sm, max_channels)
+    channels = tuple(_channel(ring, speed, paths) for ring in rings)
+    chains = tuple(_chain(channel) for channel in channels)
+    return Channels(
+        rings=channels,
+        trees=chains,
+        tree_intra_bandwidth=_raised(chains, capacities, _speeds(sm, network)) if network else speed,
+        network=network,
+        sustained_bandwidth=_sustained(shared_loads(channels), capacities),
+        given=bool(given),
+    )
+
+
+def _best(search: RingSearch, speeds: Sequence[float], most: int) -> tuple[list[Ring], float]:
+    """Return the rings, and their speed, with the greatest product of both; the higher speed where equal."""
+    best: list[Ring] = []
+    best_speed = 0.0
+    for speed in speeds:
+        if speed < _LEAST_SHARE * best_speed:
+            break
+        goal = min(most, search.bound(speed))
+        for kind in search.kinds() or [0]:
+            for nic_kind in search.nic_kinds() or [0]:
+                if goal * speed <= len(best) * best_speed:
+                    break
+                rings = search.pack(speed, most, kind, nic_kind)
+                if len(rings) * speed > len(best) * best_speed * (1 + 1e-9):
+                    best, best_speed = rings, speed
+    return best, best_speed
+
+
+def _speeds(sm: int, network: bool) -> list[float]:
+    table = _INTER if network else _INTRA
+    speeds = table[max(generation for generation in table if generation <= sm)]
+    return [speed * _GB for speed in (speeds if network else (*speeds, *_SLOW))]
+
+
+def _doubled(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[Ring], float]:
+    wide = any(sm <= capability and speed >= floor * _GB for capability, floor in _DOUBLED_FROM)
+    if not wide or 2 * len(rings) > most:
+        return rings, speed
+    return rings * 2, speed / 2
+
+
+def _channel(ring: Ring, speed: float, paths: Paths) -> Channel:
+    order = ring.gpus
+    closing = [(order[-1], order[0])] if ring.nic_in is None and len(order) > 1 else []
+    routes = tuple(paths[pair] for pair in (*pairwise(order), *closing))
+    if ring.nic_in is None or ring.nic_out is None:
+        return Channel(order, speed, routes)
+    entry, leave = paths[ring.nic_in, order[0]], paths[order[-1], ring.nic_out]
+    return Channel(order, speed, routes, ring.nic_in, ring.nic_out, entry, leave)
+
+
+def _chain(ring: Channel) -> Channel:
+    """Return the chain from the GPU by the NIC through the others: the ring without what closes it."""
+    return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
+
+
+def _with_nics(order: Sequence[str], nics: tuple[str, ...], index: int, paths: Paths) -> Ring:
+    if not nics:
+        return Ring(tuple(order))
+    nearest = min(nics, key=lambda nic: (KINDS.index(paths[nic, order[0]].kind), (nics.index(nic) - index) % len(nics)))
+    return Ring(tuple(order), nearest, nearest)
+
+
+def _even_speed(rings: Sequence[Ring], paths: Paths, capacities: Mapping[str, float]) -> float:
+    channels = [_channel(ring, 1.0, paths) for ring in rings]
+    total = _sustained(shared_loads(channels), capacities)
+    return (max(capacities.values()) if total == float("inf") else total) / len(rings)
+
+
+def shared_loads(channels: Sequence[Channel]) -> dict[str, float]:
+    """Return bytes on each link for each byte of a message that `channels` share evenly."""
+    total: dict[str, float] = {}
+    for channel in channels:
+        for link, load in channel.loads().items():
+            total[link] = total.get(link, 0.0) + load / len(channels)
+    return total
+
+
+def _sustained(loads: Mapping[str, float], capacities: Mapping[str, float]) -> float:
+    return min((capacities[link] / load for link, load in loads.items()), default=float("inf"))
+
+
+def _raised(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: Sequence[float]) -> float:
+    """Return the greatest speed inside the node, at most twice the NIC's, that the chains' links carry."""
+    speed = chains[0].bandwidth
+    outside: dict[str, float] = {}
+    inside: dict[str, float] = {}
+    for chain in chains:
+        for route in chain.routes:
+            for link, load in route.loads():
+                inside[link.name] = inside.get(link.name, 0.0) + load
+        for link, load in chain.entry.loads() if chain.entry else ():
+            outside[link.name] = outside.get(link.name, 0.0) + load * speed
+    free = min(((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items()), default=speed)
+    fitting = [candidate for candidate in speeds if speed < candidate <= 2 * speed and candidate <= free]
+    return max(fitting, default=speed)
+
+
+def _farthest(routes: Sequence[Route]) -> str:
+    kind = "LOC"
+    for route in routes:
+        kind = farther(kind, route.kind)
+    return kind

@@ -1,0 +1,252 @@
+"""Packs rings onto a node: as many as its links carry at a given speed.
+
+Depth-first over GPU orders, each hop taking bandwidth from every link of its route and giving it back when abandoned,
+after NCCL's `src/graph/search.cc`. The number of hops tried is bounded, so the search is fast on any graph; it is never
+random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddpsim.topology.node import NETWORK
+from ddpsim.topology.paths import KINDS, Paths, Route
+
+_SLACK = 1e-9
+"""Share of a speed that rounding may miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A GPU order, with the NICs it enters and leaves by where several nodes share it."""
+
+    gpus: tuple[str, ...]
+    nic_in: str | None = None
+    nic_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    loads: tuple[tuple[str, float], ...]
+    kind: int
+
+
+class RingSearch:
+    """The search space of one node.
+
+    Args:
+        paths: routes of the node's template.
+        capacities: bytes per second by link name, network ports included.
+        gpus: the GPUs to visit, in rank order; a ring of one node starts at the first.
+        nics: NICs that rings enter and leave by; none on one node.
+        cross_nic: whether a ring may leave by another NIC than it entered by.
+        budget: hops to try at one speed.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        capacities: dict[str, float],
+        gpus: Sequence[str],
+        nics: Sequence[str] = (),
+        *,
+        cross_nic: bool = False,
+        budget: int = 2000,
+    ) -> None:
+        self._gpus, self._nics, self._cross, self._budget = tuple(gpus), tuple(nics), cross_nic, budget
+        self._capacities = capacities
+        self._hops = {(a, b): _hop(paths[a, b]) for a in gpus for b in gpus if a != b}
+        for nic in nics:
+            for gpu in gpus:
+                self._hops[nic, gpu] = _hop(paths[nic, gpu], f"{NETWORK}>{nic}")
+                self._hops[gpu, nic] = _hop(paths[gpu, nic], f"{nic}>{NETWORK}")
+        self._free: dict[str, float] = {}
+        self._tried = 0
+
+    def kinds(self) -> list[int]:
+        """Return the kinds of routes between GPUs, near to far, as indices of `KINDS`."""
+        return sorted({self._hops[pair].kind for pair in self._hops if _between_gpus(pair)})
+
+    def nic_kinds(self) -> list[int]:
+        """Return the kinds of routes between GPUs and NICs, near to far."""
+        return sorted({self._hops[pair].kind for pair in self._hops if not _between_gpus(pair)})
+
+    def bound(self, speed: float) -> int:
+        """Return a number of rings at `speed` that cannot be exceeded."""
+        self._free = dict(self._capacities)
+        return self._room(speed)
+
+    def pack(self, speed: float, most: int, kind: int, nic_kind: int) -> list[Ring]:
+        """Return as many rings as were found at `speed` bytes/s each, at most `most`.
+
+        Args:
+            kind: the farthest kind of route allowed between GPUs.
+            nic_kind: the farthest allowed between a GPU and a NIC.
+        """
+        self._free, self._tried = dict(self._capacities), 0
+        best: list[Ring] = []
+        goal = min(most, self._room(speed))
+        seen: set[tuple[Ring, ...]] = set()
+
+        def extend(found: list[Ring]) -> bool:
+            nonlocal best
+            if len(found) > len(best):
+                best = list(found)
+            if len(best) >= goal:
+                return True
+            state = tuple(sorted(found, key=lambda ring: (ring.gpus, ring.nic_in or "")))
+            if state in seen or len(found) + self._room(speed) <= len(best):
+                return False
+            seen.add(state)
+            for ring in self._candidates(speed, kind, nic_kind, found):
+                if extend([*found, ring]):
+                    return True
+                if self._tried > self._budget:
+                    return False
+            return False
+
+        extend([])
+        return best
+
+    def _candidates(self, speed: float, kind: int, nic_kind: int, found: list[Ring]) -> Iterator[Ring]:
+        """Yield rings that still fit; while the caller holds one, its bandwidth is taken."""
+        if not self._nics:
+            for order in self._known_orders(found):
+                yield from self._fixed(order, speed, kind)
+            yield from self._closed(speed, kind)
+            return
+        for nic_in, nic_out in self._ports(speed):
+            for first, last in self._ends(nic_in, nic_out, nic_kind):
+                if self._take(self._hops[nic_in, first], speed):
+                    if self._take(self._hops[last, nic_out], speed):
+                        for order in self._through(first, last, speed, kind):
+                            yield Ring(order, nic_in, nic_out)
+                        self._give(self._hops[last, nic_out], speed)
+                    self._give(self._hops[nic_in, first], speed)
+
+    def _known_orders(self, found: list[Ring]) -> Iterator[tuple[str, ...]]:
+        if found:
+            last = found[-1].gpus
+            yield (last[0], *reversed(last[1:]))
+            yield last
+        else:
+            yield self._gpus
+
+    def _fixed(self, order: tuple[str, ...], speed: float, kind: int) -> Iterator[Ring]:
+        hops = [self._hops[pair] for pair in zip(order, (*order[1:], order[0]), strict=True) if pair[0] != pair[1]]
+        taken = []
+        for hop in hops:
+            if hop.kind > kind or not self._take(hop, speed):
+                break
+            taken.append(hop)
+        else:
+            yield Ring(order)
+        for hop in taken:
+            self._give(hop, speed)
+
+    def _closed(self, speed: float, kind: int) -> Iterator[Ring]:
+        first = self._gpus[0]
+        for last in self._gpus[1:]:
+            closing = self._hops[last, first]
+            if closing.kind <= kind and self._take(closing, speed):
+                for order in self._through(first, last, speed, kind):
+                    yield Ring(order)
+                self._give(closing, speed)
+
+    def _through(self, first: str, last: str, speed: float, kind: int) -> Iterator[tuple[str, ...]]:
+        """Yield orders of all GPUs from `first` to `last`, the widest hop tried first."""
+        if first == last:
+            yield (first,)
+            return
+        if not self._connected(first, last, speed, kind):
+            return
+        inner = frozenset(self._gpus) - {first, last}
+        yield from self._walk((first,), inner, last, speed, kind)
+
+    def _walk(
+        self, order: tuple[str, ...], left: frozenset[str], last: str, speed: float, kind: int
+    ) -> Iterator[tuple[str, ...]]:
+        here = order[-1]
+        for gpu in sorted(left, key=lambda gpu: self._preference(here, gpu)) if left else [last]:
+            hop = self._hops[here, gpu]
+            if self._tried > self._budget:
+                return
+            if hop.kind <= kind and self._take(hop, speed):
+                if left:
+                    yield from self._walk((*order, gpu), left - {gpu}, last, speed, kind)
+                else:
+                    yield (*order, gpu)
+                self._give(hop, speed)
+
+    def _preference(self, here: str, there: str) -> tuple[int, float, int]:
+        hop = self._hops[here, there]
+        return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._gpus.index(there)
+
+    def _ports(self, speed: float) -> list[tuple[str, str]]:
+        room = [nic for nic in self._nics if min(self._port(nic)) >= speed * (1 - _SLACK)]
+        by_room = sorted(room, key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
+        pairs = [(nic, nic) for nic in by_room]
+        return pairs + [(a, b) for a in by_room for b in by_room if self._cross and a != b]
+
+    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
+        """Return first and last GPUs, nearest to their NIC first."""
+
+        def order(ends: tuple[str, str]) -> tuple[int, int, int, int]:
+            into, out = self._hops[nic_in, ends[0]].kind, self._hops[ends[1], nic_out].kind
+            return max(into, out), into + out, self._gpus.index(ends[0]), self._gpus.index(ends[1])
+
+        several = len(self._gpus) > 1
+        pairs = [(a, b) for a in self._gpus for b in self._gpus if (a != b) == several]
+        return sorted((pair for pair in pairs if order(pair)[0] <= nic_kind), key=order)
+
+    def _port(self, nic: str) -> tuple[float, float]:
+        return self._free[f"{NETWORK}>{nic}"], self._free[f"{nic}>{NETWORK}"]
+
+    def _room(self, speed: float) -> int:
+        """Return how many more rings may fit at best, from what each GPU (and the NICs) can still send."""
+        if self._nics:
+            return sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._nics)
+        return min((int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus), default=0)
+
+    def _widest(self, gpu: str) -> float:
+        outs = {self._hops[gpu, other].loads[0][0] for other in self._gpus if other != gpu}
+        return sum(self._free[link] for link in outs)
+
+    def _connected(self, first: str, last: str, speed: float, kind: int) -> bool:
+        """Return whether every GPU is still in reach of `first` without passing through `last`."""
+        seen, frontier = {first}, [first]
+        while frontier:
+            here = frontier.pop()
+            for other in self._gpus:
+                if other not in seen and self._fits(self._hops[here, other], speed, kind):
+                    seen.add(other)
+                    frontier += [other] if other != last else []
+        return len(seen) == len(self._gpus)
+
+    def _fits(self, hop: _Hop, speed: float, kind: int) -> bool:
+        if hop.kind > kind:
+            return False
+        self._tried += 1
+        needed = speed * (1 - _SLACK)
+        return all(self._free[link] >= needed * load for link, load in hop.loads)
+
+    def _take(self, hop: _Hop, speed: float) -> bool:
+        if not self._fits(hop, speed, hop.kind):
+            return False
+        for link, load in hop.loads:
+            self._free[link] -= speed * load
+        return True
+
+    def _give(self, hop: _Hop, speed: float) -> None:
+        for link, load in hop.loads:
+            self._free[link] += speed * load
+
+
+def _hop(route: Route, port: str | None = None) -> _Hop:
+    loads = tuple((link.name, load) for link, load in route.loads())
+    return _Hop(loads if port is None else (*loads, (port, 1.0)), KINDS.index(route.kind))
+
+
+def _between_gpus(pair: tuple[str, str]) -> bool:
+    return not any(end.startswith("nic") for end in pair)

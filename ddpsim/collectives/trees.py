@@ -1,0 +1,68 @@
+"""Double binary trees over nodes.
+
+Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009): two
+binary trees in which each node is interior in at most one, each carrying half the data; NCCL numbers them by lowest set
+bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree over nodes 0 to n-1: each node's parent, None at the root, and its children in ascending order."""
+
+    parents: tuple[int | None, ...]
+    children: tuple[tuple[int, ...], ...]
+
+    @property
+    def root(self) -> int:
+        """The node without a parent."""
+        return self.parents.index(None)
+
+    def depth(self) -> int:
+        """Return the number of hops from the farthest leaf to the root."""
+        return max(len(self.path(node)) for node in range(len(self.parents)))
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Return the ancestors of `node`, the root last; empty for the root."""
+        path: list[int] = []
+        parent = self.parents[node]
+        while parent is not None:
+            path.append(parent)
+            parent = self.parents[parent]
+        return tuple(path)
+
+
+@lru_cache(maxsize=64)
+def double_binary_tree(nodes: int) -> tuple[Tree, Tree]:
+    """Return the two trees over `nodes` nodes: the second is the first mirrored (even) or shifted by one (odd)."""
+    first = [_parent(node, nodes) for node in range(nodes)]
+    return _tree(first), _tree([_renumbered(first, node, nodes) for node in range(nodes)])
+
+
+def _parent(node: int, nodes: int) -> int | None:
+    if node == 0:
+        return None
+    bit = node & -node
+    above = (node ^ bit) | (bit << 1)
+    return above if above < nodes else node ^ bit
+
+
+def _renumbered(first: list[int | None], node: int, nodes: int) -> int | None:
+    if nodes % 2 == 0:
+        parent = first[nodes - 1 - node]
+        return None if parent is None else nodes - 1 - parent
+    parent = first[(node - 1) % nodes]
+    return None if parent is None else (parent + 1) % nodes
+
+
+def _tree(parents: list[int | None]) -> Tree:
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents):
+        if parent is not None:
+            children[parent].append(node)
+    return Tree(tuple(parents), tuple(map(tuple, children)))

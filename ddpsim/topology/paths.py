@@ -1,0 +1,199 @@
+"""Routes between the devices of a node, as NCCL chooses them.
+
+Source: NCCL 2.30 `src/graph/paths.cc`: fewest links first, then most bandwidth; through another GPU only by NVLink and
+only one; peer-to-peer up to PXB, else through host memory; to a NIC directly up to PXB, else through host memory, or by
+PXN through a GPU that is near the NIC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ddpsim.errors import TopologyError
+from ddpsim.topology.hardware import GPU_MODELS, INTEL_P2P_OVERHEAD
+from ddpsim.topology.node import NETWORK, Link, NodeTemplate
+
+KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+"""Path kinds, near to far."""
+
+
+def farther(first: str, second: str) -> str:
+    """Return the farther of two path kinds."""
+    return max(first, second, key=KINDS.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How bytes go from one device to another.
+
+    Attributes:
+        kind: one of `KINDS`.
+        staged: whether they rest in host memory on the way.
+        pcie_overhead: bytes moved over each PCIe link for a byte of the message; 6/5 through an Intel root complex.
+    """
+
+    source: str
+    target: str
+    links: tuple[Link, ...]
+    kind: str
+    staged: bool = False
+    pcie_overhead: float = 1.0
+
+    def loads(self) -> Iterator[tuple[Link, float]]:
+        """Yield each link with the bytes it carries for a byte of the message."""
+        for link in self.links:
+            yield link, self.pcie_overhead if link.kind in ("pcie", "host_bridge") else 1.0
+
+    @property
+    def bandwidth(self) -> float:
+        """Message bytes per second that the route sustains alone."""
+        return min((link.bandwidth / load for link, load in self.loads()), default=float("inf"))
+
+    @property
+    def latency_s(self) -> float:
+        """One-way delay of its links."""
+        return sum(link.latency_s for link in self.links)
+
+
+class Paths:
+    """Routes of one template, each found when first asked for.
+
+    Args:
+        pxn: whether a GPU may reach a far NIC through a GPU near it, over NVLink (`NCCL_PXN_DISABLE=0`).
+        gpudirect: overrides what the NICs say; None keeps it.
+    """
+
+    def __init__(self, template: NodeTemplate, *, pxn: bool = True, gpudirect: bool | None = None) -> None:
+        self._template, self._pxn, self._gpudirect = template, pxn, gpudirect
+        self._out: dict[str, list[Link]] = {}
+        for link in sorted(template.links, key=lambda link: -link.bandwidth):
+            self._out.setdefault(link.source, []).append(link)
+        self._parents = template.parents()
+        self._nearest: dict[str, dict[str, tuple[Link, ...]]] = {}
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._reach = _peer_to_peer_reach(template)
+
+    def __getitem__(self, ends: tuple[str, str]) -> Route:
+        """Return the route between two devices, e.g. `("gpu0", "nic1")`.
+
+        Raises:
+            TopologyError: where the one cannot reach the other.
+        """
+        if ends not in self._routes:
+            source, target = ends
+            if target.startswith("nic"):
+                self._routes[ends] = self._to_nic(source, target)
+            elif source.startswith("nic"):
+                self._routes[ends] = self._from_nic(source, target)
+            else:
+                self._routes[ends] = self._between_gpus(source, target)
+        return self._routes[ends]
+
+    def socket(self, device: str) -> str | None:
+        """Return the socket that `device` hangs under; None where it hangs under none."""
+        while device in self._parents:
+            device = self._parents[device].target
+        return device if device.startswith("cpu") else None
+
+    def _between_gpus(self, source: str, target: str) -> Route:
+        direct = self._direct(source, target)
+        if KINDS.index(direct.kind) > KINDS.index(self._reach):
+            direct = self._staged(source, target, self.socket(source)) or direct
+        intel = self._template.cpu.vendor == "intel" and self._template.cpu.arch == "x86_64"
+        return replace(direct, pcie_overhead=INTEL_P2P_OVERHEAD) if intel and direct.kind == "PHB" else direct
+
+    def _from_nic(self, nic: str, gpu: str) -> Route:
+        direct = self._direct(nic, gpu)
+        return direct if self._directly(nic, direct) else self._staged(nic, gpu, self.socket(gpu)) or direct
+
+    def _to_nic(self, gpu: str, nic: str) -> Route:
+        direct = self._direct(gpu, nic)
+        if self._directly(nic, direct):
+            return direct
+        if self._pxn and (through := self._near(gpu, nic)) is not None:
+            first, second = self._direct(gpu, through), self._direct(through, nic)
+            return Route(gpu, nic, first.links + second.links, "PXN")
+        return self._staged(gpu, nic, self.socket(gpu)) or direct
+
+    def _near(self, gpu: str, nic: str) -> str | None:
+        for other in self._template.gpus:
+            peer = other.name
+            if peer != gpu and self._directly(nic, self._direct(peer, nic)) and self._direct(gpu, peer).kind == "NVL":
+                return peer
+        return None
+
+    def _directly(self, nic: str, route: Route) -> bool:
+        allowed = self._template.nic(nic).gpudirect if self._gpudirect is None else self._gpudirect
+        near = KINDS.index(route.kind) <= KINDS.index("PXB")
+        return route.kind == "LOC" or (allowed and near)
+
+    def _direct(self, source: str, target: str) -> Route:
+        if source not in self._nearest:
+            self._nearest[source] = self._search(source)
+        links = self._nearest[source].get(target)
+        if links is None:
+            raise TopologyError(f"{self._template.name}: {source} cannot reach {target}", remedy="link the two")
+        return Route(source, target, links, _kind(links))
+
+    def _staged(self, source: str, target: str, socket: str | None) -> Route | None:
+        if socket is None:
+            return None
+        links = self._direct(source, socket).links + self._direct(socket, target).links
+        return Route(source, target, links, farther(_kind(links), "PHB"), staged=True)
+
+    def _search(self, source: str) -> dict[str, tuple[Link, ...]]:
+        found: dict[str, tuple[Link, ...]] = {source: ()}
+        widths = {source: float("inf")}
+        frontier = [source]
+        while frontier:
+            layer: dict[str, tuple[Link, ...]] = {}
+            for vertex in frontier:
+                for link in self._out.get(vertex, ()):
+                    width = min(widths[vertex], link.bandwidth)
+                    known = link.target in found or (link.target in layer and widths[link.target] >= width)
+                    if not known and _may_pass(source, found[vertex], link):
+                        layer[link.target] = (*found[vertex], link)
+                        widths[link.target] = width
+            found |= layer
+            frontier = list(layer)
+        return found
+
+
+@lru_cache(maxsize=256)
+def find_paths(template: NodeTemplate, *, pxn: bool = True, gpudirect: bool | None = None) -> Paths:
+    """Return the routes of `template`, found once for equal templates."""
+    return Paths(template, pxn=pxn, gpudirect=gpudirect)
+
+
+def _may_pass(source: str, before: tuple[Link, ...], link: Link) -> bool:
+    if link.target == NETWORK or link.source.startswith("nic"):
+        return not before and link.target != NETWORK
+    if link.source.startswith("gpu") and before:
+        one_nvlink = len(before) == 1 and before[0].kind == "nvlink" and source.startswith("gpu")
+        return one_nvlink and link.kind == "nvlink" and link.target.startswith("gpu")
+    return True
+
+
+def _kind(links: tuple[Link, ...]) -> str:
+    kinds = {link.kind for link in links}
+    switches = {vertex for link in links for vertex in (link.source, link.target) if vertex.startswith("pcie")}
+    if "socket" in kinds:
+        return "SYS"
+    if "host_bridge" in kinds:
+        return "PHB"
+    if "pcie" in kinds:
+        return "PXB" if len(switches) > 1 else "PIX"
+    if "nvlink" in kinds:
+        return "NVB" if len(links) > 1 and links[0].target.startswith("gpu") else "NVL"
+    return "LOC"
+
+
+def _peer_to_peer_reach(template: NodeTemplate) -> str:
+    if template.peer_to_peer is not None:
+        return template.peer_to_peer
+    model = GPU_MODELS.get(template.gpus[0].model)
+    if model is not None and not model.peer_to_peer:
+        return "NVB"
+    return "SYS" if template.cpu.vendor == "amd" and len(template.gpus) <= 2 else "PXB"

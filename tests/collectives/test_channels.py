@@ -1,0 +1,209 @@
+"""Channels found on a graph: capacities kept, every GPU visited once, as many as an exhaustive search finds."""
+
+from functools import cache
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim import shipped
+from ddpsim.collectives.channels import Channels, find_channels
+from ddpsim.collectives.ring_search import RingSearch
+from ddpsim.errors import InputError
+from ddpsim.topology.graph import NodeTemplate, Topology
+from ddpsim.topology.paths import KINDS, find_paths
+from ddpsim.topology.spec import load_topology, parse_topology
+
+
+def template(name: str) -> NodeTemplate:
+    return load_topology(name).groups[0].template
+
+
+def from_text(node: str) -> NodeTemplate:
+    return parse_topology(f"name: x\nnode:\n{node}", "x.yaml").groups[0].template
+
+
+def check(channels: Channels, node: NodeTemplate, gpus: tuple[str, ...]) -> None:
+    capacity = {link.name: link.bandwidth for link in node.links}
+    used = dict.fromkeys(capacity, 0.0)
+    for ring in channels.rings:
+        assert sorted(ring.gpus) == sorted(gpus)
+        stops = list(ring.gpus) if channels.network or len(gpus) == 1 else [*ring.gpus, ring.gpus[0]]
+        assert [(route.source, route.target) for route in ring.routes] == list(pairwise(stops))
+        for route in ring.routes:
+            ends = [route.source, *(link.target for link in route.links)]
+            assert ends[-1] == route.target
+            assert [link.source for link in route.links] == ends[:-1]
+        for link, load in ring.loads().items():
+            used[link] += load * ring.bandwidth
+        if channels.network:
+            assert ring.entry is not None
+            assert ring.exit is not None
+            assert (ring.entry.source, ring.entry.target) == (ring.nic_in, ring.gpus[0])
+            assert (ring.exit.source, ring.exit.target) == (ring.gpus[-1], ring.nic_out)
+    for link, load in used.items():
+        assert load <= capacity[link] * (1 + 1e-6), link
+    assert channels.bus_bandwidth <= channels.sustained_bandwidth * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped.names("topology") if name != "loopback"])
+@pytest.mark.parametrize("network", [False, True])
+def test_shipped_machines_keep_every_link_within_its_capacity(name: str, network: bool) -> None:
+    node = template(name)
+    if network and not node.nics:
+        pytest.skip("a machine without a network")
+    for count in range(1 if network else 2, len(node.gpus) + 1):
+        gpus = tuple(gpu.name for gpu in node.gpus[:count])
+        check(find_channels(node, gpus, network=network), node, gpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "bus"),
+    [
+        ("dgx-1v", 120e9),  # six NVLinks of 20 GB/s, all used
+        ("p3.8xlarge", 80e9),  # four of GPU 0 stay inside the quad
+        ("dgx-a100", 240e9),  # twelve NVLinks of 20 GB/s to the switch
+        ("dgx-h100", 360e9),  # eighteen of 20.6 GB/s, at NCCL's speeds
+        ("2xgp100-nvlink", 72e9),  # four of 18 GB/s
+        ("4x1080ti-pcie", 6e9),  # the link between the sockets
+    ],
+)
+def test_bus_bandwidth_inside_a_node(name: str, bus: float) -> None:
+    assert find_channels(template(name)).bus_bandwidth == pytest.approx(bus)
+
+
+def test_the_cube_mesh_has_six_hamiltonian_cycles_over_nvlink() -> None:
+    channels = find_channels(template("dgx-1v"))
+    assert len(channels.rings) == 6
+    assert channels.kind == "NVL"
+    assert all(len(hop) == 1 and hop[0].kind == "nvlink" for ring in channels.rings for hop in ring.hops)
+
+
+def test_every_nvlink_of_a_switched_node_is_used_in_full() -> None:
+    channels = find_channels(template("dgx-a100"))
+    loads = channels.loads()
+    for link in template("dgx-a100").links:
+        if link.kind == "nvlink":
+            assert loads[link.name] * channels.bus_bandwidth == pytest.approx(link.bandwidth)
+
+
+def test_on_a_dual_root_box_the_socket_link_is_the_bottleneck() -> None:
+    node = template("4x1080ti-pcie")
+    channels = find_channels(node)
+    loads = channels.loads()
+    tightest = min(
+        (link for link in node.links if link.name in loads), key=lambda link: link.bandwidth / loads[link.name]
+    )
+    assert tightest.kind == "socket"
+    assert all(route.staged for ring in channels.rings for route in ring.routes)
+
+
+def test_between_nodes_a_channel_enters_and_leaves_by_its_own_nic() -> None:
+    channels = find_channels(template("dgx-1v"), network=True)
+    assert [ring.nic_in for ring in channels.rings] == ["nic0", "nic1", "nic2", "nic3"]
+    assert all(ring.nic_in == ring.nic_out for ring in channels.rings)
+    assert (channels.kind, channels.nic_kind) == ("NVL", "PIX")
+    assert channels.bus_bandwidth == pytest.approx(48e9)  # four NICs behind gen3 slots of 12 GB/s
+
+
+def test_pxn_reaches_the_nic_of_another_gpu_over_nvlink() -> None:
+    node = template("dgx-h100")
+    with_pxn = find_channels(node, network=True)
+    assert with_pxn.nic_kind == "PXN"
+    assert len({ring.nic_in for ring in with_pxn.rings}) == 8
+    without = find_channels(node, network=True, pxn=False)
+    assert KINDS.index(without.nic_kind) > KINDS.index("PXN")
+    check(without, node, without.rings[0].gpus)
+
+
+def test_without_gpudirect_bytes_to_the_network_rest_in_host_memory() -> None:
+    channels = find_channels(template("dgx-1v"), network=True, gpudirect=False, pxn=False)
+    assert channels.nic_kind in ("PHB", "SYS")
+    assert all(ring.entry is not None and ring.entry.staged for ring in channels.rings)
+
+
+def test_peer_to_peer_through_an_intel_host_bridge_moves_six_fifths() -> None:
+    node = from_text("  gpus: {count: 2, model: V100, peer_to_peer: PHB}\n  pcie: {slots: [{gpus: [0, 1]}]}\n")
+    channels = find_channels(node)
+    assert channels.sustained_bandwidth == pytest.approx(12e9 / 1.2)
+    assert channels.bus_bandwidth == pytest.approx(10e9)
+    amd = from_text("  gpus: {count: 2, model: V100}\n  cpu: {vendor: amd, model: rome}\n")
+    assert find_channels(amd).bus_bandwidth == pytest.approx(12e9)
+
+
+def test_a_degraded_nvlink_slows_the_rings_of_its_node_only() -> None:
+    text = "name: x\nnode: dgx-a100\ndegraded: [{node: 1, link: gpu3-nvswitch0, bandwidth: 60GB/s}]\n"
+    topology: Topology = parse_topology(text, "x.yaml")
+    good, bad = (find_channels(each.template) for each in topology.place(3).classes)
+    assert good.bus_bandwidth == pytest.approx(240e9)
+    assert bad.sustained_bandwidth == pytest.approx(60e9)
+
+
+def test_stated_rings_are_taken() -> None:
+    node = from_text(
+        "  gpus: {count: 4, model: V100}\n  nvswitch: {links_per_gpu: 6}\n"
+        "  rings: [[gpu0, gpu2, gpu1, gpu3], [gpu0, gpu3, gpu1, gpu2]]\n"
+    )
+    channels = find_channels(node)
+    assert channels.given
+    assert [ring.gpus for ring in channels.rings] == [tuple(ring) for ring in node.rings]
+    assert channels.bus_bandwidth == pytest.approx(120e9)
+    assert not find_channels(node, ("gpu0", "gpu1")).given
+
+
+def test_the_first_gpu_of_the_order_asked_for_starts_the_ring() -> None:
+    order = ("gpu5", "gpu1", "gpu4", "gpu0")
+    channels = find_channels(template("dgx-1v"), order)
+    assert {ring.gpus[0] for ring in channels.rings} == {"gpu5"}
+    assert channels.bus_bandwidth == pytest.approx(40e9)  # a square with two single sides
+
+
+def test_networks_slower_than_any_speed_of_the_list_still_have_a_ring() -> None:
+    node = from_text("  gpus: {count: 2, model: V100}\n  nics: [{rate: 100Mb/s}]\n")
+    channels = find_channels(node, network=True)
+    assert channels.bus_bandwidth == pytest.approx(12.5e6)
+
+
+@pytest.mark.parametrize("gpus", [("gpu0", "gpu8"), ("gpu0", "gpu0"), ()])
+def test_gpus_that_are_not_there(gpus: tuple[str, ...]) -> None:
+    with pytest.raises(InputError):
+        find_channels(template("dgx-1v"), gpus)
+
+
+def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
+    channels = find_channels(template("dgx-1v"), network=True)
+    assert channels.channel_bandwidth < channels.tree_intra_bandwidth <= 2 * channels.channel_bandwidth
+    assert all(len(tree.routes) == 7 and tree.nic_in == tree.nic_out for tree in channels.trees)
+
+
+LINKS = st.lists(st.integers(0, 3), min_size=6, max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LINKS)
+def test_as_many_rings_over_four_gpus_as_an_exhaustive_search_finds(counts: list[int]) -> None:
+    pairs = [(a, b) for a in range(4) for b in range(a)]
+    text = ", ".join(f"[{a}, {b}, {n}]" for (a, b), n in zip(pairs, counts, strict=True) if n)
+    nvlink = f"  nvlink: {{pairs: [{text}]}}\n" if text else ""
+    node = from_text(f"  gpus: {{count: 4, model: V100}}\n{nvlink}")
+    gpus = tuple(gpu.name for gpu in node.gpus)
+    search = RingSearch(find_paths(node), {link.name: link.bandwidth for link in node.links}, gpus, budget=20_000)
+    found = search.pack(20e9, 16, KINDS.index("NVL"), 0)
+    links = dict(zip(pairs, counts, strict=True))
+    assert len(found) == most_rings(tuple(links.get((a, b), links.get((b, a), 0)) for a in range(4) for b in range(4)))
+    check(find_channels(node), node, gpus)
+
+
+@cache
+def most_rings(capacity: tuple[int, ...]) -> int:
+    """The exact answer: try every ring that still fits, in order, then the rest."""
+    best = 0
+    for order in permutations((1, 2, 3)):
+        hops = list(zip((0, *order), (*order, 0), strict=True))
+        if all(capacity[4 * a + b] for a, b in hops):
+            left = list(capacity)
+            for a, b in hops:
+                left[4 * a + b] -= 1
+            best = max(best, 1 + most_rings(tuple(left)))
+    return best

@@ -1,0 +1,29 @@
+"""Double binary trees: the properties that make the pair of them use every link fully."""
+
+from math import ceil, log2
+
+import pytest
+
+from ddpsim.collectives.trees import double_binary_tree
+
+
+@pytest.mark.parametrize("nodes", [*range(1, 70), 127, 128, 129, 1000])
+def test_each_is_a_binary_tree_and_no_node_is_interior_in_both(nodes: int) -> None:
+    pair = double_binary_tree(nodes)
+    for tree in pair:
+        assert sum(parent is None for parent in tree.parents) == 1
+        assert all(len(children) <= 2 for children in tree.children)
+        assert all(tree.path(node)[-1:] == (tree.root,) for node in range(nodes) if node != tree.root)
+        assert tree.depth() <= ceil(log2(nodes)) + 1 if nodes > 1 else tree.depth() == 0
+        for node, children in enumerate(tree.children):
+            assert all(tree.parents[child] == node for child in children)
+    if nodes > 2:
+        roots = {tree.root for tree in pair}
+        interior = [{node for node in range(nodes) if tree.children[node]} - roots for tree in pair]
+        assert not interior[0] & interior[1]
+
+
+def test_four_nodes_as_nccl_draws_them() -> None:
+    first, second = double_binary_tree(4)
+    assert first.parents == (None, 2, 0, 2)
+    assert second.parents == (1, 3, 1, None)
