@@ -16,7 +16,6 @@ from ddpexec.timed import timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.single_clock import TIMED_CPU
 
 SHARE = 0.5
 """Of the machine that hooks and copies may ask for; beyond it gradients come late."""
@@ -113,7 +112,7 @@ def _empty_layers() -> Workload:
     nothing, at_once = Phase(np.zeros(1), np.zeros(1)), np.zeros((1, PROBE_LAYERS))
     return Workload(
         name="empty layers",
-        device=TIMED_CPU,
+        device="timed cpu",
         precision="fp32",
         batch_size=1,
         threads=None,

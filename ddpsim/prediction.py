@@ -15,6 +15,7 @@ from ddpsim.topology.graph import Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.single_clock import single_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def predict(
     """Predict the iteration latency of `workload` on `topology`.
 
     Args:
-        workload: one rank's iteration without communication; its device's pace is kept on any topology.
+        workload: one rank's iteration without communication; its device's pace is kept on any topology. A GPU's on
+            a node without GPUs is replayed by timed layers (`single_clock`).
         topology: the machine.
         nodes: how many; None is the topology's own count.
         gpus_per_node: the first so many of each node; None is all.
@@ -132,6 +134,8 @@ def predict(
     """
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
+    if topology.compute_device == "cpu" and not workload.on_cpu:
+        workload = single_clock(workload)
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
     workloads = {name: load_workload(name) for name in named}
 

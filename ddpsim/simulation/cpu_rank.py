@@ -25,10 +25,18 @@ class CpuRank(Rank):
             yield from self._forward(book)
             launches = yield from self._backward(book)
             yield from self._finish(book, launches)
-            begin = self.env.now
-            yield from self.processor.work(self.setting.pace(index).optimizer_host)
+            begin = self.begin_phase()
+            yield from self.compute(self.setting.pace(index).optimizer_host)
             book.optimizer_s = self.env.now - begin
             self.records.append(book.close(self.number, self.env.now, self.setting.synced(index)))
+
+    def begin_phase(self) -> float:
+        """Begin forward, backward or the optimizer; return the time."""
+        return self.env.now
+
+    def compute(self, seconds: float) -> Process:
+        """Compute for `seconds`, on the thread that hooks and launches use too."""
+        yield from self.processor.work(seconds)
 
     def _forward(self, book: Book) -> Process:
         setting = self.setting
@@ -37,8 +45,8 @@ class CpuRank(Rank):
             yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
             yield self.communicator.launch(setting.workload.buffer_bytes).done
             book.buffer_broadcast_s = self.env.now - begin
-        begin = self.env.now
-        yield from self.processor.work(setting.pace(book.index).forward_host)
+        begin = self.begin_phase()
+        yield from self.compute(setting.pace(book.index).forward_host)
         book.forward_s = self.env.now - begin
         if (cost := setting.forward_host_s()) > 0:
             yield self.env.timeout(cost)
@@ -48,9 +56,10 @@ class CpuRank(Rank):
         synced = self.setting.synced(book.index)
         queue, unused = self.queue_for(pace)
         launches: dict[int, Launch] = {}
+        self.begin_phase()
         for position, parameter in enumerate(pace.order):
             begin = self.env.now
-            yield from self.processor.work(float(pace.host[position]))
+            yield from self.compute(float(pace.host[position]))
             book.backward_compute_s += self.env.now - begin
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
@@ -63,7 +72,7 @@ class CpuRank(Rank):
                 yield from self.processor.work(costs.launch_s)
                 launches[number] = self.communicator.launch(self.setting.plan.buckets[number].size_bytes)
         begin = self.env.now
-        yield from self.processor.work(pace.tail_host)
+        yield from self.compute(pace.tail_host)
         book.backward_compute_s += self.env.now - begin
         return launches
 

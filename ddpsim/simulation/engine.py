@@ -19,6 +19,7 @@ from ddpsim.simulation.pace import paces
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import Setting
 from ddpsim.simulation.rendezvous import Communicator, Meetings
+from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.spans import spans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.trace import Iteration, Trace
@@ -131,7 +132,8 @@ class _Job:
 def _rank(
     env: simpy.Environment, number: int, setting: Setting, processor: Processor, communicator: Communicator
 ) -> CpuRank | GpuRank:
-    kind = CpuRank if setting.workload.on_cpu else GpuRank
+    workload = setting.workload
+    kind = TimedRank if workload.timed else CpuRank if workload.on_cpu else GpuRank
     return kind(env, number, setting, processor, communicator)
 
 

@@ -93,7 +93,7 @@ class Options:
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
-        return self.backend or ("gloo" if workload.on_cpu else "nccl")
+        return self.backend or ("gloo" if workload.on_cpu or workload.timed else "nccl")
 
 
 def _one_of(flag: str, value: str, known: tuple[str, ...]) -> None:

@@ -19,6 +19,9 @@ Seconds = NDArray[np.float64]
 
 SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 
+TIMED = "timed "
+"""Before the name of a device whose pace is kept by layers that sleep."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -122,6 +125,11 @@ class Workload:
     def on_cpu(self) -> bool:
         """Whether host and device are one, so that hooks and copies delay the computation itself."""
         return self.device == "cpu"
+
+    @property
+    def timed(self) -> bool:
+        """Whether layers that sleep keep its pace: gradients arrive at their times whatever the host does meanwhile."""
+        return self.device.startswith(TIMED)
 
     @property
     def gradient_bytes(self) -> int:

@@ -6,23 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddpsim.workload.profile import Phase, Seconds, Workload
-
-TIMED_CPU = "timed cpu"
-"""Device of a CPU's workload when layers that sleep replay it, so that hooks no longer delay its computation."""
+from ddpsim.workload.profile import TIMED, Phase, Seconds, Workload
 
 
 def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
     """Return `workload` with host and device as one clock, all times multiplied by `scale_compute`.
 
     Each phase takes the longer of its host and device times; a gradient is there when the device has made it, never
-    before one whose hook fired earlier. A CPU's workload gets the device `TIMED_CPU`.
+    before one whose hook fired earlier. The device is marked as `TIMED`.
     """
     ready = _in_hook_order(workload) * scale_compute
     last = np.nanmax(np.where(np.isnan(ready), 0.0, ready), axis=1)
     return replace(
         workload,
-        device=TIMED_CPU if workload.on_cpu else workload.device,
+        device=workload.device if workload.timed else TIMED + workload.device,
         forward=_merged(workload.forward, scale_compute),
         backward=_merged(workload.backward, scale_compute, last),
         optimizer=_merged(workload.optimizer, scale_compute),

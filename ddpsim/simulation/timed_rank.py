@@ -1,0 +1,30 @@
+"""A rank whose layers sleep: gradients arrive at their times, and hooks, copies and launches use the time between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.simulation.cpu_rank import CpuRank
+from ddpsim.simulation.processor import Process
+
+
+@dataclass(slots=True)
+class TimedRank(CpuRank):
+    """Waits for absolute times, counted from the start of each phase, as ddpexec's timed layers do.
+
+    Nothing computes, so nothing is slowed by a collective; what hooks take delays a gradient only where it outlasts
+    the time to the next.
+    """
+
+    due_s: float = 0.0
+
+    def begin_phase(self) -> float:
+        """Count times from now on."""
+        self.due_s = self.env.now
+        return self.env.now
+
+    def compute(self, seconds: float) -> Process:
+        """Wait until `seconds` after the time waited for last."""
+        self.due_s += seconds
+        if self.due_s > self.env.now:
+            yield self.env.timeout(self.due_s - self.env.now)
