@@ -54,14 +54,18 @@ class PlanRow:
         return self.gain < WORTH_IT or self.best.iteration_s >= self.default.low_s
 
     @property
+    def chosen(self) -> Prediction:
+        """What is advised: the default, where the best gains too little."""
+        return self.default if self.keep_default else self.best
+
+    @property
     def advice(self) -> str:
         """The constructor call to paste."""
-        return self.default.plan.torch if self.keep_default else self.best.plan.torch
+        return self.chosen.plan.torch
 
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document."""
-        chosen = self.default if self.keep_default else self.best
-        summary = chosen.summary
+        chosen, summary = self.chosen, self.chosen.summary
         return {
             "topology": chosen.topology.name,
             "workload": chosen.workload.name,
@@ -105,8 +109,8 @@ class PlanReport:
         """The row with the most samples a second over all its ranks; the fewest ranks among equals."""
 
         def rate(row: PlanRow) -> tuple[float, int]:
-            chosen = row.default if row.keep_default else row.best
-            return chosen.summary.world_size / chosen.iteration_s, -chosen.summary.world_size
+            ranks = row.chosen.summary.world_size
+            return ranks / row.chosen.iteration_s, -ranks
 
         return max(self.rows, key=rate)
 
@@ -143,6 +147,7 @@ def plan(
     topologies: Sequence[Topology],
     *,
     nodes: Sequence[int | None] = (None,),
+    caps: Sequence[BucketCaps] | None = None,
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
@@ -154,6 +159,7 @@ def plan(
     the fastest is the plan. Node counts that a topology cannot hold raise as `Topology.place` does.
 
     Args:
+        caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
         progress: called with (rows done, rows in all).
     """
     cells = [(topology, count) for topology in topologies for count in nodes]
@@ -161,7 +167,7 @@ def plan(
     for done, (topology, count) in enumerate(cells):
         if progress:
             progress(done, len(cells))
-        rows.append(_row(workload, topology, count, options or Options(), gpus_per_node, calibration))
+        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration))
     if progress:
         progress(len(cells), len(cells))
     return PlanReport(tuple(rows))
@@ -171,6 +177,7 @@ def _row(
     workload: Workload,
     topology: Topology,
     nodes: int | None,
+    given: Sequence[BucketCaps] | None,
     options: Options,
     gpus_per_node: int | None,
     calibration: Calibration | None,
@@ -180,14 +187,15 @@ def _row(
     )
     one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s)
     total_mb = workload.gradient_bytes / (1 << 20)
-    caps = [cap for cap in CAPS_MB if cap < total_mb] + [float(np.ceil(total_mb))]
-    uniform = [one(nodes, replace(options, caps=BucketCaps(bucket_cap_mb=cap), plan=None)) for cap in caps]
+    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
+    caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
+    uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
     candidates = [default, *uniform]
-    if (partition := pipeline_plan(default, calibration, gpus_per_node)) is not None:
+    if given is None and (partition := pipeline_plan(default, calibration, gpus_per_node)) is not None:
         candidates.append(one(nodes, replace(options, caps=BucketCaps(), plan=partition)))
     best = min(candidates, key=lambda prediction: prediction.iteration_s)
-    curve = tuple((cap, prediction.iteration_s) for cap, prediction in zip(caps, uniform, strict=True))
-    return PlanRow(best, default, curve)
+    curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
+    return PlanRow(best, default, tuple(curve))
 
 
 def pipeline_plan(

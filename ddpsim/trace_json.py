@@ -23,6 +23,7 @@ SCHEMA = "ddpsim.trace/1"
 RUN_SCHEMA = "ddpsim.run/1"
 _REMEDY = "run again with --out (or --trace) to write it anew"
 _COLLECTIVE = "nccl:"
+_RECORD = "iteration_record"
 _KERNEL = "ncclDevKernel_"
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
 _FIRST_COMMUNICATION_TID = 20
@@ -107,7 +108,7 @@ def _events(trace: Trace, rank: int) -> Iterator[Event]:
     tids = _tids(spans)
     yield from _metadata(rank, tids)
     for it in iterations:
-        args = {"iteration": _record(it)}
+        args = {_RECORD: _record(it)}
         yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
     for correlation, span in enumerate(spans, start=1):
         yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
@@ -227,8 +228,8 @@ def _parse_event(
             streams[int(event["tid"])] = str(args["name"])
     elif phase == "b":
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
-    elif phase == "X" and "iteration" in args:
-        iterations.append(_iteration(args["iteration"]))
+    elif phase == "X" and _RECORD in args:
+        iterations.append(_iteration(args[_RECORD]))
     elif phase == "X" and not _derived(event):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")

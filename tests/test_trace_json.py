@@ -150,10 +150,14 @@ def test_an_iteration_that_lacks_a_field_is_named(tmp_path: Path, field: str) ->
     write_trace(example_trace(), tmp_path)
     file = tmp_path / "rank0.json.gz"
     document = json.loads(gzip.decompress(file.read_bytes()))
-    number, event = next((n, e) for n, e in enumerate(document["traceEvents"]) if "iteration" in e.get("args", {}))
-    event["args"]["iteration"][field] = {"start_s": "now", "buckets": 1, "gradients": [[1]], "synced": None}[field]
+    number, event = next(
+        (n, e) for n, e in enumerate(document["traceEvents"]) if "iteration_record" in e.get("args", {})
+    )
+    event["args"]["iteration_record"][field] = {"start_s": "now", "buckets": 1, "gradients": [[1]], "synced": None}[
+        field
+    ]
     if field == "synced":
-        event["args"]["iteration"]["extra"] = 1
+        event["args"]["iteration_record"]["extra"] = 1
     file.write_bytes(gzip.compress(json.dumps(document).encode()))
     with pytest.raises(TraceError, match=rf"traceEvents\.{number}"):
         read_trace(tmp_path)

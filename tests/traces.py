@@ -55,7 +55,7 @@ def example_trace(world_size: int = 2, iterations: int = 3, backend: str = "nccl
                 ),
             ]
             for bucket in (first, second):
-                args: dict[str, object] = {"bucket": bucket.index, "launched_s": bucket.launched_s}
+                args: dict[str, object] = {"bucket": bucket.index, "iteration": index, "launched_s": bucket.launched_s}
                 duration = bucket.finished_s - bucket.started_s
                 spans.append(
                     Span(

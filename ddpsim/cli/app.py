@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import buckets, topo, workload
+from ddpsim.cli import buckets, plan, predict, topo, workload
 from ddpsim.errors import InputError
 
 _CLICK = cast(type[Exception], typer.BadParameter.__mro__[2])
@@ -25,6 +25,9 @@ app = typer.Typer(
         "help_option_names": ["-h", "--help"],
     },
 )
+app.command()(predict.predict)
+app.command()(predict.sweep)
+app.command()(plan.plan)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")
@@ -58,19 +61,29 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return _fail("interrupted", 130)
     except _CLICK as error:
-        return _usage(error)
+        return _usage(error, arguments)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: BaseException) -> int:
+def _usage(error: BaseException, arguments: Sequence[str]) -> int:
     message = getattr(error, "format_message", lambda: str(error))()
-    context = getattr(error, "ctx", None)
     if not message:
         return 2
+    context = getattr(error, "ctx", None)
     path = context.command_path if context else "ddpsim"
-    return _fail(f"{message.rstrip('.')}; see `{path} --help`")
+    return _fail(f"{message.rstrip('.')}{_given(error, arguments)}; see `{path} --help`")
+
+
+def _given(error: BaseException, arguments: Sequence[str]) -> str:
+    """Return what was given to the option that `error` is about, which typer's message leaves out."""
+    options = getattr(getattr(error, "param", None), "opts", [])
+    for number, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") in options and (equals or number + 1 < len(arguments)):
+            return f", got {value if equals else arguments[number + 1]!r}"
+    return ""
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,6 +70,13 @@ class PlanOptions:
             first_bucket_mb=number(self.first_bucket_mb, "--first-bucket-mb", "1"),
             bucket_cap_mb_list=None if caps is None else tuple(numbers(caps, "--bucket-cap-mb-list", "1,25")),
         )
+
+    def sweep_caps(self) -> list[BucketCaps] | None:
+        """Return the caps of `--bucket-cap-mb 1,5,25`, each with --first-bucket-mb; None without that option."""
+        if self.bucket_cap_mb is None:
+            return None
+        values = numbers(self.bucket_cap_mb, "--bucket-cap-mb", "1,5,25")
+        return [replace(self, bucket_cap_mb=f"{value:g}").caps() for value in values]
 
     def plan_of(self, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
         """Return the plan in the file that --plan names; None without one."""

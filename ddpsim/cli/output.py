@@ -42,6 +42,12 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def progress(done: int, total: int, what: str) -> None:
+    """Show how far a command has come, on one line of a terminal's standard error; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{f'{what}: {done} of {total}' if done < total else ''}", end="", file=sys.stderr, flush=True)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
     """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]

@@ -56,7 +56,7 @@ def show(
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
-    document = _summary(workload, model) | {
+    document = _summary(model.name, model) | {
         "threads": model.threads,
         "buffers": len(model.buffers),
         "buffer_bytes": model.buffer_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 from ddpsim.plots.figure import save
 
 Curve = Sequence[tuple[float, float]]
+_COLUMNS = 3
+_COLOURS = [f"C{number}" for number in range(10)]
 
 
 def plot_caps(
@@ -17,18 +20,19 @@ def plot_caps(
     path: str | Path,
     defaults: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Draw iteration latency over bucket cap, a panel a workload and a line a machine.
+    """Draw iteration latency over bucket cap, panels by title, lines by label.
 
     Args:
         panels: title to label to (cap in MiB, iteration in seconds), ascending.
-        path: the PNG.
+        path: the PNG; at most ten lines a panel.
         defaults: title to label to the iteration under torch's default; drawn as a dashed level.
     """
-    figure = Figure(figsize=(6.4 * len(panels), 5.4), layout="constrained")
-    for column, (title, curves) in enumerate(panels.items()):
-        axes = figure.add_subplot(1, len(panels), column + 1)
-        for number, (label, curve) in enumerate(curves.items()):
-            colour = f"C{number % 10}"
+    columns = min(len(panels), _COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(5.4 * columns, 4.6 * rows), layout="constrained")
+    for number, (title, curves) in enumerate(panels.items()):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        for colour, (label, curve) in zip(_COLOURS, curves.items(), strict=False):
             caps, seconds = zip(*curve, strict=True)
             axes.plot(caps, [s * 1e3 for s in seconds], marker="o", markersize=3.5, color=colour, label=label)
             best = min(curve, key=lambda point: point[1])

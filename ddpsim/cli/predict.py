@@ -1,0 +1,178 @@
+"""`ddpsim predict` and `ddpsim sweep`: one configuration in full, or many side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
+from ddpsim.cli.output import Output, ms, note, percent, progress, table
+from ddpsim.cli.run_options import RunOptions
+from ddpsim.cli.values import counts
+
+if TYPE_CHECKING:
+    from ddpsim.metrics import BucketSummary
+    from ddpsim.prediction import Prediction
+
+GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
+PARTS = {
+    "forward_s": "forward",
+    "backward_compute_s": "backward",
+    "exposed_comm_s": "exposed communication",
+    "buffer_broadcast_s": "buffer broadcast",
+    "ddp_overhead_s": "DDP overhead",
+    "optimizer_s": "optimizer",
+}
+_BUCKETS_SHOWN = 12
+
+
+@expand
+def predict(
+    workload: WorkloadName,
+    topology: TopologyName,
+    plan: PlanOptions,
+    run: RunOptions,
+    output: Output,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+    trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
+) -> None:
+    """Predict the iteration latency of a workload on a machine, with its breakdown and every bucket."""
+    from ddpsim.prediction import predict as predict_one
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.workload.files import load_workload
+
+    model = load_workload(workload)
+    prediction = predict_one(
+        model,
+        load_topology(topology),
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=run.options(plan, model),
+        calibration=run.calibration_in_force(),
+    )
+    if trace:
+        from ddpsim.trace_json import write_trace
+
+        write_trace(prediction.trace, trace)
+        output.detail(f"wrote {trace}")
+    warn_of_pace(prediction)
+    output.emit(prediction.document(), lambda: _text(prediction))
+
+
+@expand
+def sweep(
+    workload: WorkloadName,
+    topology: TopologyName,
+    plan: PlanOptions,
+    run: RunOptions,
+    output: Output,
+    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line.")
+    ] = None,
+) -> None:
+    """Predict every bucket cap at every node count: --nodes 1,2,4 --bucket-cap-mb 1,5,25,100."""
+    from ddpsim.files import write_whole
+    from ddpsim.planner import sweep as sweep_all
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.workload.files import load_workload
+
+    model = load_workload(workload)
+    caps = plan.sweep_caps() or [plan.caps()]
+    node_counts = [None] if nodes is None else counts(nodes, "--nodes")
+    options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
+    predictions = sweep_all(
+        model,
+        load_topology(topology),
+        nodes=node_counts,
+        caps=caps,
+        options=options,
+        gpus_per_node=gpus_per_node,
+        calibration=run.calibration_in_force(),
+    )
+    total = len(node_counts) * len(caps)
+    documents = []
+    for number, prediction in enumerate(predictions):
+        if number == 0:
+            warn_of_pace(prediction)
+        progress(number + 1, total, "predictions")
+        documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
+    if out:
+        write_whole(out, "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents))
+    output.emit({"rows": documents}, lambda: _sweep_text(documents))
+
+
+def warn_of_pace(prediction: Prediction) -> None:
+    """Note on standard error that the workload keeps another device's pace than the machine's GPUs have."""
+    if prediction.pace_differs:
+        device, gpu = prediction.workload.device, prediction.topology.compute_device
+        note(
+            f"note: {prediction.workload.name} keeps the pace of {device}, {prediction.topology.name} has {gpu}; "
+            "take a workload of that device, or --scale-compute"
+        )
+
+
+def _text(prediction: Prediction) -> str:
+    from ddpsim.units import format_size, format_time
+
+    summary, workload = prediction.summary, prediction.workload
+    origin = "estimated" if workload.estimated else "measured"
+    lines = [
+        f"{workload.name} ({origin}, pace of {workload.device}) on {prediction.topology.name}: "
+        f"{prediction.nodes} node(s), {summary.world_size} ranks",
+        "",
+        f"iteration  {format_time(prediction.iteration_s)}"
+        f"  (10th to 90th percentile {format_time(prediction.low_s)} to {format_time(prediction.high_s)})",
+        table(
+            ("  part", "ms", "share"),
+            [
+                (f"  {name}", ms(getattr(summary, part)), percent(getattr(summary, part) / summary.iteration_s))
+                for part, name in PARTS.items()
+            ],
+        ),
+        "",
+        f"one rank without DDP {format_time(prediction.local_s)}, "
+        f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
+        f"communication hidden {percent(summary.overlap_ratio) or '-'}",
+        "",
+        table(
+            ("bucket", "parameters", "size", "ready ms", "launched", "started", "finished"),
+            [
+                (b.index, len(b.parameters), format_size(b.size_bytes), *map(ms, _life(b)))
+                for b in summary.buckets[:_BUCKETS_SHOWN]
+            ],
+            left=(2,),
+        ),
+    ]
+    if len(summary.buckets) > _BUCKETS_SHOWN:
+        lines.append(f"... {len(summary.buckets) - _BUCKETS_SHOWN} more; --json has all")
+    return "\n".join([*lines, "", prediction.plan.torch])
+
+
+def _life(bucket: BucketSummary) -> tuple[float, ...]:
+    return bucket.ready_s, bucket.launched_s, bucket.started_s, bucket.finished_s
+
+
+def _sweep_text(documents: list[dict[str, object]]) -> str:
+    keys = (
+        "nodes",
+        "world_size",
+        "bucket_cap_mb",
+        "iteration_s",
+        "exposed_comm_s",
+        "overlap_ratio",
+        "scaling_efficiency",
+    )
+    header = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
+    rows = []
+    for document in documents:
+        nodes, ranks, cap, iteration, exposed, overlap, efficiency = (document[key] for key in keys)
+        cap_text = "default" if cap is None else f"{cap:g}"
+        rows.append((nodes, ranks, cap_text, ms(iteration), ms(exposed), percent(overlap), percent(efficiency)))  # type: ignore[arg-type]
+    return table(header, rows, left=())

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim.metrics import PARTS, summarise
+from ddpsim.trace_json import read_trace
+
+HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
+
+
+def test_the_document_has_its_keys_and_its_parts_sum(ddpsim: Callable, tiny: Path) -> None:
+    result = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json")
+    document = result.document
+    assert document["iteration_s"] == pytest.approx(sum(document[part] for part in PARTS))
+    assert document["world_size"] == 2
+    assert document["compute_device"] == "V100"
+    assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
+    assert [bucket["parameters"] for bucket in document["buckets"]] == [[3, 2], [1, 0]]
+    for bucket in document["buckets"]:
+        assert 0 < bucket["ready_s"] <= bucket["started_s"] < bucket["finished_s"]
+    assert "keeps the pace of V100" in result.err
+
+
+def test_same_inputs_same_bytes(ddpsim: Callable, tiny: Path) -> None:
+    first, second = (ddpsim("predict", "--workload", tiny, *HERE, "--json").out for _ in range(2))
+    assert first == second
+
+
+def test_the_trace_holds_the_printed_numbers(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    document = ddpsim("predict", "--workload", tiny, *HERE, "--trace", folder, "--json").document
+    summary = summarise(read_trace(folder))
+    assert summary.iteration_s == document["iteration_s"]
+    assert [b.finished_s for b in summary.buckets] == [b["finished_s"] for b in document["buckets"]]
+
+
+def test_text_shows_every_part_and_the_line_to_paste(ddpsim: Callable, tiny: Path) -> None:
+    out = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2").out
+    for word in ("exposed communication", "DDP overhead", "optimizer", "estimated, pace of V100"):
+        assert word in out
+    assert out.endswith("DistributedDataParallel(model, bucket_cap_mb=2)\n")
+
+
+def test_scaling_the_device_scales_the_step(ddpsim: Callable, tiny: Path) -> None:
+    def iteration(*options: object) -> float:
+        return ddpsim("predict", "--workload", tiny, *HERE, "--json", *options).document["iteration_s"]
+
+    assert iteration("--scale-compute", "2") > iteration() > iteration("--comm", "noop")
+    assert iteration("--straggler", "1:3") > iteration()
+
+
+def test_sweep_writes_one_document_a_line(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.jsonl"
+    caps = ("--bucket-cap-mb", "1,2,25", "-o", file)
+    document = ddpsim("sweep", "--workload", tiny, *HERE, *caps, "--json").document
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines == document["rows"]
+    assert [(line["nodes"], line["bucket_cap_mb"]) for line in lines] == [(1, 1), (1, 2), (1, 25)]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json").document
+    assert {key: lines[1][key] for key in alone} == alone
+    assert "efficiency" in ddpsim("sweep", "--workload", tiny, *HERE).out
+
+
+def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    plan, plot = tmp_path / "plan.json", tmp_path / "plan.png"
+    result = ddpsim("plan", "--workload", tiny, *HERE, "-o", plan, "--plot", plot, "--json")
+    row = result.document["rows"][0]
+    assert result.document["best"] == row
+    assert row["iteration_s"] <= row["default_iteration_s"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    taken = ddpsim("predict", "--workload", tiny, *HERE, "--plan", plan, "--json").document
+    assert taken["iteration_s"] == pytest.approx(row["iteration_s"])
+    text = ddpsim("plan", "--workload", tiny, *HERE).out
+    assert row["torch"] in text
+    assert "V100, estimated" in text
+
+
+def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
+    rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
+    assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--gpus-per-node", "100000"], ["--gpus-per-node", "100000", "ask for at most"]),
+        (["--nodes", "0"], ["--nodes", "0"]),
+        (["--nodes", "3"], ["3 nodes", "loopback"]),
+        (["--nodes", "two"], ["two"]),
+        (["--backend", "mpi"], ["mpi"]),
+        (["--algorithm", "rings"], ["rings"]),
+        (["--fidelity", "exact"], ["exact", "flow, steps, closed"]),
+        (["--comm", "none"], ["none", "real, noop"]),
+        (["--no-sync-every", "0"], ["--no-sync-every", "0"]),
+        (["--process-groups", "0"], ["--process-groups", "0"]),
+        (["--straggler", "3"], ["--straggler", "'3'", "RANK:F"]),
+        (["--straggler", "1:fast"], ["--straggler", "'fast'"]),
+        (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
+        (["--scale-compute", "0"], ["--scale-compute", "0"]),
+        (["--iterations", "0"], ["--iterations", "0"]),
+        (["--calibration", "none.json"], ["none.json"]),
+        (["--topology", "dgx"], ["'dgx'"]),
+    ],
+)  # fmt: skip
+def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], parts: list[str]) -> None:
+    ddpsim("predict", "--workload", tiny, *HERE, *options).refused(*parts)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "parts"),
+    [
+        ("sweep", ["--nodes", "1,x"], ["--nodes", "'x'"]),
+        ("sweep", ["--nodes", "1.5"], ["--nodes", "1.5"]),
+        ("sweep", ["--bucket-cap-mb", "1,-2"], ["bucket_cap_mb", "-2"]),
+        ("sweep", ["--bucket-cap-mb", "1,2", "--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "keep one"]),
+        ("plan", ["--plan", "x.json"], ["--plan", "leave it out"]),
+        ("plan", ["--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "leave it out"]),
+    ],
+)
+def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options: list[str], parts: list[str]) -> None:
+    ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
+
+
+def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    for text, part in (
+        ("{", "not JSON"),
+        ("{}", "not a calibration"),
+        ('{"schema": "ddpsim.calibration/1"}', "backend"),
+    ):
+        file.write_text(text)
+        ddpsim("predict", "--workload", tiny, *HERE, "--calibration", file).refused("calibration.json", part)
