@@ -15,9 +15,7 @@ from ddpsim.errors import InputError
 def app() -> typer.Typer:
     """Return the command line with every command that is built."""
     settings = {"token_normalize_func": lambda token: token.replace("_", "-"), "help_option_names": ["-h", "--help"]}
-    application = typer.Typer(
-        name="ddpexec", help=__doc__, add_completion=False, no_args_is_help=True, context_settings=settings
-    )
+    application = typer.Typer(name="ddpexec", add_completion=False, no_args_is_help=True, context_settings=settings)
     application.callback()(_ddpexec)
     for name, command in COMMANDS.items():
         application.command(name)(command)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ddpexec.commands.capture import capture
+from ddpexec.commands.estimate import estimate
 from ddpexec.commands.netlab import netlab
 
-COMMANDS: Mapping[str, Callable[..., None]] = {"capture": capture, "netlab": netlab}
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "capture": capture,
+    "estimate": estimate,
+    "netlab": netlab,
+}
 
 __all__ = ["COMMANDS"]

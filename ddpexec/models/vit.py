@@ -13,13 +13,31 @@ _WIDTH, _HEADS, _LAYERS, _HIDDEN, _PATCH, _IMAGE = 768, 12, 12, 3072, 16, 224
 _EPSILON = 1e-6
 
 
+class SelfAttention(nn.Module):
+    """Attention with the parameters of `nn.MultiheadAttention`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * _WIDTH, _WIDTH))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * _WIDTH))
+        self.out_proj = nn.Linear(_WIDTH, _WIDTH)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the attended values for `x` (batch, tokens, width)."""
+        joint = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        query, key, value = joint.view(*x.shape[:-1], 3, _HEADS, -1).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.out_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
 class EncoderLayer(nn.Module):
     """Attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
-        self.self_attention = nn.MultiheadAttention(_WIDTH, _HEADS, batch_first=True)
+        self.self_attention = SelfAttention()
         self.ln_2 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
         self.mlp = nn.Sequential(
             nn.Linear(_WIDTH, _HIDDEN), nn.GELU(), nn.Identity(), nn.Linear(_HIDDEN, _WIDTH), nn.Identity()
@@ -27,9 +45,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for `x` (batch, tokens, width)."""
-        y = self.ln_1(x)
-        attended, _ = self.self_attention(y, y, y, need_weights=False)
-        x = x + attended
+        x = x + self.self_attention(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 

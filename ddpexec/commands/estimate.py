@@ -1,0 +1,32 @@
+"""`python -m ddpexec estimate`: workloads from operator counts, for GPUs that are not at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ddpsim.errors import InputError
+
+
+def estimate(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write; with --all a folder.")],
+    model: Annotated[Optional[str], typer.Option(help="A shipped model, e.g. resnet50.")] = None,  # noqa: UP045
+    gpu: Annotated[str, typer.Option(help="V100, A100, H100, GP100 or GTX1080Ti.")] = "V100",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it.")] = "fp32",
+    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Samples a step.")] = None,  # noqa: UP045
+    all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
+) -> None:
+    """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
+    if all_ == (model is not None):
+        raise InputError("give one of --model and --all", place="estimate", remedy="e.g. --model resnet50 --gpu A100")
+    from ddpexec.estimate import estimate_model, write_shipped
+    from ddpsim.workload.files import save_workload
+
+    if model is not None:
+        save_workload(estimate_model(model, gpu, precision, batch_size), output)
+        print(output)
+        return
+    for path in write_shipped(output):
+        print(path)

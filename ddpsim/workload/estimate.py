@@ -1,0 +1,225 @@
+"""Workloads that nobody measured: a model's operators put on a GPU by a roofline, and saying so.
+
+Each operator takes the longer of its arithmetic at the achieved share of peak and its memory traffic at the achieved
+share of bandwidth (Williams et al., "Roofline", CACM 2009), but no less than a kernel's own minimum. The host launches
+one operator after the other; the device runs each when it is free and the operator is launched. Where a one-GPU step
+has been published, device times are scaled to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.gpus import Gpu
+from ddpsim.workload.profile import Buffer, Phase, Workload
+
+PHASES = ("forward", "backward")
+
+FORWARD_LAUNCH_S = 30e-6
+BACKWARD_LAUNCH_S = 40e-6
+"""Host time of one operator in eager mode. 60 us is an upper bound forward: ResNet-50's inference takes 10.4 ms on a
+V100 at batch sizes 1 to 4 (NVIDIA DeepLearningExamples, ResNet-50 v1.5), with 171 operators. Backward has no Python,
+but its convolutions launch twice."""
+
+ACCUMULATE_S = 2e-6
+"""Host time of autograd's node that hands one gradient to its parameter, before the hook."""
+
+OPTIMIZER_LAUNCH_S = 300e-6
+OPTIMIZER_PARAMETER_S = 4e-6
+"""Host time of a `foreach` SGD step with momentum: fixed, and for each parameter."""
+
+LAUNCH_LATENCY_S = 5e-6
+"""From the host's launch to the start of a kernel on an idle device."""
+
+OPTIMIZER_TRAFFIC = 5
+"""SGD with momentum reads parameter, gradient and momentum and writes parameter and momentum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a training step.
+
+    Attributes:
+        kind: `conv`, `grouped_conv`, `gemm` or `memory` (everything else); picks the achieved share of peak.
+        flops: floating-point operations, a multiply-add as two.
+        traffic_bytes: read from and written to device memory in fp32.
+        fp32: whether autocast keeps it in fp32 (norms of transformers, softmax, losses).
+        gradients: registration indices of the parameters whose gradient is complete when it is.
+    """
+
+    kind: str
+    flops: float
+    traffic_bytes: float
+    fp32: bool = False
+    gradients: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A model's training step as operators, without any time in it.
+
+    Attributes:
+        name: the model's.
+        batch_size: samples the operators are counted for.
+        sample: what a sample is.
+        parameters, buffers: in registration order.
+        forward, backward: operators in launch order; the loss belongs to forward.
+    """
+
+    name: str
+    batch_size: int
+    sample: str
+    parameters: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...]
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A published one-GPU time.
+
+    Attributes:
+        phase: `step`, or `backward` where only that was published.
+        seconds: on the device.
+        synchronises: as the published benchmark waits for the device.
+        source: where it was published.
+    """
+
+    phase: str
+    seconds: float
+    synchronises: tuple[str, ...]
+    source: str
+
+
+def estimate(shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None = None) -> Workload:
+    """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
+
+    Raises:
+        WorkloadError: a precision the GPU lacks, or a parameter without a gradient operator.
+    """
+    if precision not in gpu.peak_flops:
+        remedy = f"use one of {', '.join(gpu.peak_flops)}"
+        raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
+    dtype = "bfloat16" if precision == "bf16" else "float32"
+    parameters = tuple(replace(parameter, dtype=dtype, device="cuda:0") for parameter in shape.parameters)
+    works = [[_work_s(operator, gpu, precision) for operator in getattr(shape, phase)] for phase in PHASES]
+    works.append([OPTIMIZER_TRAFFIC * sum(p.size_bytes for p in parameters) / gpu.memory_Bps / gpu.memory_share])
+    factor = 1.0
+    if anchor is not None:
+        roofline = sum(map(sum, works)) if anchor.phase == "step" else sum(works[1])
+        factor = anchor.seconds / roofline
+        works = [[work * factor for work in phase] for phase in works]
+    return _workload(shape, gpu, precision, parameters, works, anchor, factor)
+
+
+def _work_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+    narrow = precision in ("amp", "bf16") and not operator.fp32
+    traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
+    seconds = traffic / (gpu.memory_Bps * gpu.memory_share)
+    if operator.flops:
+        seconds = max(seconds, operator.flops / (gpu.peak_flops[precision] * gpu.share(operator.kind, precision)))
+    return max(seconds, gpu.kernel_s)
+
+
+def _workload(
+    shape: ModelShape,
+    gpu: Gpu,
+    precision: str,
+    parameters: tuple[Parameter, ...],
+    works: Sequence[Sequence[float]],
+    anchor: Anchor | None,
+    factor: float,
+) -> Workload:
+    timeline = _Timeline(shape, works)
+    synchronises = anchor.synchronises if anchor else ()
+    timeline.run(wait="after_optimizer" in synchronises)
+    hook, ready = (np.full((1, len(parameters)), np.nan) for _ in range(2))
+    for index, (hook_s, ready_s) in timeline.gradients.items():
+        hook[0, index], ready[0, index] = hook_s, ready_s
+    if missing := [p.name for p, time in zip(parameters, hook[0], strict=True) if np.isnan(time)]:
+        raise WorkloadError(f"no operator completes the gradient of {missing[0]}", place=shape.name)
+
+    def phase(index: int) -> Phase:
+        return Phase(np.array([round(timeline.host_s[index], 9)]), np.array([round(sum(works[index]), 9)]))
+
+    return Workload(
+        name=f"{shape.name}@{gpu.name.lower()}-{precision}-b{shape.batch_size}",
+        device=gpu.name,
+        precision=precision,
+        batch_size=shape.batch_size,
+        threads=None,
+        estimated=True,
+        parameters=parameters,
+        buffers=shape.buffers,
+        forward=phase(0),
+        backward=phase(1),
+        optimizer=phase(2),
+        gradient_hook_s=hook.round(9),
+        gradient_ready_s=ready.round(9),
+        synchronises=synchronises,
+        provenance=_provenance(shape, gpu, precision, anchor, factor),
+    )
+
+
+class _Timeline:
+    """Host and device of one process, operator by operator."""
+
+    def __init__(self, shape: ModelShape, works: Sequence[Sequence[float]]) -> None:
+        self.gradients: dict[int, tuple[float, float]] = {}
+        self.host_s = [
+            FORWARD_LAUNCH_S * len(shape.forward),
+            BACKWARD_LAUNCH_S * len(shape.backward) + ACCUMULATE_S * len(shape.parameters),
+            OPTIMIZER_LAUNCH_S + OPTIMIZER_PARAMETER_S * len(shape.parameters),
+        ]
+        self._shape, self._works = shape, works
+        self._host = self._device = 0.0
+
+    def run(self, *, wait: bool) -> None:
+        """Run until the steady state, two iterations; the second one's gradients are kept."""
+        for _ in range(2):
+            self._launch(self._works[0], FORWARD_LAUNCH_S)
+            self._backward()
+            self._launch(self._works[2], self.host_s[2])
+            if wait:
+                self._host = max(self._host, self._device)
+
+    def _backward(self) -> None:
+        host_start, device_start = self._host, None
+        for operator, work in zip(self._shape.backward, self._works[1], strict=True):
+            begin = self._launch([work], BACKWARD_LAUNCH_S)
+            device_start = begin if device_start is None else device_start
+            for index in operator.gradients:
+                self._host += ACCUMULATE_S
+                self.gradients[index] = (self._host - host_start, self._device - device_start)
+
+    def _launch(self, works: Sequence[float], launch_s: float) -> float:
+        begin = self._device
+        for work in works:
+            self._host += launch_s
+            begin = max(self._device, self._host + LAUNCH_LATENCY_S)
+            self._device = begin + work
+        return begin
+
+
+def _provenance(
+    shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None, factor: float
+) -> Mapping[str, object]:
+    kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})
+    shares: Callable[[str], float] = lambda kind: gpu.share(kind, precision)  # noqa: E731
+    return {
+        "how": "estimated: roofline of the model's operators" + (", scaled to a published step" if anchor else ""),
+        "gpu": gpu.source,
+        "achieved_shares": {**{kind: shares(kind) for kind in kinds}, "memory": gpu.memory_share},
+        "shares_source": gpu.shares_source,
+        "scaled_to": None if anchor is None else anchor.source,
+        "scale": round(factor, 4),
+        "sample": shape.sample,
+        "host": "prior: eager mode, a fixed launch cost an operator",
+        "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
+    }
