@@ -30,8 +30,9 @@ from types import TracebackType
 import torch
 from torch import nn
 
-from ddpexec.describe import describe_buffers, describe_parameters, device_model
+from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
+from ddpexec.parameters import collect
 from ddpexec.recorder import Recorder
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload import Workload
@@ -135,7 +136,7 @@ class Capture:
             batch_size=batch_size,
             threads=torch.get_num_threads() if device.type == "cpu" else None,
             estimated=False,
-            parameters=describe_parameters(self._module),
+            parameters=collect(self._module).policy,
             buffers=describe_buffers(self._module),
             forward=times.forward,
             backward=times.backward,

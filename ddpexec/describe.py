@@ -1,26 +1,11 @@
-"""Torch modules in ddpsim's words: parameters and buffers as data."""
+"""Torch modules in ddpsim's words: buffers, dtypes and devices as data."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from ddpsim.bucketing import Parameter
 from ddpsim.workload import Buffer
-
-
-def trained_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return names and parameters that DDP would reduce: registration order, each once, `requires_grad` only."""
-    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-
-
-def describe_parameters(module: nn.Module) -> tuple[Parameter, ...]:
-    """Return `trained_parameters` as the bucketing policy sees them."""
-    sparse = _sparse_gradients(module)
-    return tuple(
-        Parameter(name, tuple(p.shape), dtype_name(p.dtype), str(p.device), name in sparse)
-        for name, p in trained_parameters(module)
-    )
 
 
 def describe_buffers(module: nn.Module) -> tuple[Buffer, ...]:
@@ -43,11 +28,3 @@ def device_model(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device)
     known = ("GB200", "B200", "H200", "H100", "A100", "V100", "P100", "L40S", "L4", "A10G", "T4")
     return next((model for model in known if model in name), name.removeprefix("NVIDIA ").replace(" ", "-"))
-
-
-def _sparse_gradients(module: nn.Module) -> set[str]:
-    return {
-        f"{name}.weight" if name else "weight"
-        for name, child in module.named_modules()
-        if isinstance(child, nn.Embedding | nn.EmbeddingBag) and child.sparse
-    }

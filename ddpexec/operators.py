@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ddpexec.describe import describe_buffers, describe_parameters, trained_parameters
+from ddpexec.describe import describe_buffers
 from ddpexec.models import build
+from ddpexec.parameters import collect
 from ddpsim.workload.estimate import ModelShape, Operator
 
 _FREE = {"empty", "empty_like", "_unsafe_view", "scalar_tensor", "arange"}
@@ -37,7 +38,8 @@ def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
     model = build(name, "meta")
     batch = model.make_batch(batch_size, "meta")
     counter = _Counter()
-    for index, (_, parameter) in enumerate(trained_parameters(model.module)):
+    parameters = collect(model.module)
+    for index, parameter in enumerate(parameters.tensors):
         parameter.register_post_accumulate_grad_hook(counter.gradient_hook(index))  # type: ignore[no-untyped-call]
     with counter, _FusedAttentionMode(counter):
         loss = model.loss(model.module(*batch.inputs), batch)
@@ -47,7 +49,7 @@ def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
         name,
         batch_size or model.batch_size,
         model.sample,
-        describe_parameters(model.module),
+        parameters.policy,
         describe_buffers(model.module),
         tuple(forward),
         tuple(counter.operators),

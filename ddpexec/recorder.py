@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ddpexec.describe import trained_parameters
 from ddpexec.device_pass import DevicePass
+from ddpexec.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
 from ddpsim.workload.kineto_events import DeviceUse
@@ -63,7 +63,7 @@ class Recorder:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._parameters = [parameter for _, parameter in trained_parameters(module)]
+        self._parameters = collect(module).tensors
         if not self._parameters:
             raise WorkloadError("no parameter of the module needs a gradient", place="Capture")
         self.device = self._parameters[0].device

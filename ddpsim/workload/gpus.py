@@ -50,6 +50,13 @@ _RESNET = (
 )
 _FP32 = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85}
 
+
+def _tensor_core_shares(*, conv: float, gemm_tf32: float, gemm_half: float) -> Mapping[tuple[str, str], float]:
+    half = {("gemm", precision): gemm_half for precision in ("amp", "bf16")}
+    convolutions = {("conv", precision): conv for precision in ("tf32", "amp", "bf16")}
+    return {**_FP32, **convolutions, ("gemm", "tf32"): gemm_tf32, **half}
+
+
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         gpu.name: gpu
@@ -59,13 +66,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
                 "A100",
                 1555e9,
                 {"fp32": 19.5e12, "tf32": 156e12, "amp": 312e12, "bf16": 312e12},
-                {
-                    **_FP32,
-                    ("conv", "tf32"): 0.35,
-                    ("gemm", "tf32"): 0.6,
-                    **{("conv", p): 0.35 for p in ("amp", "bf16")},
-                    **{("gemm", p): 0.55 for p in ("amp", "bf16")},
-                },
+                _tensor_core_shares(conv=0.35, gemm_tf32=0.6, gemm_half=0.55),
                 0.8,
                 3e-6,
                 "NVIDIA A100 SXM4 40 GB data sheet",
@@ -75,13 +76,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
                 "H100",
                 3350e9,
                 {"fp32": 66.9e12, "tf32": 494.7e12, "amp": 989.4e12, "bf16": 989.4e12},
-                {
-                    **_FP32,
-                    ("conv", "tf32"): 0.3,
-                    ("gemm", "tf32"): 0.5,
-                    **{("conv", p): 0.3 for p in ("amp", "bf16")},
-                    **{("gemm", p): 0.5 for p in ("amp", "bf16")},
-                },
+                _tensor_core_shares(conv=0.3, gemm_tf32=0.5, gemm_half=0.5),
                 0.8,
                 2.5e-6,
                 "NVIDIA H100 SXM5 data sheet, dense figures",

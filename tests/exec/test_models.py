@@ -2,8 +2,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.describe import describe_buffers, describe_parameters  # noqa: E402
+from ddpexec.describe import describe_buffers  # noqa: E402
 from ddpexec.models import MODELS, build  # noqa: E402
+from ddpexec.parameters import collect  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.errors import UnknownNameError  # noqa: E402
 from ddpsim.units import MIB  # noqa: E402
@@ -29,7 +30,7 @@ def test_every_model_has_a_published_count():
 
 
 def test_resnet50_gives_the_five_buckets_of_a_real_run():
-    plan = rebuilt_plan(describe_parameters(build("resnet50", "meta").module), BucketCaps())
+    plan = rebuilt_plan(collect(build("resnet50", "meta").module).policy, BucketCaps())
     # A Kineto trace of torch's own DDP on two A100: float32 elements of its five allreduces.
     elements = [2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040]
     assert [bucket.size_bytes for bucket in plan.buckets] == [4 * count for count in elements]
