@@ -25,6 +25,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
         Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
@@ -39,6 +40,12 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
+        Constant(
+            "nccl.ddp.pace_spread",
+            0.0,
+            "1",
+            "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
+        ),
         Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
@@ -77,6 +84,7 @@ class Costs:
         forward_s: host time DDP adds to a forward.
         buffer_s: host time a buffer of the broadcast.
         search_s: host time a parameter of the search for unused ones.
+        pace_spread: standard deviation of the logarithm of computing time among devices of one model.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
         communication_slowdown: factor on a collective's time while some rank computes.
     """
@@ -89,6 +97,7 @@ class Costs:
     forward_s: float
     buffer_s: float
     search_s: float
+    pace_spread: float
     compute_slowdown: float
     communication_slowdown: float
 

@@ -57,7 +57,7 @@ def simulate(
     backend = options.backend_for(workload)
     plan = options.bucket_plan(workload)
     costs = Costs.of(backend, calibration)
-    kinds = _kinds(workload, placement, options, workloads or {})
+    kinds = _kinds(workload, placement, options, workloads or {}, costs.pace_spread)
     if every_rank:
         kinds = _apart(kinds, placement.world_size)
     cycle = options.no_sync_every
@@ -153,7 +153,9 @@ def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -
     return change
 
 
-def _kinds(workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload]) -> list[Kind]:
+def _kinds(
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], spread: float
+) -> list[Kind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
     for rank in options.stragglers:
         if not 0 <= rank < placement.world_size:
@@ -176,7 +178,7 @@ def _kinds(workload: Workload, placement: Placement, options: Options, workloads
     for (name, factor), ranks in members.items():
         source = workload if name is None else workloads[name]
         scaled = paces(source, options.scale_compute * factor, options.scale_host)
-        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled)))
+        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), spread))
     return sorted(kinds, key=lambda kind: kind.first)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -21,11 +23,21 @@ class Kind:
         first: the lowest rank of the kind; it is simulated as itself.
         count: how many there are; the others are simulated as one, the latest of them at every point.
         paces: one a recorded iteration, scaled for this kind.
+        spread: standard deviation, from device to device of one model, of the logarithm of computing time.
     """
 
     first: int
     count: int
     paces: tuple[Pace, ...]
+    spread: float = 0.0
+
+    def slowest(self) -> float:
+        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
+
+        The expected maximum of `count` standard normal variables, as approximated by Blom (1958).
+        """
+        quantile = (self.count - 0.375) / (self.count + 0.25)
+        return math.exp(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
@@ -36,8 +48,9 @@ def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
 
 def latest_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace] | None:
     """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ."""
-    if kind.count == 1 or len(kind.paces) == 1:
+    if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
         return None
+    slower = kind.slowest()
     others = min(kind.count - 1, DRAWS_PER_RECORD * len(kind.paces))
     drawn = np.stack([_draw(kind, seed, kind.first + 1 + other, iterations) for other in range(others)])
     optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
@@ -47,7 +60,8 @@ def latest_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]
         if iteration not in cache:
             now, before = drawn[:, iteration], drawn[:, iteration - 1] if iteration else drawn[:, 0]
             pairs = sorted({(int(a), int(b)) for a, b in zip(now, before, strict=True)})
-            cache[iteration] = latest([kind.paces[a] for a, _ in pairs], [float(optimizer[b]) for _, b in pairs])
+            last = latest([kind.paces[a] for a, _ in pairs], [float(optimizer[b]) for _, b in pairs])
+            cache[iteration] = last.scaled(slower, 1.0)
         return cache[iteration]
 
     return pace
