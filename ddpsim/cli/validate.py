@@ -1,0 +1,108 @@
+"""`ddpsim validate`: a prediction held against a measured run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.validate import Validation
+
+_SHOWN = 24
+
+
+@expand
+def validate(
+    predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="What `ddpsim predict --json` printed.")],
+    measured: Annotated[str, typer.Argument(metavar="MEASURED_DIR", help="Folder that a run's --out wrote.")],
+    output: Output,
+    max_error: Annotated[
+        str | None, typer.Option(metavar="5%", help="Exit with 1 where the step's error is larger.")
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE.png", help="Draw predicted over measured times.")
+    ] = None,
+) -> None:
+    """Hold a prediction against a measured run: the step, the overhead, every bucket, and trivial predictors."""
+    from ddpsim.trace_json import read_trace
+    from ddpsim.validate import load_prediction
+    from ddpsim.validate import validate as hold_against
+
+    bound = None if max_error is None else _ratio(max_error)
+    prediction, trace = load_prediction(predicted), read_trace(measured)
+    try:
+        result = hold_against(prediction, trace)
+    except InputError as error:
+        error.at(measured)
+    if plot:
+        _draw(result, plot)
+    output.emit(result.document(), lambda: _text(result))
+    error_size = abs(result.iterations.error or 0.0)
+    if bound is not None and error_size > bound:
+        note(f"the step's error, {percent(error_size)}, exceeds --max-error {max_error}")
+        raise typer.Exit(1)
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100 if text.endswith("%") else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{text!r} is not a bound in percent", place="--max-error", remedy="write e.g. --max-error 5%")
+    return value
+
+
+def _draw(result: Validation, path: str) -> None:
+    from ddpsim.plots import plot_validation
+
+    points = {"iteration": [(result.iterations.measured_s, result.iterations.predicted_s)]}
+    for name, label in (("ready_s", "bucket ready"), ("finished_s", "bucket finished")):
+        points[label] = [(bucket.measured[name], bucket.predicted[name]) for bucket in result.buckets]
+    plot_validation({label: group for label, group in points.items() if group}, path, "time (ms)")
+    note(f"wrote {path}")
+
+
+def _text(result: Validation) -> str:
+    compared = (("step", result.iterations), ("overhead over one process", result.overhead))
+    lines = [
+        table(
+            ("", "measured ms", "predicted ms", "error"),
+            [(name, ms(c.measured_s), ms(c.predicted_s), percent(c.error, signed=True)) for name, c in compared],
+        ),
+        "",
+        table(
+            ("trivial predictor", "predicted ms", "step error", "overhead error"),
+            [
+                (
+                    name.replace("_", " "),
+                    ms(b["predicted_s"]),
+                    percent(b["error"], signed=True),
+                    percent(b["overhead_error"], signed=True),
+                )
+                for name, b in result.baselines.items()
+            ],
+        ),
+        "",
+        table(
+            ("term", "measured ms", "predicted ms", "of the step"),
+            [
+                (t.name.replace("_", " "), ms(t.measured_s), ms(t.predicted_s), percent(t.share_of_step, signed=True))
+                for t in result.terms
+            ],
+        ),
+        f"largest: {result.largest_term.name.replace('_', ' ')}",
+    ]
+    if result.buckets:
+        header = ("bucket", "MiB", "ready", "launched", "started", "finished", "(predicted - measured, of the step)")
+        rows = [
+            (b.index, f"{b.size_bytes / 2**20:.2f}", *(percent(e, signed=True) for e in b.errors.values()), "")
+            for b in result.buckets[:_SHOWN]
+        ]
+        lines += ["", table(header, rows, left=(6,))]
+    return "\n".join(lines)

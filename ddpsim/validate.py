@@ -1,0 +1,295 @@
+"""Hold a prediction against a measured trace: the step, the overhead, every bucket, and what trivial predictors say.
+
+Errors are predicted / measured - 1, signed; a bucket's are (predicted - measured) / measured step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from ddpsim.errors import InputError, TraceError
+from ddpsim.files import read_json
+from ddpsim.metrics import PARTS, BucketSummary, Summary, length, summarise, union
+from ddpsim.trace import Trace
+
+BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
+_REMEDY = "give a file made with `ddpsim predict --json`"
+_NUMBERS = ("iteration_s", "local_s", *PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity, measured and predicted, and the signed relative error; None where nothing was measured."""
+
+    measured_s: float
+    predicted_s: float
+    error: float | None
+
+    @classmethod
+    def of(cls, measured_s: float, predicted_s: float) -> Compared:
+        """Return both with predicted / measured - 1."""
+        return cls(measured_s, predicted_s, predicted_s / measured_s - 1 if measured_s > 0 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketError:
+    """One bucket's times from the start of forward and their errors as a share of the measured step."""
+
+    index: int
+    size_bytes: int
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+    errors: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of the step, or of a bucket's way, and what its error is worth of the measured step."""
+
+    name: str
+    measured_s: float
+    predicted_s: float
+    share_of_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A prediction beside a measurement.
+
+    Attributes:
+        iterations: the steady-state period.
+        overhead: the period over that of one process without DDP.
+        local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
+        buckets: in launch order; empty where either side has none.
+        terms: the step's parts and the buckets' launch, skew, latency and bandwidth.
+        baselines: trivial predictors of the same step.
+    """
+
+    iterations: Compared
+    overhead: Compared
+    local_source: str
+    buckets: tuple[BucketError, ...]
+    terms: tuple[Term, ...]
+    baselines: Mapping[str, Mapping[str, float | None]]
+
+    @property
+    def errors(self) -> list[float]:
+        """The step's error and each bucket's finish error, absolute."""
+        step = abs(self.iterations.error or 0.0)
+        return [step, *(abs(bucket.errors["finished_s"]) for bucket in self.buckets)]
+
+    @property
+    def largest_term(self) -> Term:
+        """The term whose error is worth most of the step."""
+        return max(self.terms, key=lambda term: abs(term.share_of_step))
+
+    def document(self) -> dict[str, object]:
+        """Return the `validate` document."""
+        return {
+            "iterations": asdict(self.iterations),
+            "overhead": asdict(self.overhead),
+            "local_source": self.local_source,
+            "buckets": [
+                {
+                    "index": b.index,
+                    "size_bytes": b.size_bytes,
+                    **{f"measured_{name}": value for name, value in b.measured.items()},
+                    **{f"predicted_{name}": value for name, value in b.predicted.items()},
+                    **{f"{name.removesuffix('_s')}_error": value for name, value in b.errors.items()},
+                }
+                for b in self.buckets
+            ],
+            "terms": [asdict(term) for term in self.terms],
+            "largest_term": self.largest_term.name,
+            "baselines": {name: dict(values) for name, values in self.baselines.items()},
+            "mean_abs_error": fmean(self.errors),
+            "max_error": max(self.errors),
+        }
+
+
+def load_prediction(path: str | Path) -> dict[str, object]:
+    """Return the predict document in `path`.
+
+    Raises:
+        InputError: not JSON, or a key missing or of the wrong kind.
+    """
+    return check_prediction(read_json(path, InputError, _REMEDY), str(path))
+
+
+def check_prediction(document: object, place: str) -> dict[str, object]:
+    """Return `document` where it is a predict document.
+
+    Raises:
+        InputError: a key missing or of the wrong kind; `place` and the key are named.
+    """
+    if not isinstance(document, dict):
+        raise InputError("not a prediction", place=place, remedy=_REMEDY)
+    for key in _NUMBERS:
+        if not _is_number(document.get(key)):
+            raise InputError(f"{document.get(key)!r} is not a time in seconds", place=f"{place}: {key}", remedy=_REMEDY)
+    if not isinstance(document.get("world_size"), int) or not isinstance(document.get("buckets"), list):
+        raise InputError("world_size or buckets is missing", place=place, remedy=_REMEDY)
+    for number, bucket in enumerate(document["buckets"]):
+        for key in ("size_bytes", *BUCKET_TIMES):
+            if not isinstance(bucket, dict) or not _is_number(bucket.get(key)):
+                raise InputError("is not a number", place=f"{place}: buckets.{number}.{key}", remedy=_REMEDY)
+    return document
+
+
+def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
+    """Hold a predict document against a measured trace of the same configuration.
+
+    One process's time is the run's own where its provenance has `local_s`, else the prediction's.
+
+    Raises:
+        TraceError: a trace without iterations, or of another world size or other buckets than the prediction's.
+    """
+    summary = summarise(measured)
+    buckets = _dicts(prediction["buckets"])
+    _check_same(prediction, buckets, summary)
+    own = measured.provenance.get("local_s")
+    local_s = _float(prediction["local_s"])
+    measured_local_s = own if isinstance(own, float) else local_s
+    step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
+    errors = _bucket_errors(buckets, summary.buckets, step)
+    return Validation(
+        iterations=Compared.of(step, predicted_step),
+        overhead=Compared.of(step - measured_local_s, predicted_step - local_s),
+        local_source="run" if isinstance(own, float) else "prediction",
+        buckets=errors,
+        terms=(*_step_terms(prediction, summary), *_bucket_terms(buckets, summary.buckets, step)),
+        baselines=_baselines(prediction, buckets, step, measured_local_s),
+    )
+
+
+def _check_same(prediction: Mapping[str, object], buckets: Sequence[Mapping[str, object]], summary: Summary) -> None:
+    if prediction["world_size"] != summary.world_size:
+        what = f"the run has {summary.world_size} ranks, the prediction {prediction['world_size']}"
+        raise TraceError(what, remedy="predict with the run's --nodes and --gpus-per-node")
+    theirs = [bucket.size_bytes for bucket in summary.buckets]
+    ours = [bucket["size_bytes"] for bucket in buckets]
+    if theirs and ours and theirs != ours:
+        first = next(
+            (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        what = f"the run has {len(theirs)} buckets, the prediction {len(ours)}; they differ from bucket {first} on"
+        raise TraceError(what, remedy="predict with the run's bucket options and --assignment")
+
+
+def _bucket_errors(
+    predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary], step_s: float
+) -> tuple[BucketError, ...]:
+    errors = []
+    for ours, theirs in zip(predicted, measured, strict=False):
+        mine = {name: _float(ours[name]) for name in BUCKET_TIMES}
+        real = {name: float(getattr(theirs, name)) for name in BUCKET_TIMES}
+        difference = {name: (mine[name] - real[name]) / step_s for name in BUCKET_TIMES}
+        errors.append(BucketError(theirs.index, theirs.size_bytes, real, mine, difference))
+    return tuple(errors)
+
+
+def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term]:
+    pairs = [(part, float(getattr(summary, part)), _float(prediction[part])) for part in PARTS]
+    return [Term(part.removesuffix("_s"), m, p, (p - m) / summary.iteration_s) for part, m, p in pairs]
+
+
+def _bucket_terms(
+    predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary], step_s: float
+) -> list[Term]:
+    """Return launch, skew, latency and bandwidth, summed over buckets.
+
+    The wire times of each side are fitted by latency + bytes / bandwidth; their two halves are compared apart where
+    bucket sizes differ enough to tell them.
+    """
+    if not predicted or not measured:
+        return []
+    ours = [_Way.of(bucket) for bucket in predicted]
+    theirs = [_Way.of(asdict(bucket)) for bucket in measured]
+    sizes = [bucket.size_bytes for bucket in measured]
+    pairs = {
+        "launch": (sum(way.launch_s for way in theirs), sum(way.launch_s for way in ours)),
+        "skew": (sum(way.skew_s for way in theirs), sum(way.skew_s for way in ours)),
+    }
+    real, mine = _line(sizes, [way.wire_s for way in theirs]), _line(sizes, [way.wire_s for way in ours])
+    if real and mine:
+        count, total = len(sizes), sum(sizes)
+        pairs["latency"] = (real[0] * count, mine[0] * count)
+        pairs["bandwidth"] = (real[1] * total, mine[1] * total)
+    else:
+        pairs["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
+    return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in pairs.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What a bucket spends between ready and finished."""
+
+    launch_s: float
+    skew_s: float
+    wire_s: float
+
+    @classmethod
+    def of(cls, bucket: Mapping[str, object]) -> _Way:
+        ready, launched, started, finished = (_float(bucket[name]) for name in BUCKET_TIMES)
+        wire = bucket.get("wire_s")
+        moving = _float(wire) if _is_number(wire) else started
+        return cls(max(0.0, launched - ready), max(0.0, moving - started), finished - moving)
+
+
+def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float] | None:
+    """Return intercept and slope of least squares; None where there are too few distinct sizes."""
+    if len(sizes) < 3 or max(sizes) < 2 * max(min(sizes), 1):
+        return None
+    mean_size, mean_time = fmean(sizes), fmean(times)
+    spread = sum((size - mean_size) ** 2 for size in sizes)
+    slope = sum((s - mean_size) * (t - mean_time) for s, t in zip(sizes, times, strict=True)) / spread
+    return mean_time - slope * mean_size, slope
+
+
+def _baselines(
+    prediction: Mapping[str, object], buckets: Sequence[Mapping[str, object]], step_s: float, measured_local_s: float
+) -> dict[str, Mapping[str, float | None]]:
+    """Return what simpler predictors say of the step, from the same one-process and communication times.
+
+    `in_order_pipeline` starts each bucket at the latest of its gradients' and the previous bucket's end, and has no
+    hooks, copies or launches.
+    """
+    local, backward = _float(prediction["local_s"]), _float(prediction["backward_compute_s"])
+    optimizer = _float(prediction["optimizer_s"])
+    ways = [(_float(b["ready_s"]), _Way.of(b), _float(b["finished_s"])) for b in buckets]
+    communication = length(union((finished - way.wire_s, finished) for _, way, finished in ways))
+    end = 0.0
+    for ready, way, _ in ways:
+        end = max(end, ready) + way.wire_s
+    predictors = {
+        "one_process": local,
+        "one_process_plus_communication": local + communication,
+        "max_of_backward_and_communication": local - backward + max(backward, communication),
+        "in_order_pipeline": max(local, end + optimizer),
+    }
+    overhead = step_s - measured_local_s
+    return {
+        name: {
+            "predicted_s": seconds,
+            "error": seconds / step_s - 1,
+            "overhead_error": (seconds - local) / overhead - 1 if overhead > 0 else None,
+        }
+        for name, seconds in predictors.items()
+    }
+
+
+def _dicts(value: object) -> list[Mapping[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _float(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number")
+    return float(value)

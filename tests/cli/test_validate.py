@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
+
+
+@pytest.fixture
+def pair(ddpsim: Callable, tiny: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A prediction, and a trace of the same job on a host 20 % slower, in the measurement's place."""
+    predicted, measured = tmp_path / "predicted.json", tmp_path / "measured"
+    predicted.write_text(ddpsim("predict", "--workload", tiny, *HERE, "--json").out)
+    ddpsim("predict", "--workload", tiny, *HERE, "--scale-compute", "1.2", "--trace", measured)
+    return predicted, measured
+
+
+def test_document_and_bound(ddpsim: Callable, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    result = ddpsim("validate", *pair, "--json", "--max-error", "50%", "--plot", tmp_path / "v.png")
+    assert result.code == 0
+    document = result.document
+    step = document["iterations"]
+    assert step["error"] == pytest.approx(step["predicted_s"] / step["measured_s"] - 1)
+    assert step["error"] < 0
+    assert {"overhead", "buckets", "baselines", "mean_abs_error", "max_error"} <= document.keys()
+    assert (tmp_path / "v.png").read_bytes().startswith(b"\x89PNG")
+    exceeded = ddpsim("validate", *pair, "--json", "--max-error", "1%")
+    assert exceeded.code == 1
+    assert exceeded.document == document
+    assert "exceeds --max-error 1%" in exceeded.err
+
+
+def test_text_has_the_trivial_predictors(ddpsim: Callable, pair: tuple[Path, Path]) -> None:
+    out = ddpsim("validate", *pair).out
+    for word in ("one process plus communication", "overhead over one process", "largest:", "finished"):
+        assert word in out
+
+
+def test_bad_input_is_named(ddpsim: Callable, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    predicted, measured = pair
+    ddpsim("validate", predicted, measured, "--max-error", "5").refused("--max-error", "'5'", "5%")
+    ddpsim("validate", predicted, tmp_path / "none").refused("none", "no such folder")
+    ddpsim("validate", tmp_path / "none.json", measured).refused("none.json")
+    document = json.loads(predicted.read_text())
+    predicted.write_text(json.dumps(document | {"world_size": 4}))
+    ddpsim("validate", predicted, measured).refused("measured", "2 ranks, the prediction 4")
+    predicted.write_text("[]")
+    ddpsim("validate", predicted, measured).refused("predicted.json", "not a prediction")
+    rank = measured / "rank0.json.gz"
+    rank.write_bytes(rank.read_bytes()[:200])
+    predicted.write_text(json.dumps(document))
+    ddpsim("validate", predicted, measured).refused("rank0.json.gz", "truncated")

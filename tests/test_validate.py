@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.errors import InputError, TraceError
+from ddpsim.metrics import summarise
+from ddpsim.report import markdown_table, statistics, statistics_table, validation_row
+from ddpsim.trace import Trace
+from ddpsim.validate import check_prediction, validate
+from tests.traces import example_trace
+
+
+def prediction_of(trace: Trace, local_s: float = 0.032) -> dict:
+    return {**summarise(trace).document(), "local_s": local_s}
+
+
+def slower(trace: Trace, factor: float) -> Trace:
+    """Stretch every measured time by `factor`."""
+
+    def stretched(record: object, names: tuple[str, ...]) -> object:
+        values = {name: getattr(record, name) for name in names}
+        return replace(record, **{n: None if v is None else v * factor for n, v in values.items()})  # type: ignore[type-var]
+
+    times = (
+        "start_s",
+        "end_s",
+        "forward_s",
+        "backward_compute_s",
+        "exposed_comm_s",
+        "buffer_broadcast_s",
+        "optimizer_s",
+    )
+    moments = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
+    records = [
+        replace(stretched(it, times), buckets=tuple(stretched(b, moments) for b in it.buckets))  # type: ignore[type-var]
+        for it in trace.iterations
+    ]
+    return replace(trace, iterations=records, spans=())
+
+
+def test_a_perfect_prediction_has_no_error() -> None:
+    trace = example_trace(2)
+    found = validate(prediction_of(trace), trace)
+    assert found.iterations.error == pytest.approx(0)
+    assert found.overhead.measured_s == pytest.approx(0.008)
+    assert max(found.errors) == pytest.approx(0)
+    assert all(term.share_of_step == pytest.approx(0, abs=1e-12) for term in found.terms)
+
+
+def test_errors_are_signed_and_relative_to_the_measurement() -> None:
+    trace = example_trace(2)
+    measured = slower(trace, 1.25)
+    found = validate(prediction_of(trace), measured)
+    assert found.iterations.error == pytest.approx(1 / 1.25 - 1)
+    assert found.overhead.error == pytest.approx(0.008 / (0.050 - 0.032) - 1)
+    first = found.buckets[0]
+    assert first.errors["finished_s"] == pytest.approx((0.029 - 0.029 * 1.25) / 0.050)
+    document = found.document()
+    assert document["max_error"] == pytest.approx(0.2)
+    assert document["largest_term"] == "backward_compute"
+
+
+def test_one_process_measured_with_the_run_is_preferred() -> None:
+    trace = example_trace(2)
+    own = replace(trace, provenance={"local_s": 0.030})
+    found = validate(prediction_of(trace), own)
+    assert (found.local_source, found.overhead.measured_s) == ("run", pytest.approx(0.010))
+    assert found.overhead.predicted_s == pytest.approx(0.008)
+
+
+def test_trivial_predictors_by_hand() -> None:
+    trace = example_trace(2)
+    baselines = validate(prediction_of(trace), trace).baselines
+    # two collectives on the wire for 8 ms each, not overlapping; backward 20 ms; ready at 20 and 30 ms; optimizer 2 ms
+    assert baselines["one_process"]["predicted_s"] == pytest.approx(0.032)
+    assert baselines["one_process"]["overhead_error"] == pytest.approx(-1)
+    assert baselines["one_process_plus_communication"]["predicted_s"] == pytest.approx(0.048)
+    assert baselines["max_of_backward_and_communication"]["predicted_s"] == pytest.approx(0.032)
+    assert baselines["in_order_pipeline"]["predicted_s"] == pytest.approx(0.030 - 2e-5 + 0.008 + 0.002)
+
+
+def test_latency_and_bandwidth_are_told_apart() -> None:
+    trace = example_trace(1)
+
+    def with_wire(latency_s: float, bandwidth: float) -> Trace:
+        def bucket(template, index: int, size: int):  # type: ignore[no-untyped-def]
+            start = template.started_s
+            wire = latency_s + size / bandwidth
+            return replace(template, index=index, size_bytes=size, wire_s=start, finished_s=start + wire)
+
+        sizes = (1000, 2000, 8000)
+        return replace(
+            trace,
+            iterations=[
+                replace(it, buckets=tuple(bucket(it.buckets[0], n, size) for n, size in enumerate(sizes)))
+                for it in trace.iterations
+            ],
+            spans=(),
+        )
+
+    found = validate(prediction_of(with_wire(1e-4, 1e7)), with_wire(3e-4, 2e7))
+    terms = {term.name: term for term in found.terms}
+    assert terms["latency"].predicted_s == pytest.approx(3 * 1e-4)
+    assert terms["latency"].measured_s == pytest.approx(3 * 3e-4)
+    assert terms["bandwidth"].predicted_s == pytest.approx(11000 / 1e7)
+    assert terms["bandwidth"].measured_s == pytest.approx(11000 / 2e7)
+
+
+def test_another_configuration_is_refused() -> None:
+    trace = example_trace(2)
+    with pytest.raises(TraceError, match=r"2 ranks, the prediction 3.*--nodes"):
+        validate(prediction_of(example_trace(3)), trace)
+    fewer = [replace(it, buckets=it.buckets[:1]) for it in trace.iterations]
+    with pytest.raises(TraceError, match="2 buckets, the prediction 1"):
+        validate(prediction_of(replace(trace, iterations=fewer)), trace)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda d: d.pop("iteration_s"), "iteration_s"),
+        (lambda d: d.update(local_s="fast"), "local_s"),
+        (lambda d: d.pop("world_size"), "world_size"),
+        (lambda d: d.update(buckets=3), "buckets"),
+        (lambda d: d["buckets"][1].pop("finished_s"), r"buckets\.1\.finished_s"),
+    ],
+)
+def test_documents_that_are_no_predictions(change, place: str) -> None:  # type: ignore[no-untyped-def]
+    document = prediction_of(example_trace(2))
+    change(document)
+    with pytest.raises(InputError, match=place) as caught:
+        check_prediction(document, "p.json")
+    assert "p.json" in str(caught.value)
+    assert "ddpsim predict --json" in str(caught.value)
+
+
+def test_statistics_over_runs() -> None:
+    trace = example_trace(2)
+    runs = {f"x{factor}": validate(prediction_of(trace), slower(trace, factor)) for factor in (1.0, 1.25, 2.0)}
+    found = statistics(runs)
+    assert found["step"].median == pytest.approx(0.2)
+    assert found["step"].runs == 3
+    assert found["overhead, one_process"].median == pytest.approx(1)
+    assert "| step | 3 | 20.0 % |" in statistics_table(runs)
+    assert validation_row("x", runs["x1.25"])[:4] == ("x", "50.0", "40.0", "-20.0 %")
+    assert markdown_table(("a", "b"), [(None, 1)]).splitlines()[-1] == "| - | 1 |"
