@@ -8,6 +8,9 @@ import numpy as np
 
 from ddpsim.workload.profile import TIMED, Phase, Seconds, Workload
 
+TICK_S = 1e-9
+"""Between gradients that are complete at one time, so that the order of their hooks is not lost."""
+
 
 def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
     """Return `workload` with host and device as one clock, all times multiplied by `scale_compute`.
@@ -37,5 +40,6 @@ def _in_hook_order(workload: Workload) -> Seconds:
     ready = workload.gradient_ready_s.copy()
     for iteration in range(workload.iterations):
         order = [i for i in workload.arrival_order(iteration) if not np.isnan(ready[iteration, i])]
-        ready[iteration, order] = np.maximum.accumulate(ready[iteration, order])
+        ticks = TICK_S * np.arange(len(order))  # gradients of one kernel are complete together, but hook in turn
+        ready[iteration, order] = np.maximum.accumulate(ready[iteration, order]) + ticks
     return ready
