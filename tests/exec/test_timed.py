@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddpexec.describe import describe_buffers, describe_parameters
+from ddpexec.describe import describe_buffers
+from ddpexec.parameters import collect
 from ddpexec.timed import TimedModel, gradient_value, timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
@@ -59,7 +60,7 @@ def backward(timed: TimedModel) -> None:
 def test_parameters_and_buffers_are_the_recorded_ones() -> None:
     recorded = workload([[5, 4, 3, 2, 1]])
     module = timed_model(recorded).model.module
-    assert describe_parameters(module) == recorded.parameters
+    assert collect(module).policy == recorded.parameters
     assert describe_buffers(module) == recorded.buffers
 
 
