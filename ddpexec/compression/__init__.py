@@ -1,0 +1,30 @@
+"""Compressed communication hooks: 1 bit with error feedback, 8 bits, top-k, adaptive precision.
+
+They take a `GradBucket` and return a future of one tensor, so they run under torch's DDP and under ours::
+
+    state, hook = hook_for("onebit")
+    ddp.register_comm_hook(state, hook)
+
+torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names `ddpsim.compression.scheme` reads.
+"""
+
+from ddpexec.compression.adaptive import Adaptive, adaptive_hook
+from ddpexec.compression.codecs import Codec, HalfCodec, Layout, LinearCodec, OneBitCodec, TopKCodec
+from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.compression.measure import measure
+from ddpexec.compression.schemes import hook_for
+
+__all__ = [
+    "Adaptive",
+    "Codec",
+    "ErrorFeedback",
+    "HalfCodec",
+    "Layout",
+    "LinearCodec",
+    "OneBitCodec",
+    "TopKCodec",
+    "adaptive_hook",
+    "feedback_hook",
+    "hook_for",
+    "measure",
+]

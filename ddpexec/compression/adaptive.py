@@ -1,0 +1,94 @@
+"""Adaptive precision: for each bucket the fewest bits that its gradients bear."""
+
+# Annotations stay objects here: torch compares those of a hook with its own.
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+
+from ddpexec.compression.codecs import Codec, HalfCodec, LinearCodec, OneBitCodec
+from ddpexec.compression.feedback import ErrorFeedback, gathered_mean, mean_of
+from ddpsim.errors import InputError
+
+CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
+"""Bits an element to codec; 32 is an allreduce of the gradients as they are."""
+
+
+class Adaptive(ErrorFeedback):
+    """The state of `adaptive_hook`.
+
+    Every so many iterations the *reduced* gradient of a bucket, which is the same on all ranks, is written with 1, 8
+    and 16 bits; the fewest that lose no more than `tolerance` are used from then on. So ranks agree without a word.
+
+    Args:
+        tolerance: relative error, |g - written g| / |g|, that is borne; error feedback makes up for it over time.
+        every: iterations between two choices.
+        process_group: where messages go; None is the default group.
+
+    Attributes:
+        bits: bucket index to bits in force; 32 until the first choice.
+    """
+
+    def __init__(
+        self, tolerance: float = 0.05, every: int = 20, process_group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(CODECS[16], process_group)
+        if tolerance < 0:
+            raise InputError(f"tolerance {tolerance!r} is negative", remedy="give a relative error, e.g. 0.05")
+        if every < 1:
+            raise InputError(f"every {every!r} is out of range", remedy="give a whole number of at least 1")
+        self.tolerance, self.every = tolerance, every
+        self.bits: dict[int, int] = {}
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._seen: dict[int, int] = {}
+
+    def start(self, bucket: GradBucket) -> int:
+        """Return the bits for this bucket; a bucket that was rebuilt starts anew."""
+        index, shape = bucket.index(), tuple(self.layout(bucket).lengths)
+        if self._shapes.get(index) != shape:
+            self._shapes[index], self._seen[index], self.bits[index] = shape, 0, 32
+        return self.bits[index]
+
+    def choose(self, bucket: GradBucket, reduced: Tensor) -> None:
+        """Count an iteration of this bucket and, where it is time, choose its bits from the reduced gradient."""
+        index = bucket.index()
+        if self._seen[index] % self.every == 0:
+            self.bits[index] = self._fewest(reduced.float(), bucket)
+        self._seen[index] += 1
+
+    def _fewest(self, reduced: Tensor, bucket: GradBucket) -> int:
+        layout, norm = self.layout(bucket), reduced.norm()
+        if not bool(norm.isfinite()):
+            return 32
+        for bits, codec in CODECS.items():
+            written = torch.zeros_like(reduced)
+            codec.decode(codec.encode(reduced, layout), layout, written)
+            if bool((written - reduced).norm() <= self.tolerance * norm):
+                return bits
+        return 32
+
+
+def adaptive_hook(state: Adaptive, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket with the bits in force, and return a future of the mean gradient."""
+    flat = bucket.buffer()
+    if flat.is_sparse:
+        return mean_of(flat, state.group)
+    bits, layout = state.start(bucket), state.layout(bucket)
+    corrected = state.corrected(bucket, layout)
+    sent = torch.zeros_like(corrected)
+    if bits == 32:
+        state.keep(bucket, layout, sent)
+        future = mean_of(flat.copy_(corrected), state.group)
+    else:
+        codec = CODECS[bits]
+        payload = codec.encode(corrected, layout)
+        codec.decode(payload, layout, sent)
+        state.keep(bucket, layout, corrected - sent)
+        future = gathered_mean(codec, payload, layout, flat, corrected.dtype, state.group)
+
+    def choose(done: torch.futures.Future[torch.Tensor]) -> Tensor:
+        reduced = done.value()
+        state.choose(bucket, reduced)
+        return reduced
+
+    return future.then(choose)

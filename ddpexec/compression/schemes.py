@@ -1,0 +1,42 @@
+"""From a scheme's name to the state and the hook that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from ddpexec.compression.codecs import OneBitCodec, TopKCodec
+from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
+from ddpsim import compression
+
+START_ITERATION = 10
+"""PowerSGD's first compressed iteration here: after the rebuild of the buckets, which its state would not outlive."""
+
+
+def hook_for(name: str, process_group: dist.ProcessGroup | None = None) -> tuple[Any, Callable[..., Any]]:
+    """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.compression.scheme` reads.
+
+    fp16, bf16 and PowerSGD are torch's own hooks; signs and top-k come with error feedback.
+    """
+    scheme = compression.scheme(name)
+    if isinstance(scheme, compression.PowerSGD):
+        state = powerSGD_hook.PowerSGDState(
+            process_group,
+            matrix_approximation_rank=scheme.rank,
+            start_powerSGD_iter=START_ITERATION,
+            min_compression_rate=compression.MIN_COMPRESSION_RATE,
+        )
+        return state, powerSGD_hook.powerSGD_hook
+    if isinstance(scheme, compression.OneBit):
+        return ErrorFeedback(OneBitCodec(), process_group), feedback_hook
+    if isinstance(scheme, compression.TopK):
+        return ErrorFeedback(TopKCodec(scheme.density), process_group), feedback_hook
+    hooks = {
+        "none": default_hooks.allreduce_hook,
+        "fp16": default_hooks.fp16_compress_hook,
+        "bf16": default_hooks.bf16_compress_hook,
+    }
+    return process_group, hooks[scheme.name]

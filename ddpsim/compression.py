@@ -1,0 +1,256 @@
+"""Gradient compression as data: what a scheme puts on the wire for a bucket, and what it costs to compute.
+
+A scheme turns a bucket's gradients into messages: allreduces of fewer bytes (half precision, low-rank factors), or
+all-gathers where what is sent cannot be summed on the way (signs, sparse values). `ddpexec.compression` runs the same
+schemes for real.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import InputError, UnknownNameError
+
+ALLREDUCE, ALLGATHER = "allreduce", "allgather"
+MIN_COMPRESSION_RATE = 2.0
+"""A matrix is factored only where that saves more than this; `min_compression_rate` of torch's PowerSGD."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One collective of a compressed bucket.
+
+    Attributes:
+        collective: `allreduce` or `allgather`.
+        size_bytes: what is reduced; of an all-gather, what each rank contributes.
+    """
+
+    collective: str
+    size_bytes: int
+
+    def allreduce_bytes(self, world_size: int) -> float:
+        """Return the size of the ring allreduce that moves as many bytes over each link.
+
+        A ring allreduce of S bytes on p ranks moves 2 (p - 1) / p S over a link, a ring all-gather of s bytes a rank
+        (p - 1) s: S = s p / 2. From p = 2 x ratio on an all-gather moves more than the plain allreduce.
+        """
+        return self.size_bytes * (world_size / 2 if self.collective == ALLGATHER and world_size > 1 else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What compressing and decompressing one bucket asks of a processor.
+
+    Attributes:
+        kernels: launches, or operator calls on a CPU.
+        moved_bytes: bytes read and written in memory.
+        flops: floating-point operations of matrix products.
+    """
+
+    kernels: int
+    moved_bytes: float
+    flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The three constants that turn `Work` into time; `ddpexec.compression.measure` fits them on a device.
+
+    Attributes:
+        launch_s: seconds a kernel launch or operator call.
+        memory_bandwidth: bytes/s that elementwise operations reach.
+        flops: floating-point operations a second of thin matrix products; None counts their memory traffic alone.
+    """
+
+    launch_s: float
+    memory_bandwidth: float
+    flops: float | None = None
+
+    def time_s(self, work: Work) -> float:
+        """Return launches plus the slower of memory and arithmetic (a roofline), in seconds."""
+        arithmetic = work.flops / self.flops if self.flops else 0.0
+        return work.kernels * self.launch_s + max(work.moved_bytes / self.memory_bandwidth, arithmetic)
+
+
+class Scheme(Protocol):
+    """A way to compress buckets."""
+
+    @property
+    def name(self) -> str:
+        """The text that `scheme` reads."""
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return the collectives of a bucket of these parameters, in order, each after the one before."""
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return what one rank computes for such a bucket."""
+
+
+def ratio(scheme: Scheme, parameters: Sequence[Parameter], world_size: int = 2) -> float:
+    """Return plain bytes over compressed bytes, both as ring allreduces on `world_size` ranks."""
+    sent = sum(message.allreduce_bytes(world_size) for message in scheme.messages(parameters))
+    return sum(p.size_bytes for p in parameters) / sent if sent else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """No compression: one allreduce of the gradients."""
+
+    @property
+    def name(self) -> str:
+        """`none`."""
+        return "none"
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return one allreduce."""
+        return (Message(ALLREDUCE, sum(p.size_bytes for p in parameters)),)
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return no work."""
+        return Work(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """Gradients cast to two bytes: torch's `fp16_compress_hook` and `bf16_compress_hook`."""
+
+    name: str = "fp16"
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return one allreduce of two bytes an element."""
+        return (Message(ALLREDUCE, 2 * _elements(parameters)),)
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return cast, division and cast back: one read and write of each."""
+        size, half = sum(p.size_bytes for p in parameters), 2 * _elements(parameters)
+        return Work(3, 2 * size + 4 * half)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSGD:
+    """Matrices as products of two factors of `rank` columns (Vogels et al. 2019), as torch's `powerSGD_hook`."""
+
+    rank: int = 1
+
+    @property
+    def name(self) -> str:
+        """`powersgd:RANK`."""
+        return f"powersgd:{self.rank}"
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return three allreduces: what is not factored, left factors, right factors."""
+        plain = left = right = 0
+        for p in parameters:
+            rows, columns = _matrix(p)
+            rank = min(rows, columns, self.rank)
+            item = p.size_bytes // p.numel if p.numel else 0
+            if self.factors(p):
+                left, right = left + rows * rank * item, right + columns * rank * item
+            else:
+                plain += p.size_bytes
+        return tuple(Message(ALLREDUCE, size) for size in (plain, left, right))
+
+    def factors(self, parameter: Parameter) -> bool:
+        """Return whether this parameter's gradient is worth factoring."""
+        rows, columns = _matrix(parameter)
+        return (rows + columns) * min(rows, columns, self.rank) * MIN_COMPRESSION_RATE < rows * columns
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return error feedback (8 passes), three thin products of each matrix, two orthogonalisations a shape."""
+        size = sum(p.size_bytes for p in parameters)
+        matrices = [p for p in parameters if self.factors(p)]
+        shapes = {_matrix(p) for p in matrices}
+        flops = sum(6 * p.numel * min(*_matrix(p), self.rank) for p in matrices)
+        return Work(8 + 5 * len(shapes), 8 * size + 3 * sum(p.size_bytes for p in matrices), flops)
+
+
+@dataclass(frozen=True, slots=True)
+class OneBit:
+    """Signs with two means a parameter, and error feedback (Seide et al. 2014); gathered, since signs do not add."""
+
+    @property
+    def name(self) -> str:
+        """`onebit`."""
+        return "onebit"
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return one all-gather: of each parameter a bit an element, in whole bytes, and two float32."""
+        return (Message(ALLGATHER, sum(8 + -(-_elements([p]) // 8) for p in parameters)),)
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return 14 passes to encode and keep the error, and 4 for each rank's message."""
+        size = sum(p.size_bytes for p in parameters)
+        return Work(20 + 4 * len(parameters) + 8 * world_size, (14 + 4 * world_size) * size)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The largest entries with their indices, and error feedback (Aji and Heafield 2017); gathered."""
+
+    density: float = 0.01
+
+    @property
+    def name(self) -> str:
+        """`topk:DENSITY`."""
+        return f"topk:{self.density:g}"
+
+    def kept(self, elements: int) -> int:
+        """Return how many entries of `elements` are sent: at least one."""
+        return min(elements, max(1, math.ceil(self.density * elements)))
+
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+        """Return one all-gather of a float32 and an int32 for each entry sent."""
+        return (Message(ALLGATHER, 8 * self.kept(_elements(parameters))),)
+
+    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+        """Return 12 passes to select and keep the error, and a scatter for each rank's message."""
+        size = sum(p.size_bytes for p in parameters)
+        return Work(10 + 3 * world_size, 12 * size + 3 * world_size * self.messages(parameters)[0].size_bytes)
+
+
+def scheme(text: str) -> Scheme:
+    """Return the scheme that `text` names: `none`, `fp16`, `bf16`, `powersgd:4`, `onebit` or `topk:0.01`.
+
+    Raises:
+        UnknownNameError: no such scheme.
+        InputError: a parameter that is missing, unknown or out of range.
+    """
+    name, _, value = text.partition(":")
+    if name in ("powersgd", "topk"):
+        return PowerSGD(_rank(value)) if name == "powersgd" else TopK(_density(value))
+    if name not in ("none", "fp16", "bf16", "onebit"):
+        raise UnknownNameError.among("compression", name, ("none", "fp16", "bf16", "powersgd", "onebit", "topk"))
+    if value:
+        raise InputError(f"compression {name!r} takes no parameter, got {value!r}", remedy=f"write {name}")
+    return Plain() if name == "none" else OneBit() if name == "onebit" else Half(name)
+
+
+def _rank(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
+    return int(value)
+
+
+def _density(value: str) -> float:
+    try:
+        density = float(value)
+    except ValueError:
+        density = math.nan
+    if not 0 < density <= 1:
+        raise InputError(f"density {value!r} is not a share above 0 and at most 1", remedy="write e.g. topk:0.01")
+    return density
+
+
+def _elements(parameters: Sequence[Parameter]) -> int:
+    """Return real elements: a complex gradient is reduced as two real ones."""
+    return sum(p.numel * (2 if p.dtype.startswith("complex") else 1) for p in parameters)
+
+
+def _matrix(parameter: Parameter) -> tuple[int, int]:
+    """Return rows and columns of the gradient as torch's hook views it: first dimension by all others."""
+    shape = parameter.shape or (1,)
+    return shape[0], math.prod(shape[1:])
