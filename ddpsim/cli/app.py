@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import buckets, plan, predict, topo, validate, workload
+from ddpsim.cli import allreduce, buckets, calibrate, plan, predict, topo, validate, workload
 from ddpsim.errors import InputError
 
 _CLICK = cast(type[Exception], typer.BadParameter.__mro__[2])
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.command()(predict.predict)
 app.command()(predict.sweep)
 app.command()(plan.plan)
+app.command()(allreduce.allreduce)
+app.command()(calibrate.calibrate)
 app.command()(validate.validate)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")

@@ -3,8 +3,8 @@
 matplotlib is used without its global state; the same input gives the same bytes.
 """
 
-from ddpsim.plots.curves import plot_caps, plot_validation
+from ddpsim.plots.curves import plot_caps, plot_sizes, plot_validation
 from ddpsim.plots.machine import plot_topology
 from ddpsim.plots.timeline import plot_timeline
 
-__all__ = ["plot_caps", "plot_timeline", "plot_topology", "plot_validation"]
+__all__ = ["plot_caps", "plot_sizes", "plot_timeline", "plot_topology", "plot_validation"]

@@ -50,6 +50,22 @@ def plot_caps(
     save(figure, path)
 
 
+def plot_sizes(curves: Mapping[str, Curve], path: str | Path) -> None:
+    """Draw allreduce time over message size, both logarithmic; lines by label, of (bytes, microseconds)."""
+    figure = Figure(figsize=(6.6, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    for label, curve in curves.items():
+        sizes, times = zip(*sorted(curve), strict=True)
+        measured = label.endswith("measured")
+        axes.plot(sizes, times, marker="o" if measured else "", linestyle="" if measured else "-", label=label)
+    axes.set(xlabel="message size (bytes)", ylabel="time (us)")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.grid(True, which="both", alpha=0.25)
+    axes.legend(fontsize=8)
+    save(figure, path)
+
+
 def plot_validation(
     points: Mapping[str, Sequence[tuple[float, float]]], path: str | Path, unit: str = "iteration (ms)"
 ) -> None:

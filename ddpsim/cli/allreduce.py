@@ -1,0 +1,161 @@
+"""`ddpsim allreduce`: predicted allreduce times in nccl-tests' columns, measured ones beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import TopologyName
+from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.predict import GpusPerNode
+from ddpsim.cli.values import numbers
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.measured import MeasuredTable
+    from ddpsim.topology.graph import Placement, Topology
+
+Row = dict[str, object]
+
+
+@expand
+def allreduce(
+    topology: TopologyName,
+    output: Output,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+    begin: Annotated[str, typer.Option("-b", metavar="SIZE", help="Smallest size, as nccl-tests takes it.")] = "8",
+    end: Annotated[str, typer.Option("-e", metavar="SIZE", help="Largest size.")] = "1G",
+    factor: Annotated[str, typer.Option("-f", metavar="F", help="Factor from one size to the next.")] = "2",
+    backend: Annotated[
+        str | None, typer.Option(metavar="nccl|gloo", help="[nccl; gloo on a machine without GPUs]")
+    ] = None,
+    algorithm: Annotated[str, typer.Option(metavar="auto|ring|tree|...", help="Allreduce algorithm.")] = "auto",
+    fidelity: Annotated[
+        str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")
+    ] = "flow",
+    calibration: Annotated[str | None, typer.Option(metavar="C", help="File of `ddpsim calibrate`.")] = None,
+    measured: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
+) -> None:
+    """Predict allreduce times over message sizes, in nccl-tests' columns."""
+    from ddpsim.calibrate import place_table
+    from ddpsim.collectives.execute import Collectives
+    from ddpsim.measured import read_table
+    from ddpsim.simulation.costs import load_calibration
+    from ddpsim.topology.spec import load_topology
+
+    machine = load_topology(topology)
+    rows = read_table(measured) if measured else None
+    placed = rows is not None and nodes is None and gpus_per_node is None
+    placement = place_table(rows, machine) if rows and placed else machine.place(nodes, gpus_per_node)
+    collectives = Collectives(
+        None,
+        placement,
+        backend=backend or _backend(machine),
+        calibration=load_calibration(calibration) if calibration else None,
+        algorithm=algorithm,
+        fidelity=fidelity,
+        isolated=False,
+    )
+    found: list[Row] = []
+    for size in _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]:
+        seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
+        choice = collectives.choice(size)
+        found.append(_row(size, seconds, placement) | {"algorithm": choice.algorithm, "protocol": choice.protocol})
+    if rows is not None:
+        _join(found, rows)
+    if plot:
+        _draw(found, plot)
+    output.emit({"rows": found}, lambda: _text(found))
+
+
+def _backend(machine: Topology) -> str:
+    return "gloo" if machine.compute_device == "cpu" else "nccl"
+
+
+def _sizes(begin: str, end: str, factor: str) -> list[int]:
+    from ddpsim.units import parse_nccl_size
+
+    first, last = parse_nccl_size(begin, "-b"), parse_nccl_size(end, "-e")
+    [step] = numbers(factor, "-f", "2")
+    if not step > 1:
+        raise InputError(f"{factor!r} makes sizes no larger", place="-f", remedy="give a factor above 1, e.g. 2")
+    if last < first:
+        raise InputError(f"{end!r} is below -b {begin!r}", place="-e", remedy="give the larger size to -e")
+    sizes, size = [], float(first)
+    while size <= last:
+        sizes.append(int(size))
+        size *= step
+    return sizes
+
+
+def _row(size_bytes: int, seconds: float, placement: Placement) -> Row:
+    """Return a row as nccl-tests counts: rates decimal, busbw = algbw * 2 (n-1)/n."""
+    ranks = placement.world_size
+    algorithm_rate = size_bytes / seconds / 1e9
+    return {
+        "size_bytes": size_bytes,
+        "time_us": seconds * 1e6,
+        "algbw_GBps": algorithm_rate,
+        "busbw_GBps": algorithm_rate * 2 * (ranks - 1) / ranks,
+    }
+
+
+def _join(found: list[Row], rows: MeasuredTable) -> None:
+    for row, real in zip(found, rows.rows, strict=True):
+        measured_us = real.time_s * 1e6
+        row |= {"measured_us": measured_us, "error": float(str(row["time_us"])) / measured_us - 1}
+    for remark in rows.notes:
+        note(f"note: {rows.name}: {remark}")
+
+
+def _draw(found: list[Row], path: str) -> None:
+    from ddpsim.plots import plot_sizes
+
+    curves = {"predicted": [(float(str(row["size_bytes"])), float(str(row["time_us"]))) for row in found]}
+    if "measured_us" in found[0]:
+        curves["measured"] = [(float(str(row["size_bytes"])), float(str(row["measured_us"]))) for row in found]
+    plot_sizes(curves, path)
+    note(f"wrote {path}")
+
+
+def _text(found: list[Row]) -> str:
+    extra = ("measured", "error") if "measured_us" in found[0] else ()
+    names = ("#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "algorithm", "protocol")
+    units = (
+        "#",
+        "(B)",
+        "(elements)",
+        "",
+        "",
+        "",
+        "(us)",
+        "(GB/s)",
+        "(GB/s)",
+        "",
+        "",
+        "",
+        *(("(us)", "") if extra else ()),
+    )
+    rows = [
+        (
+            "",
+            row["size_bytes"],
+            int(str(row["size_bytes"])) // 4,
+            *("float", "sum", -1),
+            f"{row['time_us']:.2f}",
+            f"{row['algbw_GBps']:.2f}",
+            f"{row['busbw_GBps']:.2f}",
+            "N/A",
+            row["algorithm"],
+            row["protocol"],
+            *((f"{row['measured_us']:.2f}", percent(float(str(row["error"])), signed=True)) if extra else ()),
+        )
+        for row in found
+    ]
+    return table((*names, *extra), [units, *rows], left=())

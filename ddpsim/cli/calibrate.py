@@ -1,0 +1,98 @@
+"""`ddpsim calibrate`: measured allreduce tables become the constants of a machine's links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import TopologyName
+from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.values import counts
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.calibrate import CalibrationReport
+
+
+@expand
+def calibrate(
+    measured: Annotated[
+        list[str], typer.Argument(metavar="MEASURED...", help="nccl-tests text or -J JSON, our microbenchmark, CSV.")
+    ],
+    topology: TopologyName,
+    output: Output,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="1,2", help="Nodes of each MEASURED. [its header, else as few as hold it]")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="nccl|gloo", help="[the tables'; gloo on a machine without GPUs]")
+    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")] = "calibration.json",
+    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw measured against fitted.")] = None,
+) -> None:
+    """Fit a machine's link constants to measured allreduce tables."""
+    from ddpsim.calibrate import calibrate as fit
+    from ddpsim.files import json_text, write_whole
+    from ddpsim.measured import read_table
+    from ddpsim.simulation.costs import PRIORS
+    from ddpsim.topology.spec import load_topology
+
+    tables = [read_table(path) for path in measured]
+    node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
+    if node_counts is not None and len(node_counts) not in (1, len(tables)):
+        what = f"{len(node_counts)} node counts for {len(tables)} tables"
+        raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
+    given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
+    machine = load_topology(topology)
+    kind = backend or ("gloo" if machine.compute_device == "cpu" else None)
+    costs = PRIORS.get(kind or "nccl", ())
+    report = fit(tables, machine, given, backend=backend, host_costs=costs)
+    write_whole(out, json_text(report.calibration.document()))
+    if plot:
+        _draw(report, plot)
+    for remark in report.notes:
+        note(f"note: {remark}")
+    output.emit(_document(report), lambda: _text(report))
+
+
+def _document(report: CalibrationReport) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "fit_error": report.fit_error,
+        "held_out_error": report.held_out_error,
+        "constants": [asdict(constant) for constant in report.calibration.constants.values()],
+        "notes": list(report.notes),
+        "rows": [asdict(row) for row in report.rows],
+    }
+
+
+def _draw(report: CalibrationReport, path: str) -> None:
+    from ddpsim.plots import plot_sizes
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in report.rows:
+        for label, seconds in (("measured", row.measured_s), ("fitted", row.fitted_s)):
+            curves.setdefault(f"{row.table}, {label}", []).append((row.size_bytes, seconds * 1e6))
+    plot_sizes(curves, path)
+    note(f"wrote {path}")
+
+
+def _text(report: CalibrationReport) -> str:
+    rows = [
+        (
+            constant.name,
+            f"{constant.value:.4g}",
+            "" if constant.unit == "1" else constant.unit,
+            "-" if constant.log_std is None else f"x/÷ {2.718281828**constant.log_std:.2f}",
+            "fitted or measured" if constant.fitted else "prior",
+        )
+        for constant in report.calibration.constants.values()
+    ]
+    summary = (
+        f"{len(report.rows)} rows; mean absolute error {percent(report.fit_error)} on the rows fitted, "
+        f"{percent(report.held_out_error)} on rows left out"
+    )
+    return "\n".join([table(("constant", "value", "unit", "spread", "origin"), rows, left=(0, 2, 4)), "", summary])

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim.measured import parse_table
+
+HERE = ("--topology", "loopback", "--gpus-per-node", "2")
+MICROBENCHMARK = {
+    "config": {"nranks": 2, "backend": "gloo"},
+    "results": [
+        {
+            "size": size, "count": size // 4, "type": "float", "redop": "sum", "root": -1,
+            "out_of_place": {"time": 100 + size / 1500, "alg_bw": 0.0, "bus_bw": 0.0, "nwrong": 0},
+        }
+        for size in (4096, 65536, 1 << 20, 4 << 20, 16 << 20)
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A microbenchmark of 100 us and 1.5 GB/s."""
+    path = tmp_path / "allreduce.json"
+    path.write_text(json.dumps(MICROBENCHMARK))
+    return path
+
+
+def test_rows_have_nccl_tests_rates(ddpsim: Callable) -> None:
+    rows = ddpsim("allreduce", *HERE, "-b", "8", "-e", "1M", "-f", "2", "--json").document["rows"]
+    assert [row["size_bytes"] for row in rows] == [8 << n for n in range(18)]
+    for row in rows:
+        assert row["algbw_GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
+        assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 2 * (2 - 1) / 2)
+    times = [row["time_us"] for row in rows]
+    assert times == sorted(times)
+
+
+def test_busbw_counts_the_ranks(ddpsim: Callable) -> None:
+    [row] = ddpsim(
+        "allreduce", "--topology", "loopback", "--gpus-per-node", "4", "-b", "1M", "-e", "1M", "--json"
+    ).document["rows"]
+    assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 1.5)
+
+
+def test_our_table_reads_as_nccl_tests_output(ddpsim: Callable) -> None:
+    result = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4")
+    rows = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4", "--json").document["rows"]
+    theirs = parse_table(result.out, "ours")
+    assert [row.size_bytes for row in theirs.rows] == [row["size_bytes"] for row in rows]
+    for row, ours in zip(theirs.rows, rows, strict=True):
+        assert row.time_s == pytest.approx(ours["time_us"] * 1e-6, abs=1e-8)
+
+
+def test_fidelities_agree_where_nothing_contends(ddpsim: Callable) -> None:
+    def time_us(fidelity: str) -> float:
+        size = ("-b", "16M", "-e", "16M", "--fidelity", fidelity, "--json")
+        return ddpsim("allreduce", *HERE, *size).document["rows"][0]["time_us"]
+
+    assert time_us("flow") == pytest.approx(time_us("closed"), rel=0.005)
+    assert time_us("steps") == pytest.approx(time_us("closed"), rel=0.01)
+
+
+def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
+    calibration = tmp_path / "calibration.json"
+    report = ddpsim("calibrate", measured, "--topology", "loopback", "-o", calibration, "--plot", tmp_path / "c.png")
+    assert "mean absolute error" in report.out
+    beside = ("--topology", "loopback", "--measured", measured, "--calibration", calibration)
+    rows = ddpsim("allreduce", *beside, "--json").document["rows"]
+    assert [row["size_bytes"] for row in rows] == [entry["size"] for entry in MICROBENCHMARK["results"]]
+    for row in rows:
+        assert row["error"] == pytest.approx(row["time_us"] / row["measured_us"] - 1)
+        assert abs(row["error"]) < 0.1
+    assert "measured" in ddpsim("allreduce", *beside, "--plot", tmp_path / "a.png").out
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    predicted = ddpsim("predict", "--workload", "mlp", *HERE, "--backend", "gloo", "--calibration", calibration)
+    assert predicted.code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["-b", "1K", "-e", "8"], ["-e", "'8'"]),
+        (["-b", "1KB"], ["-b", "'1KB'"]),
+        (["-b", "0"], ["-b", "'0'"]),
+        (["-f", "1"], ["-f", "'1'"]),
+        (["--algorithm", "circle"], ["circle"]),
+        (["--fidelity", "fine"], ["fine"]),
+        (["--backend", "mpi"], ["MPI", "nccl or gloo"]),
+        (["--measured", "none.csv"], ["none.csv"]),
+    ],
+)
+def test_options_out_of_range(ddpsim: Callable, options: list[str], parts: list[str]) -> None:
+    ddpsim("allreduce", *HERE, *options).refused(*parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("size_bytes,time_us\n1024,12\n2048,-3\n", ["row", "-3"]),
+        ("size_bytes,time_us\n1024,nan\n2048,3\n", ["nan"]),
+        ("size_bytes,speed\n1024,12\n", ["columns wanted"]),
+        ("# ranks: 2\nsize_bytes,time_us\n1024,12\n", ["one row"]),
+        ("# ranks: 5000\nsize_bytes,time_us\n1024,12\n2048,13\n", ["5000"]),
+        ("", ["table.csv"]),
+        ('{"results": [', ["table.csv"]),
+    ],
+)
+def test_tables_that_cannot_be_used(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text(text)
+    ddpsim("calibrate", file, "--topology", "loopback", "-o", tmp_path / "c.json").refused("table.csv", *parts)
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_node_counts_must_match_the_tables(ddpsim: Callable, measured: Path) -> None:
+    ddpsim("calibrate", measured, "--topology", "loopback", "--nodes", "1,2").refused("--nodes", "2 node counts")
