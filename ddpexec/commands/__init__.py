@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 
 from ddpexec.commands.capture import capture
 from ddpexec.commands.estimate import estimate
+from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "capture": capture,
     "estimate": estimate,
+    "microbench": microbench,
     "netlab": netlab,
 }
 

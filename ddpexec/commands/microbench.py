@@ -1,0 +1,51 @@
+"""`torchrun ... -m ddpexec microbench`: what an allreduce and DDP's own work cost on this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+def microbench(
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON to write, nccl-tests' -J shape.")],
+    begin: Annotated[str, typer.Option("-b", "--minbytes", help="First size, as nccl-tests takes it.")] = "4K",
+    end: Annotated[str, typer.Option("-e", "--maxbytes", help="Last size.")] = "64M",
+    factor: Annotated[int, typer.Option("-f", "--stepfactor", help="From each size to the next.")] = 2,
+    under_load: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Workload whose model runs beside collectives: measures how much each slows the other."),
+    ] = None,
+    backend: Annotated[Optional[str], typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None,  # noqa: UP045
+    threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads a rank.")] = None,  # noqa: UP045
+    json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
+) -> None:
+    """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`."""
+    from ddpsim.units import parse_nccl_size
+
+    first, last = parse_nccl_size(begin, "-b"), parse_nccl_size(end, "-e")
+    import torch
+
+    from ddpexec.launched import launched
+    from ddpexec.microbench import microbench as measure
+    from ddpexec.microbench import sizes
+    from ddpsim.files import json_text, write_whole
+    from ddpsim.workload.files import load_workload
+
+    wanted = sizes(first, last, factor)
+    workload = None if under_load is None else load_workload(under_load)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with launched("microbench", backend) as rank:
+
+        def progress(line: str) -> None:
+            if rank.communicator.rank == 0:
+                print(f"microbench: {line}", file=sys.stderr, flush=True)
+
+        document = measure(rank, wanted, workload, progress)
+        if rank.communicator.rank == 0:
+            text = json_text(document)
+            write_whole(output, text)
+            print(text if json_ else f"written to {output}", end="" if json_ else "\n")

@@ -1,0 +1,171 @@
+"""What DDP costs a rank beside wire time, each part measured apart on this machine, all ranks at once.
+
+The parts are those of the simulation: hook and small copies, launch, copies by byte, the end of a bucket, DDP's share
+of forward, buffers, the search for unused parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.ddp import DistributedDataParallel
+from ddpexec.flat import FlatBucket
+from ddpexec.launched import Launched
+from ddpexec.process_groups import Communicator
+from ddpexec.stopwatch import agreed, median_difference, seconds_of
+from ddpsim.bucketing import Bucket
+
+GRADIENTS = 200
+"""Small parameters of the model whose hooks are timed."""
+
+_BUCKET_PARAMETERS = 12
+_BUCKET_BYTES = 25 << 20
+_BUFFERS = 100
+
+
+def measure_costs(launched: Launched) -> dict[str, float]:
+    """Return DDP's costs by name, seconds or bytes per second, the median of the ranks' medians.
+
+    `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
+    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter.
+    """
+    communicator, device = launched.communicator, launched.device
+    measures: dict[str, Callable[[Communicator, torch.device], float]] = {
+        "launch_s": _launch,
+        "copy_Bps": _copy,
+        "finish_s": _finish,
+        "forward_s": _forward,
+        "buffer_s": _buffer,
+        "search_s": _search,
+    }
+    costs = {name: agreed(measure(communicator, device), communicator) for name, measure in measures.items()}
+    hook = functools.partial(_hook, finish_s=costs["finish_s"])
+    return {"hook_s": agreed(hook(communicator, device), communicator), **costs}
+
+
+class _Chain(nn.Module):
+    """Many small parameters and next to no computation."""
+
+    def __init__(self, gradients: int, buffers: int = 0) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(16)) for _ in range(gradients))
+        for index in range(buffers):
+            self.register_buffer(f"buffer{index}", torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for scale in self.scales:
+            x = x * scale
+        return x
+
+
+def _pair(device: torch.device, find_unused: bool = False) -> tuple[nn.Module, DistributedDataParallel]:
+    """Return a chain, and another in DDP that sends nothing, after its rebuild."""
+    plain, wrapped = _Chain(GRADIENTS).to(device), _Chain(GRADIENTS).to(device)
+    ddp = DistributedDataParallel(wrapped, comm="noop", find_unused_parameters=find_unused)
+    for _ in range(3):
+        _backward(ddp, device)()
+    return plain, ddp
+
+
+def _backward(module: nn.Module, device: torch.device) -> Callable[[], None]:
+    """Run forward and return the backward that belongs to it."""
+    module.zero_grad(set_to_none=True)
+    loss = module(torch.ones(16, device=device)).sum()
+    return loss.backward  # type: ignore[no-any-return]
+
+
+def _hook(communicator: Communicator, device: torch.device, finish_s: float) -> float:
+    plain, ddp = _pair(device)
+    times: dict[nn.Module, list[float]] = {ddp: [], plain: []}
+    for _ in range(30):
+        for module, taken in times.items():
+            taken.append(seconds_of(_backward(module, device), device))
+    added = statistics.median(times[ddp]) - statistics.median(times[plain])
+    return max(0.0, added - finish_s) / GRADIENTS
+
+
+def _forward(communicator: Communicator, device: torch.device) -> float:
+    plain, ddp = _pair(device)
+    return median_difference(lambda: _backward(ddp, device), lambda: _backward(plain, device), device, 30)
+
+
+def _search(communicator: Communicator, device: torch.device) -> float:
+    """Compare whole steps with and without the search; what it adds to backward belongs to it."""
+
+    def step(find_unused: bool) -> Callable[[], None]:
+        _, ddp = _pair(device, find_unused)
+        return lambda: _backward(ddp, device)()
+
+    return median_difference(step(True), step(False), device, 20) / GRADIENTS
+
+
+def _launch(communicator: Communicator, device: torch.device) -> float:
+    tensor = torch.ones(1 << 14, device=device)
+    times = []
+    for _ in range(60):
+        communicator.main.barrier().wait()
+        start = time.perf_counter()
+        work = communicator.all_reduce(tensor, 0)
+        times.append(time.perf_counter() - start)
+        work.wait()
+    return statistics.median(times)
+
+
+def _copy(communicator: Communicator, device: torch.device) -> float:
+    """Copy a default bucket in and out, its gradients fresh each time as backward would leave them."""
+    size = _BUCKET_BYTES // 4 // _BUCKET_PARAMETERS
+    bucket, parameters = _bucket(size, device)
+
+    def fresh() -> None:
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+
+    def round_trip() -> None:
+        for place in range(_BUCKET_PARAMETERS):
+            bucket.fill(place, communicator.world_size)
+        bucket.complete(communicator.world_size)
+        bucket.write_back(bucket.buffer, ())
+
+    times = []
+    for _ in range(12):
+        fresh()
+        communicator.main.barrier().wait()
+        times.append(seconds_of(round_trip, device))
+    return 2 * bucket.size_bytes / statistics.median(times)
+
+
+def _finish(communicator: Communicator, device: torch.device) -> float:
+    """Wait for a finished collective and write a bucket of small gradients back."""
+    bucket, parameters = _bucket(16, device)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    times = []
+    for _ in range(40):
+        bucket.complete(communicator.world_size)
+        work = communicator.all_reduce(bucket.buffer, 0)
+        time.sleep(0.002)
+        communicator.main.barrier().wait()
+        start = time.perf_counter()
+        work.wait()
+        bucket.write_back(bucket.buffer, ())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _buffer(communicator: Communicator, device: torch.device) -> float:
+    """Compare a broadcast of many buffers with one of few; the bytes are too few to matter."""
+    many, few = (DistributedDataParallel(_Chain(1, count).to(device)).buffer_sync for count in (_BUFFERS, 1))
+    return median_difference(many.broadcast, few.broadcast, device, 30) / (_BUFFERS - 1)
+
+
+def _bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:
+    parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(_BUCKET_PARAMETERS)]
+    indices = tuple(range(_BUCKET_PARAMETERS))
+    made = FlatBucket(0, Bucket(indices, 4 * numel * len(indices), None), parameters, as_view=False, batched=False)
+    return made, parameters

@@ -1,0 +1,125 @@
+"""Measure allreduces as DDP issues them, and what DDP costs beside them; write nccl-tests' `-J` shape.
+
+Each collective is isolated: the ranks meet at a barrier, launch, and wait, as a bucket's allreduce does, and unlike
+nccl-tests, which queues many back to back. A rank that launches early waits for the others; so the shortest duration
+among the ranks is the collective's own, and the median over repetitions is reported.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from ddpexec.ddp_costs import measure_costs
+from ddpexec.launched import Launched
+from ddpexec.stopwatch import agreed, gather, seconds_of
+from ddpexec.under_load import computation_of, measure_slowdowns
+from ddpsim.errors import UnitError
+from ddpsim.workload import Workload
+
+_SECONDS_A_SIZE = 0.4
+_LEAST, _MOST = 5, 200
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An allreduce of `size_bytes` float32 bytes, in place: median seconds, and elements that came out wrong."""
+
+    size_bytes: int
+    time_s: float
+    wrong: int
+
+
+def sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
+    """Return sizes from `begin_bytes` to at most `end_bytes`, each `factor` times the one before, as nccl-tests does.
+
+    Raises:
+        UnitError: an empty range, a factor below 2, or a size that is no number of float32.
+    """
+    if factor < 2:
+        raise UnitError(f"factor {factor} does not lead from size to size", place="-f", remedy="give 2 or more")
+    if begin_bytes > end_bytes:
+        raise UnitError(f"{begin_bytes} B is more than {end_bytes} B", place="-b", remedy="give -b at most -e")
+    if begin_bytes % 4:
+        raise UnitError(f"{begin_bytes} B is no number of float32", place="-b", remedy="give a multiple of 4")
+    found = [begin_bytes]
+    while found[-1] * factor <= end_bytes:
+        found.append(found[-1] * factor)
+    return found
+
+
+def microbench(
+    launched: Launched, sizes_bytes: Sequence[int], workload: Workload | None, progress: Progress = lambda line: None
+) -> dict[str, object]:
+    """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`."""
+    rows = []
+    for row in measure_allreduce(launched, sizes_bytes):
+        progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
+        rows.append(row)
+    progress("costs of DDP")
+    costs = measure_costs(launched)
+    if workload is not None:
+        progress(f"under load of {workload.name}")
+        slowdowns = measure_slowdowns(launched, computation_of(workload, launched.device))
+        costs |= asdict(slowdowns)
+    return _document(launched, rows, costs, workload)
+
+
+def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> Iterator[Row]:
+    """Measure one size after the other; every rank gets the same rows."""
+    communicator, device = launched.communicator, launched.device
+    for size in sizes_bytes:
+        tensor = torch.ones(size // 4, device=device)
+
+        def once(tensor: torch.Tensor = tensor) -> float:
+            communicator.main.barrier().wait()
+            return seconds_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
+
+        once()
+        wrong = int((tensor != communicator.world_size).sum())
+        guess = agreed(statistics.median(once() for _ in range(3)), communicator)
+        count = max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess, 1e-6))))
+        tensor.zero_()
+        ranks = gather([once() for _ in range(count)], communicator)
+        time_s = statistics.median(min(each) for each in zip(*ranks, strict=True))
+        yield Row(size, time_s, max(int(rank[0]) for rank in gather([wrong], communicator)))
+
+
+def _document(
+    launched: Launched, rows: Sequence[Row], costs: dict[str, float], workload: Workload | None
+) -> dict[str, object]:
+    world = launched.communicator.world_size
+    results = [_result(row, world) for row in rows]
+    return {
+        "config": {
+            "ranks": world,
+            "nodes": launched.nodes,
+            "backend": launched.communicator.backend,
+            "device": launched.device.type,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "isolated": True,
+            "statistic": "median over repetitions of the shortest duration among the ranks",
+            "in_place_only": "torch reduces in place; out_of_place repeats its figures",
+            "under_load": None if workload is None else workload.name,
+        },
+        "results": results,
+        "ddp": {name: float(f"{value:.6g}") for name, value in costs.items()},
+    }
+
+
+def _result(row: Row, world_size: int) -> dict[str, object]:
+    algorithm = row.size_bytes / row.time_s / 1e9
+    figures = {
+        "time": round(row.time_s * 1e6, 3),
+        "alg_bw": round(algorithm, 6),
+        "bus_bw": round(algorithm * 2 * (world_size - 1) / world_size, 6),
+        "nwrong": row.wrong,
+    }
+    shape = {"size": row.size_bytes, "count": row.size_bytes // 4, "type": "float", "redop": "sum", "root": -1}
+    return {**shape, "out_of_place": figures, "in_place": figures}

@@ -1,0 +1,53 @@
+"""Times of short pieces of work, on whichever device they run, and what ranks make of them together."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.process_groups import Communicator
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of `work` until the device has finished it."""
+    _settle(device)
+    start = time.perf_counter()
+    work()
+    _settle(device)
+    return time.perf_counter() - start
+
+
+def median_difference(
+    longer: Callable[[], object], shorter: Callable[[], object], device: torch.device, repeats: int
+) -> float:
+    """Return the median of `longer` minus that of `shorter`, run in turn so that drift meets both; at least zero."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(repeats + 2):
+        for work, taken in zip((longer, shorter), times, strict=True):
+            seconds = seconds_of(work, device)
+            if number >= 2:
+                taken.append(seconds)
+    return max(0.0, statistics.median(times[0]) - statistics.median(times[1]))
+
+
+def gather(values: Sequence[float], communicator: Communicator) -> list[list[float]]:
+    """Return every rank's `values`, which are equally many on each."""
+    device = communicator.device_for(torch.device("cuda" if communicator.backend == "nccl" else "cpu"))
+    mine = torch.tensor(values, dtype=torch.float64, device=device)
+    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
+    dist.all_gather(theirs, mine, group=communicator.main)
+    return [[float(value) for value in each] for each in theirs]
+
+
+def agreed(value: float, communicator: Communicator) -> float:
+    """Return the median of the ranks' `value`, the same on every rank."""
+    return statistics.median(rank[0] for rank in gather([value], communicator))
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,104 @@
+import dataclasses
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.ddp_costs import measure_costs  # noqa: E402
+from ddpexec.launched import Launched  # noqa: E402
+from ddpexec.microbench import microbench, sizes  # noqa: E402
+from ddpexec.process_groups import Communicator  # noqa: E402
+from ddpexec.under_load import computation_of, measure_slowdowns  # noqa: E402
+from ddpsim.errors import InputError, UnitError  # noqa: E402
+from ddpsim.measured import parse_table  # noqa: E402
+from ddpsim.workload.files import load_workload  # noqa: E402
+from tests.exec.ranks import run  # noqa: E402
+
+
+def this_rank():
+    return Launched(Communicator([dist.group.WORLD]), torch.device("cpu"), nodes=1)
+
+
+def document_of(rank):
+    return microbench(this_rank(), [64, 4096, 1 << 20], None)
+
+
+def costs_of(rank):
+    return measure_costs(this_rank())
+
+
+def slowdowns_of(rank):
+    compute = computation_of(load_workload("mlp"), torch.device("cpu"))
+    return dataclasses.asdict(measure_slowdowns(this_rank(), compute, seconds=0.1))
+
+
+def test_the_document_is_one_that_calibration_reads():
+    documents = run(2, document_of)
+    assert documents[0] == documents[1]
+    table = parse_table(json.dumps(documents[0]), "allreduce.json")
+    assert (table.ranks, table.nodes) == (2, 1)
+    assert [row.size_bytes for row in table.rows] == [64, 4096, 1 << 20]
+    assert table.rows[0].time_s < table.rows[2].time_s
+    assert {"hook_s", "launch_s", "copy_Bps", "finish_s"} <= set(table.ddp)
+    for result in documents[0]["results"]:
+        figures = result["out_of_place"]
+        assert figures["nwrong"] == 0
+        assert figures["alg_bw"] * figures["time"] * 1e3 == pytest.approx(result["size"], rel=1e-2)
+        assert figures["bus_bw"] == figures["alg_bw"]  # 2 (n - 1) / n at two ranks
+        assert result["count"] * 4 == result["size"]
+
+
+def test_costs_are_of_the_order_that_cpus_have():
+    costs, other = run(2, costs_of)
+    assert costs == other
+    # A hook takes microseconds, a launch tens of them; a copy is slower than memory and faster than a network.
+    assert 1e-7 < costs["hook_s"] < 1e-4
+    assert 1e-6 < costs["launch_s"] < 5e-3
+    assert 1e8 < costs["copy_Bps"] < 1e12
+    assert 1e-6 < costs["finish_s"] < 5e-3
+    assert all(0 <= costs[name] < 5e-3 for name in ("forward_s", "buffer_s", "search_s"))
+
+
+def test_slowdowns_are_factors_of_at_least_one():
+    slowdowns, other = run(2, slowdowns_of)
+    assert slowdowns == other
+    assert set(slowdowns) == {"compute_slowdown", "communication_slowdown", "shared_compute_slowdown"}
+    assert all(1 <= factor < 100 for factor in slowdowns.values())
+
+
+def test_sizes_are_nccl_tests():
+    assert sizes(8, 128, 4) == [8, 32, 128]
+    assert sizes(1024, 1024, 2) == [1024]
+    with pytest.raises(UnitError, match="-f: factor 1"):
+        sizes(8, 16, 1)
+    with pytest.raises(UnitError, match="-b: 32 B is more than 16 B"):
+        sizes(32, 16, 2)
+    with pytest.raises(UnitError, match="-b: 6 B is no number of float32"):
+        sizes(6, 16, 2)
+
+
+def test_a_workload_of_no_shipped_model_cannot_be_run():
+    workload = dataclasses.replace(load_workload("mlp"), name="my.training@cpu-fp32-b2")
+    with pytest.raises(InputError, match="is of no shipped model; give a workload of one"):
+        computation_of(workload, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: ddpexec microbench: RANK is not set; start it as `torchrun --standalone"),
+        (["-b", "4MB"], "error: -b: size '4MB' is not one nccl-tests would take"),
+        (["--under-load", "mpl"], "error: unknown workload 'mpl'; did you mean mlp"),
+    ],
+)
+def test_the_command_ends_with_2_and_one_message(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as end:
+        main(["microbench", *arguments, "-o", str(tmp_path / "ar.json")])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
