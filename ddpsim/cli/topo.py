@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.channels import Found, channels_document, channels_of, channels_text
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
 
@@ -46,19 +47,31 @@ def list_(output: Output) -> None:
 def show(
     topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file.")],
     output: Output,
+    channels: Annotated[bool, typer.Option("--channels", help="The rings NCCL would find, too.")] = False,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
     from ddpsim.topology.spec import load_topology
 
     machine = load_topology(topology)
+    found = channels_of(machine) if channels else {}
     if plot:
         from ddpsim.plots import plot_topology
 
-        plot_topology(machine, plot)
+        plot_topology(machine, plot, rings=_drawn(machine, found))
         note(f"wrote {plot}")
-    document = _document(machine)
-    output.emit(document, lambda: _text(machine, document))
+    document = _document(machine) | ({"channels": channels_document(found)} if channels else {})
+    output.emit(document, lambda: "\n\n".join([_text(machine, document), *([channels_text(found)] if found else [])]))
+
+
+def _drawn(machine: Topology, found: Found) -> dict[str, list[tuple[str, ...]]]:
+    """Return the distinct rings of one node by template, closed."""
+    rings = {}
+    for group in machine.groups:
+        channels = found.get(f"{group.template.name}, one node")
+        orders = dict.fromkeys(ring.gpus for ring in channels.rings) if channels else {}
+        rings[group.template.name] = [(*order, order[0]) for order in orders]
+    return rings
 
 
 def _document(machine: Topology) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,16 @@ _LINKS = {"nvlink": "#54a24b", "pcie": "0.55", "host_bridge": "0.35", "socket": 
 _MOST_DEVICES = 16
 
 
-def plot_topology(topology: Topology, path: str | Path) -> None:
-    """Draw each node template's graph: colour by kind of link, width by bandwidth."""
+def plot_topology(
+    topology: Topology, path: str | Path, rings: Mapping[str, Sequence[tuple[str, ...]]] | None = None
+) -> None:
+    """Draw each node template's graph: colour by kind of link, width by bandwidth.
+
+    Args:
+        topology: the machine.
+        path: the PNG.
+        rings: of templates by name, each a closed walk over GPUs; drawn under the graph, an order a row.
+    """
     widest = max(min(len(g.template.gpus), _MOST_DEVICES) + len(g.template.nics) for g in topology.groups)
     figure = Figure(figsize=(max(6.5, 0.85 * widest) * len(topology.groups), 5.4), layout="constrained")
     for column, group in enumerate(topology.groups):
@@ -26,6 +34,7 @@ def plot_topology(topology: Topology, path: str | Path) -> None:
         _draw_node(axes, [link for link in group.template.links if not {link.source, link.target} & hidden])
         title = f"{group.count} x {group.template.name}, fabric {topology.fabric.kind}"
         axes.set_title(f"{title} (first {_MOST_DEVICES} of {len(group.template.gpus)} shown)" if hidden else title)
+        _draw_rings(axes, (rings or {}).get(group.template.name, ()))
         axes.set_axis_off()
     save(figure, path)
 
@@ -55,6 +64,15 @@ def _draw_node(axes: Any, links: Sequence[Any]) -> None:
     xs, ys = zip(*places.values(), strict=True)
     axes.set(xlim=(min(xs) - 0.7, max(xs) + 0.7), ylim=(min(ys) - 1.0, max(ys) + 0.5))
     axes.legend(fontsize=7, loc="lower left", ncols=3, frameon=False)
+
+
+def _draw_rings(axes: Any, rings: Sequence[tuple[str, ...]]) -> None:
+    lines = [
+        f"ring {number}: " + " > ".join(gpu.removeprefix("gpu") for gpu in ring) for number, ring in enumerate(rings)
+    ]
+    axes.text(
+        0.99, 0.01, "\n".join(lines), transform=axes.transAxes, ha="right", va="bottom", fontsize=8, family="monospace"
+    )
 
 
 def _places(links: Sequence[Any]) -> dict[str, tuple[float, float]]:

@@ -50,3 +50,14 @@ def test_bad_yaml_is_named_with_the_place(ddpsim: Callable, tmp_path: Path, text
 
 def test_an_unknown_machine_gets_the_nearest_names(ddpsim: Callable) -> None:
     ddpsim("topo", "show", "dgx-1").refused("'dgx-1'", "dgx-1v")
+
+
+def test_channels_are_rings_over_every_gpu(ddpsim: Callable, tmp_path: Path) -> None:
+    shown = ddpsim("topo", "show", "dgx-1v", "--channels", "--json").document["channels"]
+    assert [entry["where"] for entry in shown] == ["dgx-1v, one node", "dgx-1v, several nodes"]
+    for entry in shown:
+        assert all(sorted(ring["gpus"]) == [f"gpu{n}" for n in range(8)] for ring in entry["rings"])
+        assert entry["bus_bandwidth_Bps"] == pytest.approx(sum(ring["bandwidth_Bps"] for ring in entry["rings"]))
+    text = ddpsim("topo", "show", "dgx-1v", "--channels", "--plot", tmp_path / "rings.png").out
+    assert "as NCCL counts it" in text
+    assert (tmp_path / "rings.png").read_bytes().startswith(b"\x89PNG")
