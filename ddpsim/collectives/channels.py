@@ -181,15 +181,15 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = [ring for ring in template.rings if set(ring) == set(gpus)]
+    given = _stated(template, gpus, network)
     if given:
-        rings = [_with_nics(ring, nics, index, paths) for index, ring in enumerate(given)]
+        rings = given
         speed = _even_speed(rings, paths, capacities)
     else:
         search = RingSearch(paths, capacities, gpus, nics, cross_nic=cross_nic)
         rings, speed = _best(search, _speeds(sm, network), max_channels)
     if not rings:
-        rings = [_with_nics(gpus, nics, 0, paths)]
+        rings = [_in_order(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
     if not given:
         rings, speed = _doubled(rings, speed, sm, max_channels)
@@ -251,11 +251,22 @@ def _chain(ring: Channel) -> Channel:
     return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
 
 
-def _with_nics(order: Sequence[str], nics: tuple[str, ...], index: int, paths: Paths) -> Ring:
+def _stated(template: NodeTemplate, gpus: tuple[str, ...], network: bool) -> list[Ring]:
+    """Return the template's own rings over exactly `gpus`, with NICs at their ends where several nodes take part."""
+    rings = []
+    for stops in template.rings:
+        order = tuple(stop for stop in stops if stop.startswith("gpu"))
+        if set(order) == set(gpus) and (len(order) < len(stops)) == network:
+            rings.append(Ring(order, stops[0], stops[-1]) if network else Ring(order))
+    return rings
+
+
+def _in_order(gpus: tuple[str, ...], nics: tuple[str, ...], paths: Paths) -> Ring:
+    """Return the ring in rank order, through the NIC nearest to its first GPU."""
     if not nics:
-        return Ring(tuple(order))
-    nearest = min(nics, key=lambda nic: (KINDS.index(paths[nic, order[0]].kind), (nics.index(nic) - index) % len(nics)))
-    return Ring(tuple(order), nearest, nearest)
+        return Ring(gpus)
+    nearest = min(nics, key=lambda nic: KINDS.index(paths[nic, gpus[0]].kind))
+    return Ring(gpus, nearest, nearest)
 
 
 def _even_speed(rings: Sequence[Ring], paths: Paths, capacities: Mapping[str, float]) -> float:

@@ -63,6 +63,7 @@ class RingSearch:
                 self._hops[gpu, nic] = _hop(paths[gpu, nic], f"{nic}>{NETWORK}")
         self._free: dict[str, float] = {}
         self._tried = 0
+        self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 
     def kinds(self) -> list[int]:
         """Return the kinds of routes between GPUs, near to far, as indices of `KINDS`."""
@@ -191,7 +192,11 @@ class RingSearch:
 
     def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
         """Return first and last GPUs, nearest to their NIC first."""
+        if (nic_in, nic_out, nic_kind) not in self._known_ends:
+            self._known_ends[nic_in, nic_out, nic_kind] = self._sorted_ends(nic_in, nic_out, nic_kind)
+        return self._known_ends[nic_in, nic_out, nic_kind]
 
+    def _sorted_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
         def order(ends: tuple[str, str]) -> tuple[int, int, int, int]:
             into, out = self._hops[nic_in, ends[0]].kind, self._hops[ends[1], nic_out].kind
             return max(into, out), into + out, self._gpus.index(ends[0]), self._gpus.index(ends[1])

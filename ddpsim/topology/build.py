@@ -12,7 +12,7 @@ from ddpsim.topology.hardware import (
     nvlink_bandwidth,
     socket_bandwidth,
 )
-from ddpsim.topology.node import NETWORK, Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable
+from ddpsim.topology.node import NETWORK, Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
 from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
 
 _GPUDIRECT_KINDS = ("infiniband", "roce", "efa", "slingshot")
@@ -37,6 +37,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         links += _nvlinks(spec, gpus, place)
         links += _Pcie(spec, gpus, nics, place).links()
     check_reachable(links, gpus, place)
+    _check_rings(spec.rings, {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}, f"{place}.rings")
     reach = None if spec.gpus is None else spec.gpus.peer_to_peer
     return NodeTemplate(
         name=name,
@@ -83,6 +84,14 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
         for nics in spec.nics
         for _ in range(nics.count)
     )
+
+
+def _check_rings(rings: list[list[str]], known: set[str], place: str) -> None:
+    for number, ring in enumerate(rings):
+        for name in ring:
+            if name not in known:
+                raise UnknownNameError.among("device", name, known, place=f"{place}.{number}")
+        check_ring(ring, f"{place}.{number}")
 
 
 def _gpudirect(nics: NicsSpec, capable: bool) -> bool:

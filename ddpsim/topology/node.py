@@ -7,7 +7,7 @@ Vertices are named `gpu0`, `nic0`, `cpu0` (a socket with its host bridge), `pcie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,8 @@ class NodeTemplate:
         peer_to_peer: farthest path over which GPUs access each other's memory, in NCCL's words (`NCCL_P2P_LEVEL`): LOC
             (never), NVL, PIX, PXB, PHB, SYS; None for NCCL's own rule.
         workload: name or path of the workload of its GPUs; None for the one asked for.
-        rings: GPU orders that are known, one a channel; taken instead of a search.
+        rings: GPU orders that are known, one a channel, between two NICs where they leave the node; taken instead of a
+            search.
         extras: attributes an importer met and does not use.
     """
 
@@ -202,6 +203,16 @@ def check_reachable(links: Iterable[Link], gpus: Iterable[Gpu], place: str | Non
                 place=place,
                 remedy=f"put {name} under a PCIe switch or slot, or join the two by NVLink",
             )
+
+
+def check_ring(stops: Sequence[str], place: str) -> None:
+    """Raise `TopologyError` unless `stops` names GPUs once each, between two NICs or between none."""
+    between = len(stops) > 2 and stops[0].startswith("nic") and stops[-1].startswith("nic")
+    gpus = stops[1:-1] if between else stops
+    if not gpus or len(set(gpus)) < len(gpus) or not all(stop.startswith("gpu") for stop in gpus):
+        raise TopologyError(
+            f"{list(stops)} is no ring", place=place, remedy="name each GPU once, between two NICs or between none"
+        )
 
 
 def _is_upward(link: Link) -> bool:

@@ -9,6 +9,8 @@ import yaml
 
 from ddpsim.errors import TopologyError
 
+_WIDTH, _SHORT = 110, 110
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -71,6 +73,10 @@ class _Flow(list[object]):
     """A list written on one line."""
 
 
+class _FlowMapping(dict[str, object]):
+    """A mapping written on one line."""
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes short inner values on one line, so that a machine fits on a page."""
 
@@ -78,20 +84,28 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(
     _Flow, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
 )
+_Dumper.add_representer(
+    _FlowMapping, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True)
+)
 
 
 def write_mapping(document: dict[str, object]) -> str:
-    """Return `document` as YAML, keys in their order, lists of plain values and of lists on one line."""
-    return yaml.dump(_flowed(document), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+    """Return `document` as YAML, keys in their order, short inner values on one line."""
+    flowed = {key: _flowed(value) for key, value in document.items()}
+    return yaml.dump(flowed, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
 def _flowed(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _flowed(inner) for key, inner in value.items()}
+        inner = {key: _flowed(item) for key, item in value.items()}
+        short = len(repr(value)) < _SHORT and not any(_has_text(item) for item in value.values())
+        return _FlowMapping(inner) if short else inner
     if isinstance(value, list):
-        if any(isinstance(item, dict) for item in value) or any(
-            isinstance(item, str) and " " in item for item in value
-        ):
+        if any(isinstance(item, dict) or _has_text(item) for item in value):
             return [_flowed(item) for item in value]
         return _Flow([_Flow(item) if isinstance(item, list) else item for item in value])
     return value
+
+
+def _has_text(value: object) -> bool:
+    return isinstance(value, str) and " " in value

@@ -1,0 +1,31 @@
+"""One entry for every format a topology is imported from, told apart by its text."""
+
+from __future__ import annotations
+
+from ddpsim.errors import TopologyError
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.nccl_xml import read_nccl_xml
+from ddpsim.topology.nvidia_smi import read_topo_matrix
+
+
+def import_topology(text: str, place: str, *, gpu: str | None = None, name: str = "imported") -> Topology:
+    """Return the node that NCCL's topology XML or the matrix of `nvidia-smi topo -m` describes.
+
+    Args:
+        text: the whole file.
+        place: its name, for errors and as its source.
+        gpu: `v100`, `a100-pcie`, ...: needed where the file leaves out NVLinks.
+        name: of the topology.
+
+    Raises:
+        TopologyError: neither format, malformed (with its line), or `gpu` is needed.
+    """
+    if text.lstrip().startswith("<"):
+        return read_nccl_xml(text, place, gpu=gpu, name=name)
+    if "GPU0" in text:
+        return read_topo_matrix(text, place, gpu=gpu, name=name)
+    raise TopologyError(
+        "neither NCCL topology XML nor a matrix of `nvidia-smi topo -m`",
+        place=place,
+        remedy="give one of them, whole",
+    )

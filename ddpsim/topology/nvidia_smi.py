@@ -1,0 +1,224 @@
+"""The matrix of `nvidia-smi topo -m` as a topology of one node.
+
+Its format is not promised stable, so the reader takes what it needs (a header of device names, a row for each GPU) and
+leaves the rest. Words: NV# that many NVLinks; PIX one PCIe switch; PXB several; PHB a host bridge; NODE host bridges of
+one NUMA node; SYS the link between sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ddpsim.errors import TopologyError
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.layouts import gpu_choices, gpu_model
+from ddpsim.topology.nccl_xml import UNKNOWN_NIC_MBPS
+from ddpsim.topology.spec import topology_from_document
+from ddpsim.units import format_bandwidth
+
+_WORD = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
+_DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w*(?:ib|efa|rdma|bnxt|hfi|hsi|irdma|roce)\w*\d+")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_MOST_LINKS = {4: "P100", 6: "V100", 12: "A100", 18: "H100"}
+_NEAR = {"switch": {"PIX"}, "outer": {"PIX", "PXB"}, "socket": {"PIX", "PXB", "PHB", "NODE"}}
+
+
+def read_topo_matrix(text: str, place: str, *, gpu: str | None = None, name: str = "imported") -> Topology:
+    """Return the node that a matrix describes.
+
+    Args:
+        gpu: which GPU it is; guessed from the number of its NVLinks where None.
+
+    Raises:
+        TopologyError: no matrix in `text`, a row or word that does not fit (with its line), a GPU that cannot be told.
+    """
+    matrix = _read(text, place)
+    return topology_from_document(_document(matrix, place, gpu, name), place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    gpus: list[str]
+    nics: list[str]
+    words: dict[tuple[str, str], str]
+    affinity: dict[str, str]
+
+    def groups(self, near: set[str], *, affinity: bool = False) -> list[list[str]]:
+        """Return devices joined by words of `near`, in their order; or by an equal processor affinity."""
+        group = {device: device for device in (*self.gpus, *self.nics)}
+
+        def root(device: str) -> str:
+            while group[device] != device:
+                device = group[device]
+            return device
+
+        for (first, second), word in self.words.items():
+            if word in near:
+                group[root(second)] = root(first)
+        for first in self.gpus if affinity else ():
+            for second in self.gpus:
+                if self.affinity[first] == self.affinity[second]:
+                    group[root(second)] = root(first)
+        found: dict[str, list[str]] = {}
+        for device in group:
+            found.setdefault(root(device), []).append(device)
+        return list(found.values())
+
+
+def _read(text: str, place: str) -> _Matrix:
+    lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
+    start = next((number for number, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
+    if start is None:
+        raise TopologyError(
+            "no header line with GPU0 in it", place=place, remedy="give the output of `nvidia-smi topo -m`"
+        )
+    devices = _header(lines[start])
+    words: dict[tuple[str, str], str] = {}
+    affinity: dict[str, str] = {}
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        cells = line.split()
+        if not cells or cells[0] not in devices:
+            continue
+        row = cells[1 : len(devices) + 1]
+        _check_row(cells[0], row, devices, f"{place}: line {number}")
+        words |= {(cells[0], other): word for other, word in zip(devices, row, strict=True) if other != cells[0]}
+        affinity[cells[0]] = cells[len(devices) + 1] if len(cells) > len(devices) + 1 else ""
+    gpus = [device for device in devices if device.startswith("GPU")]
+    for device in gpus:
+        if device not in affinity:
+            raise TopologyError(f"no row for {device}", place=place, remedy="give the whole matrix")
+    _check_symmetric(gpus, words, place)
+    nics = sorted((device for device in devices if device not in gpus), key=_natural)
+    return _Matrix(gpus, nics, words, affinity)
+
+
+def _header(line: str) -> list[str]:
+    devices = []
+    for cell in line.split():
+        if not _DEVICE.fullmatch(cell):
+            break
+        devices.append(cell)
+    return devices
+
+
+def _check_row(device: str, row: list[str], devices: list[str], where: str) -> None:
+    for other, word in zip(devices, row, strict=False):
+        if not _WORD.fullmatch(word):
+            raise TopologyError(
+                f"{word!r} between {device} and {other}", place=where, remedy="known: X, NV#, PIX, PXB, PHB, NODE, SYS"
+            )
+    if len(row) < len(devices):
+        raise TopologyError(
+            f"the row of {device} has {len(row)} of {len(devices)} columns", place=where, remedy="give the whole line"
+        )
+
+
+def _check_symmetric(gpus: list[str], words: dict[tuple[str, str], str], place: str) -> None:
+    for first in gpus:
+        for second in gpus:
+            if first < second and words[first, second] != words[second, first]:
+                raise TopologyError(
+                    f"{first} to {second} is {words[first, second]}, the other way {words[second, first]}",
+                    place=place,
+                    remedy="give the matrix as printed",
+                )
+
+
+def _document(matrix: _Matrix, place: str, gpu: str | None, name: str) -> dict[str, object]:
+    links = _nvlinks(matrix)
+    model = _model(matrix, place, gpu)
+    sockets = _sockets(matrix)
+    node: dict[str, object] = {"gpus": {"count": len(matrix.gpus), "model": model}, **links}
+    node["pcie"] = _pcie(matrix, sockets)
+    node["cpu"] = {"sockets": len(sockets)}
+    notes = [f"{model} {'by --gpu' if gpu else 'guessed from the number of NVLinks'}", "processor not in the matrix"]
+    if matrix.nics:
+        rate = format_bandwidth(UNKNOWN_NIC_MBPS * 1e6 / 8)
+        node["nics"] = [{"count": len(matrix.nics), "rate": rate, "kind": "infiniband"}]
+        node["extras"] = {f"nic{number}": nic for number, nic in enumerate(matrix.nics)}
+        notes.append("NIC speeds not in the matrix: 10 Gb/s, as NCCL takes unknown ones")
+    return {"name": name, "sources": [f"nvidia-smi topo -m {place}"], "confidence": "; ".join(notes), "node": node}
+
+
+def _nvlinks(matrix: _Matrix) -> dict[str, object]:
+    counts = _counts(matrix)
+    if not counts:
+        return {}
+    if _switched(matrix):
+        return {"nvswitch": {"links_per_gpu": next(iter(counts.values()))}}
+    pairs = [[matrix.gpus.index(a), matrix.gpus.index(b), n] for (a, b), n in counts.items()]
+    return {"nvlink": {"pairs": [pair for pair in pairs if pair[0] < pair[1]]}}
+
+
+def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
+    return {
+        pair: int(word[2:])
+        for pair, word in matrix.words.items()
+        if word.startswith("NV") and set(pair) <= set(matrix.gpus)
+    }
+
+
+def _switched(matrix: _Matrix) -> bool:
+    """Return whether a switch joins them: every pair has the same links, more in all than a GPU has."""
+    counts = _counts(matrix)
+    every_pair = len(counts) == len(matrix.gpus) * (len(matrix.gpus) - 1)
+    alike = set(counts.values())
+    return every_pair and len(alike) == 1 and min(alike) * (len(matrix.gpus) - 1) > max(_MOST_LINKS)
+
+
+def _model(matrix: _Matrix, place: str, gpu: str | None) -> str:
+    if gpu is not None:
+        return gpu_model(gpu, "--gpu")
+    counts = _counts(matrix)
+    totals = [sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus]
+    links = max(counts.values(), default=0) if _switched(matrix) else max(totals)
+    fitting = [number for number in _MOST_LINKS if 0 < links <= number]
+    if not fitting:
+        raise TopologyError(
+            "no NVLink in the matrix tells which GPU it is",
+            place=place,
+            remedy=f"say --gpu, one of {', '.join(choice for choice in gpu_choices() if 'pcie' not in choice)}",
+        )
+    return _MOST_LINKS[fitting[0]]
+
+
+def _sockets(matrix: _Matrix) -> list[list[str]]:
+    """Return the devices of each socket, by words; by affinity too where it contradicts none."""
+    by_affinity = matrix.groups(_NEAR["socket"], affinity=True)
+    apart = [pair for pair, word in matrix.words.items() if word == "SYS"]
+    if any(first in group and second in group for group in by_affinity for first, second in apart):
+        return matrix.groups(_NEAR["socket"])
+    return by_affinity
+
+
+def _pcie(matrix: _Matrix, sockets: list[list[str]]) -> dict[str, object]:
+    outer, inner = matrix.groups(_NEAR["outer"]), matrix.groups(_NEAR["switch"])
+    switches: list[dict[str, object]] = []
+    slots: list[dict[str, object]] = []
+    for number, devices in enumerate(sockets):
+        loose: list[str] = []
+        for group in (group for group in outer if set(group) <= set(devices)):
+            parts = [part for part in inner if set(part) <= set(group)]
+            if len(group) == 1:
+                loose += group
+            elif len(parts) == 1:
+                switches.append({"socket": number, **_listed(matrix, group)})
+            else:
+                switches.append({"socket": number, "switches": [_listed(matrix, part) for part in parts]})
+        if loose:
+            slots.append({"socket": number, **_listed(matrix, loose)})
+    return {key: value for key, value in (("switches", switches), ("slots", slots)) if value}
+
+
+def _listed(matrix: _Matrix, devices: list[str]) -> dict[str, object]:
+    listed: dict[str, object] = {}
+    for key, names in (("gpus", matrix.gpus), ("nics", matrix.nics)):
+        if numbers := [number for number, device in enumerate(names) if device in devices]:
+            listed[key] = numbers
+    return listed
+
+
+def _natural(name: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.*?)(\d+)", name)
+    return (match[1], int(match[2])) if match else (name, 0)

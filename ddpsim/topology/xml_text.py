@@ -1,0 +1,55 @@
+"""XML with line numbers, for messages that name the line; entities are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from ddpsim.errors import TopologyError
+
+
+@dataclass(slots=True)
+class Element:
+    """An element with where it starts."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    children: list[Element] = field(default_factory=list)
+
+    def all(self, tag: str) -> Iterator[Element]:
+        """Yield the elements `tag` below this one, in document order."""
+        for child in self.children:
+            if child.tag == tag:
+                yield child
+            yield from child.all(tag)
+
+
+def read_xml(text: str, place: str) -> Element:
+    """Return the root element of `text`.
+
+    Raises:
+        TopologyError: malformed, with line and column, or with entity declarations.
+    """
+    parser = expat.ParserCreate()
+    root = Element("", {}, 0)
+    stack = [root]
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        element = Element(tag, attributes, parser.CurrentLineNumber)
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def refuse(*_: object) -> None:
+        raise TopologyError("entities are not allowed", place=f"{place}: line {parser.CurrentLineNumber}")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: stack.pop()
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text.strip(), True)
+    except expat.ExpatError as error:
+        where = f"{place}: line {error.lineno}, column {error.offset + 1}"
+        raise TopologyError(f"malformed XML: {expat.errors.messages[error.code]}", place=where) from error
+    return root.children[0]
