@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ddpexec.commands.campaign import campaign
 from ddpexec.commands.capture import capture
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
@@ -14,6 +15,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "estimate": estimate,
     "microbench": microbench,
     "netlab": netlab,
+    "campaign": campaign,
 }
 
 __all__ = ["COMMANDS"]

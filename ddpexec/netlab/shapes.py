@@ -22,6 +22,7 @@ def lab_topology(
     slow_node: int | None = None,
     slow_rate: float | None = None,
     trunk: float | None = None,
+    name: str | None = None,
 ) -> Topology:
     """Return the topology of `netlab --ranks --rate --delay`: one process a node, all nodes on one switch.
 
@@ -47,7 +48,7 @@ def lab_topology(
         fabric = Fabric("two-level", nodes_per_leaf=-(-ranks // 2), trunk_bandwidth=trunk)
     slow = DegradedLink(f"nic0-{NETWORK}", slow_node, Degradation(bandwidth=slow_rate))
     return Topology(
-        name=f"lab-{ranks}",
+        name=name or f"lab-{ranks}",
         groups=(NodeGroup(node, ranks),),
         fabric=fabric,
         degraded=() if slow_node is None else (slow,),

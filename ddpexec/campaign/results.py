@@ -1,0 +1,171 @@
+"""What a campaign knows of one configuration when it has run, and what all of them show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+SPREAD_WORTH_TUNING = 0.05
+"""A choice of cap matters where the default is this much slower than the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One configuration: predicted before, measured after.
+
+    Attributes:
+        group: configurations that differ in bucket caps alone share it.
+        caps: the cap options, `default` for torch's.
+        step_s: median of `repeats_s`, the measured steady-state periods.
+        low_s, high_s: the prediction's band.
+        local_s: one process's iteration.
+        bucket_errors: of each bucket's finish, as a share of the step, signed.
+        baselines_s: what trivial predictors say of the step.
+        largest_term: the term of the step whose error is worth most.
+    """
+
+    name: str
+    group: str
+    caps: str
+    world_size: int
+    wire_over_backward: float | None
+    predicted_s: float
+    low_s: float
+    high_s: float
+    step_s: float
+    repeats_s: tuple[float, ...]
+    local_s: float
+    predicted_local_s: float
+    bucket_errors: tuple[float, ...]
+    baselines_s: Mapping[str, float]
+    largest_term: str
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step, minus 1."""
+        return self.predicted_s / self.step_s - 1
+
+    @property
+    def noise(self) -> float | None:
+        """Half the range of the repeats over their median; None for a single run."""
+        if len(self.repeats_s) < 2:
+            return None
+        return (max(self.repeats_s) - min(self.repeats_s)) / 2 / self.step_s
+
+    @property
+    def overhead_s(self) -> float:
+        """Measured step over one process's."""
+        return self.step_s - self.local_s
+
+    @property
+    def overhead_error(self) -> float | None:
+        """Predicted over measured overhead, minus 1; None where none was measured."""
+        if self.overhead_s <= 0:
+            return None
+        return (self.predicted_s - self.predicted_local_s) / self.overhead_s - 1
+
+    def baseline_error(self, name: str) -> float | None:
+        """Return the error of a trivial predictor on the overhead."""
+        return (self.baselines_s[name] - self.local_s) / self.overhead_s - 1 if self.overhead_s > 0 else None
+
+    def document(self) -> dict[str, Any]:
+        """Return the result as JSON values, its derived figures included."""
+        return {
+            **asdict(self),
+            "error": self.error,
+            "overhead_error": self.overhead_error,
+            "noise": self.noise,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Result:
+        """Return the result that `document` made."""
+        own = {key: document[key] for key in cls.__dataclass_fields__}
+        return cls(**own | {"repeats_s": tuple(own["repeats_s"]), "bucket_errors": tuple(own["bucket_errors"])})
+
+
+def summarised(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the measures of a campaign; each is None where no configuration tells it."""
+    overhead = _absolute(result.overhead_error for result in results)
+    names = sorted({name for result in results for name in result.baselines_s})
+    trivial = {name: _median(_absolute(r.baseline_error(name) for r in results)) for name in names}
+    known = [error for error in trivial.values() if error is not None]
+    finishes = [abs(error) for result in results for error in result.bucket_errors]
+    widths = [(result.high_s - result.low_s) / result.predicted_s for result in results]
+    inside = [result.low_s <= result.step_s <= result.high_s for result in results]
+    return {
+        "configurations": len(results),
+        "step_error_median": _median(_absolute(result.error for result in results)),
+        "step_error_p95": _percentile(_absolute(result.error for result in results), 95),
+        "step_error_signed_median": _median([result.error for result in results]),
+        "overhead_error_median": _median(overhead),
+        "baseline_overhead_error_median": trivial,
+        "best_baseline_overhead_error_median": min(known, default=None),
+        "bucket_finish_error_median": _median(finishes),
+        "noise_median": _median([result.noise for result in results if result.noise is not None]),
+        "band_coverage": fmean(inside) if inside else None,
+        "band_width_median": _median(widths),
+        **_choices(results),
+    }
+
+
+def _choices(results: Sequence[Result]) -> dict[str, Any]:
+    """Return what following the prediction's best cap costs and gains, where several caps were run."""
+    groups = [group for group in _groups(results).values() if len(group) > 1]
+    regrets, captured, default_regrets = [], [], []
+    for group in groups:
+        best = min(result.step_s for result in group)
+        chosen = min(group, key=lambda result: result.predicted_s).step_s
+        regrets.append(chosen / best - 1)
+        default = next((result.step_s for result in group if result.caps == "default"), None)
+        if default is not None:
+            default_regrets.append(default / best - 1)
+            if default / best - 1 > SPREAD_WORTH_TUNING:
+                captured.append((default - chosen) / (default - best))
+    cap, cap_regret = _best_single_cap(groups)
+    return {
+        "cap_groups": len(groups),
+        "regret_mean": fmean(regrets) if regrets else None,
+        "regret_worst": max(regrets, default=None),
+        "regret_of_default_mean": fmean(default_regrets) if default_regrets else None,
+        "best_single_cap": cap,
+        "regret_of_best_single_cap_mean": cap_regret,
+        "groups_worth_tuning": len(captured),
+        "captured_share_mean": fmean(captured) if captured else None,
+    }
+
+
+def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, float | None]:
+    """Return the one cap, among those that every group has, with the least mean regret."""
+    common = set.intersection(*({r.caps for r in group} for group in groups)) if groups else set()
+    mean = {
+        caps: fmean(
+            next(r.step_s for r in group if r.caps == caps) / min(r.step_s for r in group) - 1 for group in groups
+        )
+        for caps in common
+    }
+    best = min(sorted(mean), key=lambda caps: mean[caps], default=None)
+    return best, None if best is None else mean[best]
+
+
+def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.group, []).append(result)
+    return groups
+
+
+def _absolute(values: Iterable[float | None]) -> list[float]:
+    return [abs(value) for value in values if value is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values else None

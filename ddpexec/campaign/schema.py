@@ -1,0 +1,98 @@
+"""The YAML of a campaign as pydantic models: networks by name, and runs on them; units required."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ddpsim.topology.schema import Bandwidth, Count, Index, Time
+
+Positive = Annotated[float, Field(gt=0, strict=False)]
+Factor = Annotated[float, Field(gt=0, strict=False)]
+Cap = Annotated[float, Field(ge=0, strict=False)]
+
+CAP_OPTIONS = frozenset(("bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"))
+
+
+class Spec(BaseModel):
+    """Base of every part of the file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SlowLink(Spec):
+    """The node whose link has another rate."""
+
+    node: Index
+    rate: Bandwidth
+
+
+class NetworkSpec(Spec):
+    """A lab network: `{ranks: 4, rate: 500mbit}`, with a delay, a slow link, or a trunk between two halves."""
+
+    ranks: Annotated[int, Field(ge=2)]
+    rate: Bandwidth
+    delay: Time = 0.0
+    slow: SlowLink | None = None
+    trunk: Bandwidth | None = None
+
+    @property
+    def narrowest(self) -> float:
+        """Bytes/s of the link that a ring's bytes cannot avoid."""
+        rates = [self.rate, self.trunk, None if self.slow is None else self.slow.rate]
+        return min(rate for rate in rates if rate is not None)
+
+
+class RunSpec(Spec):
+    """One configuration, or with `vary` the product of lists of its fields.
+
+    `workload` is replayed by timed layers, at `scale_compute` or so that the bytes of all gradients take
+    `wire_over_backward` of the backward's time on the narrowest link; `model` computes.
+    """
+
+    network: str
+    workload: str | None = None
+    model: str | None = None
+    batch_size: Count | None = None
+    wire_over_backward: Factor | None = None
+    scale_compute: Factor | None = None
+    bucket_cap_mb: Cap | None = None
+    bucket_cap_mb_list: Annotated[list[Cap], Field(min_length=1)] | None = None
+    first_bucket_mb: Cap | None = None
+    gradient_as_bucket_view: bool = False
+    impl: Literal["ddpexec", "torch"] = "torch"
+    no_sync_every: Count = 1
+    process_groups: Count = 1
+    straggler: dict[Index, Factor] = {}
+    broadcast_buffers: bool = True
+    iterations: Count | None = None
+    repeats: Count | None = None
+    seed: Index = 0
+
+    @model_validator(mode="after")
+    def _agrees(self) -> RunSpec:
+        if (self.workload is None) == (self.model is None):
+            raise ValueError("give one of `workload` and `model`")
+        if self.workload is None and (self.wire_over_backward or self.scale_compute):
+            raise ValueError("a `model` computes at its own pace; drop `wire_over_backward` and `scale_compute`")
+        if self.wire_over_backward is not None and self.scale_compute is not None:
+            raise ValueError("give one of `wire_over_backward` and `scale_compute`")
+        if self.model is None and self.batch_size is not None:
+            raise ValueError("`batch_size` belongs to a `model`")
+        if self.process_groups > 1 and self.impl == "torch":
+            raise ValueError("torch has no round-robin process groups; write `impl: ddpexec`")
+        if self.bucket_cap_mb_list is not None and (self.bucket_cap_mb, self.first_bucket_mb) != (None, None):
+            raise ValueError("give `bucket_cap_mb_list` alone")
+        return self
+
+
+class CampaignSpec(Spec):
+    """A whole file."""
+
+    name: Annotated[str, Field(min_length=1)]
+    iterations: Count = 12
+    repeats: Count = 1
+    max_step: Time = 3.0
+    networks: Annotated[dict[str, NetworkSpec], Field(min_length=1)]
+    runs: Annotated[list[dict[str, Any]], Field(min_length=1)]

@@ -1,0 +1,190 @@
+"""Read a campaign's file: every error at once, each with its place; products expanded, names given."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, NetworkSpec, RunSpec
+from ddpexec.netlab.shapes import lab_topology
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.yaml_text import read_mapping
+
+VARY = "vary"
+_SHORT = {
+    "wire_over_backward": "wire",
+    "scale_compute": "scale",
+    "bucket_cap_mb": "cap",
+    "bucket_cap_mb_list": "caps",
+    "first_bucket_mb": "first",
+    "gradient_as_bucket_view": "view",
+    "no_sync_every": "nosync",
+    "process_groups": "groups",
+    "straggler": "slow",
+    "batch_size": "b",
+    "broadcast_buffers": "buffers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One run of a campaign.
+
+    Attributes:
+        group: tells the fields that are not defaults, bucket caps apart.
+        caps: tells the bucket caps; `default` for torch's.
+    """
+
+    group: str
+    caps: str
+    run: RunSpec
+    network: NetworkSpec
+    iterations: int
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.group}-{self.caps}"
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits of what is to be run."""
+        content = f"{self.run.model_dump_json()} {self.network.model_dump_json()} {self.iterations} {self.repeats}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A campaign's networks and configurations, in file order."""
+
+    name: str
+    max_step_s: float
+    networks: Mapping[str, NetworkSpec]
+    configurations: tuple[Configuration, ...]
+
+
+def load_campaign(path: str | Path) -> Campaign:
+    """Return the campaign in `path`.
+
+    Raises:
+        InputError: a file that cannot be read or is malformed, with every error in it.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", place=str(path)) from error
+    return parse_campaign(text, str(path))
+
+
+def parse_campaign(text: str, place: str) -> Campaign:
+    """Return the campaign that YAML `text` describes; `place` names it in errors."""
+    problems: list[str] = []
+    try:
+        spec = CampaignSpec.model_validate(read_mapping(text, place))
+    except ValidationError as error:
+        problems = list(_problems(error, ""))
+        raise _all(problems, place) from None
+    found: dict[str, Configuration] = {}
+    for number, entry in enumerate(spec.runs):
+        where = f"runs.{number}"
+        try:
+            for each in _expanded(entry, where):
+                configuration = _configuration(each, spec, where)
+                if configuration.name in found:
+                    problems.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
+                found[configuration.name] = configuration
+        except ValidationError as error:
+            problems += _problems(error, where)
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise _all(problems, place)
+    return Campaign(spec.name, spec.max_step, spec.networks, tuple(found.values()))
+
+
+def network_topology(name: str, network: NetworkSpec) -> Topology:
+    """Return the topology of a campaign's network: what the simulator reads, and what is built."""
+    slow = network.slow
+    return lab_topology(
+        network.ranks,
+        network.rate,
+        network.delay,
+        slow_node=None if slow is None else slow.node,
+        slow_rate=None if slow is None else slow.rate,
+        trunk=network.trunk,
+        name=name,
+    )
+
+
+def _expanded(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    lists = entry.get(VARY, {})
+    if not isinstance(lists, dict) or not all(isinstance(values, list) and values for values in lists.values()):
+        raise InputError(f"{lists!r} does not name lists", place=f"{where}.{VARY}", remedy="write e.g. {seed: [0, 1]}")
+    base = {key: value for key, value in entry.items() if key != VARY}
+    if both := sorted(base.keys() & lists.keys()):
+        raise InputError(f"{both[0]} is given and varied", place=f"{where}.{VARY}", remedy="keep one")
+    for values in product(*lists.values()):
+        yield {**base, **{key: value for key, value in zip(lists, values, strict=True) if value is not None}}
+
+
+def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Configuration:
+    run = RunSpec.model_validate(entry)
+    if run.network not in spec.networks:
+        raise UnknownNameError.among("network", run.network, spec.networks, place=f"{where}.network")
+    network = spec.networks[run.network]
+    for rank in run.straggler:
+        if rank >= network.ranks:
+            raise InputError(f"rank {rank} of {network.ranks}", place=f"{where}.straggler", remedy="number from 0")
+    return Configuration(
+        group="-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)]),
+        caps="-".join(_parts(run, CAP_OPTIONS)) or "default",
+        run=run,
+        network=network,
+        iterations=run.iterations or spec.iterations,
+        repeats=run.repeats or spec.repeats,
+    )
+
+
+def _subject(run: RunSpec) -> str:
+    if run.workload is None:
+        return f"{run.model}_real"
+    return Path(run.workload).name.removesuffix(".gz").removesuffix(".json")
+
+
+def _parts(run: RunSpec, keys: Collection[str]) -> list[str]:
+    told = {"network", "workload", "model", "iterations", "repeats"}
+    fields = run.model_dump(exclude_defaults=True, exclude=told)
+    return [_part(key, fields[key]) for key in RunSpec.model_fields if key in fields and key in keys]
+
+
+def _part(key: str, value: Any) -> str:
+    short = _SHORT.get(key, key)
+    if isinstance(value, bool):
+        return short if value else f"no_{short}"
+    if isinstance(value, dict):
+        return short + "_".join(f"{rank}x{factor:g}" for rank, factor in value.items())
+    if isinstance(value, list):
+        return short + "_".join(f"{each:g}" for each in value)
+    return value if key == "impl" else f"{short}{value:g}"
+
+
+def _problems(error: ValidationError, where: str) -> Iterator[str]:
+    for entry in error.errors(include_url=False):
+        path = ".".join([*([where] if where else []), *map(str, entry["loc"])])
+        message = entry["msg"].removeprefix("Value error, ")
+        scalar = isinstance(entry.get("input"), str | int | float) and entry["type"] not in (
+            "quantity",
+            "extra_forbidden",
+        )
+        yield f"{path}: {entry['input']!r}: {message}" if scalar else f"{path}: {message}"
+
+
+def _all(problems: list[str], place: str) -> InputError:
+    return InputError(problems[0] if len(problems) == 1 else "\n  " + "\n  ".join(problems), place=place)

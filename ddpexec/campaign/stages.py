@@ -1,0 +1,269 @@
+"""The steps of a campaign, each leaving a file: a network measured, a prediction written, runs, a result.
+
+What needs torch or a network runs as a command of its own, as a user would type it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpexec.campaign.baselines import baselines
+from ddpexec.campaign.results import Result
+from ddpexec.campaign.spec import Configuration, network_topology
+from ddpexec.netlab.network import wire_bytes
+from ddpexec.netlab.support import module_environment
+from ddpsim.bucketing import BucketCaps
+from ddpsim.calibrate import calibrate
+from ddpsim.errors import InputError
+from ddpsim.files import json_text, read_json, write_whole
+from ddpsim.measured import read_table
+from ddpsim.metrics import summarise
+from ddpsim.prediction import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.costs import PRIORS, load_calibration
+from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace_json import read_trace
+from ddpsim.validate import load_prediction, validate
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload, save_workload
+from ddpsim.workload.single_clock import single_clock
+
+TIMEOUT_S = 1800.0
+MICROBENCH = ("-b", "4K", "-e", "64M", "-f", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A campaign's network with what was measured on it."""
+
+    folder: Path
+
+    @property
+    def topology(self) -> Path:
+        """The topology file: what is built and what is predicted on."""
+        return self.folder / "topology.yaml"
+
+    @property
+    def table(self) -> Path:
+        """Allreduces measured on the network."""
+        return self.folder / "allreduce.json"
+
+    @property
+    def calibration(self) -> Path:
+        """Constants fitted to them."""
+        return self.folder / "calibration.json"
+
+
+def measure_network(name: str, configuration: Configuration, folder: Path) -> Network:
+    """Write the network's topology, measure allreduces on it, and fit the constants; skip what is there."""
+    network = Network(folder / "networks" / name)
+    text = dump_topology(network_topology(name, configuration.network))
+    if not network.topology.exists() or network.topology.read_text() != text:
+        write_whole(network.topology, text)
+        network.table.unlink(missing_ok=True)
+        network.calibration.unlink(missing_ok=True)
+    if not network.table.exists():
+        in_lab(network.topology, ["microbench", *MICROBENCH, "-o", str(network.table)])
+    if not network.calibration.exists():
+        tables = [read_table(network.table)]
+        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo", host_costs=PRIORS["gloo"])
+        write_whole(network.calibration, json_text(report.calibration.document()))
+    return network
+
+
+def prepare_workload(configuration: Configuration, network: Network, folder: Path) -> Workload:
+    """Write the workload that is run and predicted: a recorded one on one clock and scaled, or a model's capture."""
+    path = folder / "workload.json.gz"
+    run = configuration.run
+    if not path.exists():
+        if run.workload is not None:
+            save_workload(scaled(configuration, load_workload(run.workload)), path)
+        else:
+            _capture(configuration, network, path)
+    return load_workload(path)
+
+
+def scaled(configuration: Configuration, workload: Workload) -> Workload:
+    """Return a recorded workload on one clock, its backward stretched to the configuration's wire time."""
+    run = configuration.run
+    scale = run.scale_compute or 1.0
+    if run.wire_over_backward is not None:
+        backward_s = statistics.fmean(single_clock(workload).backward.device_s)
+        scale = wire_s(configuration, workload) / run.wire_over_backward / backward_s
+    return single_clock(workload, scale)
+
+
+def wire_s(configuration: Configuration, workload: Workload) -> float:
+    """Return how long the bytes of all gradients take a ring's narrowest link, packet headers included.
+
+    A trunk between two halves carries the ring once in each direction, as any link.
+    """
+    ranks = configuration.network.ranks
+    payload = 2 * (ranks - 1) / ranks * workload.gradient_bytes
+    return wire_bytes(int(payload)) / configuration.network.narrowest
+
+
+def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
+    """Predict and write the document with the time and a fingerprint of all that went in; skip where it is there."""
+    path = folder / "prediction.json"
+    if path.exists():
+        return
+    calibration = load_calibration(str(network.calibration))
+    topology = load_topology(str(network.topology))
+    prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
+    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
+    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
+    stamp = {
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "inputs_fingerprint": hashlib.sha256(content).hexdigest()[:16],
+        "configuration": configuration.name,
+    }
+    write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
+
+
+def options(configuration: Configuration) -> Options:
+    """Return the configuration as the simulation takes it."""
+    run = configuration.run
+    return Options(
+        caps=BucketCaps(
+            run.bucket_cap_mb,
+            run.first_bucket_mb,
+            None if run.bucket_cap_mb_list is None else tuple(run.bucket_cap_mb_list),
+        ),
+        backend="gloo",
+        gradient_as_bucket_view=run.gradient_as_bucket_view,
+        broadcast_buffers=run.broadcast_buffers,
+        no_sync_every=run.no_sync_every,
+        process_groups=run.process_groups,
+        stragglers=run.straggler,
+        seed=run.seed + 1,
+    )
+
+
+def measure_run(configuration: Configuration, network: Network, workload: Workload, folder: Path, repeat: int) -> None:
+    """Run the configuration once more, unless the run of that number is there."""
+    out = folder / f"run{repeat}"
+    if (out / "run.json").exists():
+        return
+    in_lab(network.topology, ["run", *run_arguments(configuration, folder, repeat), "--out", str(out)])
+
+
+def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -> list[str]:
+    """Return the configuration as `python -m ddpexec run` takes it."""
+    run = configuration.run
+    arguments = ["--workload", str(folder / "workload.json.gz")]
+    if run.model is not None:
+        arguments = ["--model", run.model]
+        if run.batch_size is not None:
+            arguments += ["--batch-size", str(run.batch_size)]
+    valued: Mapping[str, object] = {
+        "--bucket-cap-mb": run.bucket_cap_mb,
+        "--first-bucket-mb": run.first_bucket_mb,
+        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(f"{cap:g}" for cap in run.bucket_cap_mb_list),
+        "--no-sync-every": run.no_sync_every if run.no_sync_every > 1 else None,
+        "--process-groups": run.process_groups if run.process_groups > 1 else None,
+    }
+    for flag, value in valued.items():
+        arguments += [] if value is None else [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    arguments += ["--gradient-as-bucket-view"] if run.gradient_as_bucket_view else []
+    arguments += [] if run.broadcast_buffers else ["--no-broadcast-buffers"]
+    for rank, factor in run.straggler.items():
+        arguments += ["--straggler", f"{rank}:{factor:g}"]
+    cycles = configuration.iterations * run.no_sync_every
+    return [
+        *arguments,
+        *("--impl", run.impl, "--backend", "gloo", "--iterations", str(cycles)),
+        *("--seed", str(run.seed + 1000 * (repeat + 1))),
+    ]
+
+
+def conclude(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> Result:
+    """Hold the prediction against the runs, write `result.json`, and return it."""
+    prediction = load_prediction(folder / "prediction.json")
+    traces = [read_trace(folder / f"run{repeat}") for repeat in range(configuration.repeats)]
+    summaries = [summarise(trace) for trace in traces]
+    steps = [summary.iteration_s for summary in summaries]
+    middle = sorted(range(len(steps)), key=lambda index: steps[index])[len(steps) // 2]
+    held = validate(prediction, traces[middle])
+    write_whole(folder / "validation.json", json_text(held.document()))
+    local_s = _number(prediction, "local_s")
+    table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
+    wire = wire_s(configuration, workload) / statistics.fmean(workload.backward.device_s)
+    result = Result(
+        name=configuration.name,
+        group=configuration.group,
+        caps=configuration.caps,
+        world_size=configuration.network.ranks,
+        wire_over_backward=wire,
+        predicted_s=_number(prediction, "iteration_s"),
+        low_s=_number(prediction, "iteration_low_s"),
+        high_s=_number(prediction, "iteration_high_s"),
+        step_s=statistics.median(steps),
+        repeats_s=tuple(steps),
+        local_s=local_s,
+        predicted_local_s=local_s,
+        bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
+        baselines_s=baselines(
+            table,
+            summaries[middle].buckets,
+            local_s,
+            statistics.median(workload.optimizer.device_s),
+            configuration.run.no_sync_every,
+        ),
+        largest_term=held.largest_term.name,
+    )
+    write_whole(folder / "result.json", json_text(result.document()))
+    return result
+
+
+def in_lab(topology: Path, command: Sequence[str]) -> None:
+    """Run a command of ddpexec once a rank on the network of `topology`.
+
+    Raises:
+        InputError: where it fails; the last lines it wrote are in the message.
+    """
+    lab = ["netlab", "--topology", str(topology), "--", sys.executable, "-m", "ddpexec", *command]
+    full = [sys.executable, "-m", "ddpexec", *lab]
+    try:
+        done = subprocess.run(
+            full, env=module_environment(), capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"`{' '.join(command)}` took more than {TIMEOUT_S:.0f} s", place="campaign") from None
+    if done.returncode != 0:
+        last = " / ".join(done.stderr.strip().splitlines()[-3:])
+        raise InputError(f"`{' '.join(command)}` ended with exit code {done.returncode}: {last}", place="campaign")
+
+
+def _capture(configuration: Configuration, network: Network, path: Path) -> None:
+    """Capture the model on all ranks at once, as they will share this machine, and keep rank 0's."""
+    run = configuration.run
+    batch = [] if run.batch_size is None else ["--batch-size", str(run.batch_size)]
+    arguments = ["capture", "--model", str(run.model), *batch, "--threads", "1", "-o", str(path)]
+    in_lab(network.topology, arguments)
+
+
+def _number(document: Mapping[str, Any], key: str) -> float:
+    value = document[key]
+    if not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number", place=key)
+    return float(value)
+
+
+def read_result(folder: Path) -> Result | None:
+    """Return the result in `folder`; None where there is none."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    document = read_json(path, InputError, "delete the folder and run the campaign again")
+    return Result.from_document(json.loads(json.dumps(document)))
