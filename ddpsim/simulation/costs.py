@@ -26,6 +26,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
+        Constant("gloo.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
@@ -46,6 +47,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
             "1",
             "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
         ),
+        Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "ranks on GPUs of their own share no processor"),
         Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
@@ -85,6 +87,7 @@ class Costs:
         buffer_s: host time a buffer of the broadcast.
         search_s: host time a parameter of the search for unused ones.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
+        shared_compute_slowdown: factor on a CPU's computing time where several ranks of one machine compute.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
         communication_slowdown: factor on a collective's time while some rank computes.
     """
@@ -98,6 +101,7 @@ class Costs:
     buffer_s: float
     search_s: float
     pace_spread: float
+    shared_compute_slowdown: float
     compute_slowdown: float
     communication_slowdown: float
 

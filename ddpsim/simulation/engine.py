@@ -57,7 +57,7 @@ def simulate(
     backend = options.backend_for(workload)
     plan = options.bucket_plan(workload)
     costs = Costs.of(backend, calibration)
-    kinds = _kinds(workload, placement, options, workloads or {}, costs.pace_spread)
+    kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds, placement.world_size)
     cycle = options.no_sync_every
@@ -154,7 +154,7 @@ def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -
 
 
 def _kinds(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], spread: float
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> list[Kind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
     for rank in options.stragglers:
@@ -174,11 +174,12 @@ def _kinds(
             for gpu in range(placement.gpus_per_node):
                 rank = placement.rank_of(node, gpu)
                 members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
+    shared = costs.shared_compute_slowdown if workload.on_cpu and placement.gpus_per_node > 1 else 1.0
     kinds = []
     for (name, factor), ranks in members.items():
         source = workload if name is None else workloads[name]
-        scaled = paces(source, options.scale_compute * factor, options.scale_host)
-        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), spread))
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
+        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), costs.pace_spread))
     return sorted(kinds, key=lambda kind: kind.first)
 
 

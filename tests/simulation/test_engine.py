@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.metrics import summarise
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.costs import Costs, all_priors
 from ddpsim.topology.spec import load_topology
 from tests.simulation.builders import workload
 
@@ -151,3 +152,28 @@ def test_unknown_ranks_and_contradictions_are_refused():
         Options(scale_compute=0.0)
     with pytest.raises(InputError, match="--fidelity: unknown value 'exact'; use one of flow, steps, closed"):
         Options(fidelity="exact")
+
+
+def test_measured_slowdowns_stretch_what_they_name():
+    def with_costs(**values):
+        priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+        return priors.with_values({f"gloo.ddp.{name}": value for name, value in values.items()}, source="test")
+
+    source, given = workload(backward=0.8), options(caps=BucketCaps(bucket_cap_mb=1))
+    plain = summarise(simulate(source, place(), given))
+    shared = summarise(simulate(source, place(), given, with_costs(shared_compute_slowdown=1.5)))
+    assert shared.forward_s == pytest.approx(1.5 * plain.forward_s)
+    assert shared.backward_compute_s == pytest.approx(1.5 * plain.backward_compute_s)
+    alone = summarise(simulate(source, place(ranks=1), given, with_costs(shared_compute_slowdown=1.5)))
+    assert alone.forward_s == pytest.approx(plain.forward_s)
+
+    slowed = summarise(simulate(source, place(), given, with_costs(compute_slowdown=2.0)))
+    beside = sum(b.finished_s - b.wire_s for b in plain.buckets[:-1])
+    assert slowed.backward_compute_s - plain.backward_compute_s == pytest.approx(beside / 2, rel=0.05)
+
+    busy = summarise(simulate(source, place(), given, with_costs(communication_slowdown=3.0)))
+    first, first_plain = busy.buckets[0], plain.buckets[0]
+    assert first.finished_s - first.wire_s > 1.5 * (first_plain.finished_s - first_plain.wire_s)
+    assert busy.buckets[-1].finished_s - busy.buckets[-1].wire_s == pytest.approx(
+        plain.buckets[-1].finished_s - plain.buckets[-1].wire_s, rel=0.01
+    )
