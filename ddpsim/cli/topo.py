@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,11 +11,12 @@ import typer
 from ddpsim.cli.channels import Found, channels_document, channels_of, channels_text
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.values import read_text
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and show machines: graphs of links.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and import machines: graphs of links.")
 
 
 @app.command("list")
@@ -62,6 +65,39 @@ def show(
         note(f"wrote {plot}")
     document = _document(machine) | ({"channels": channels_document(found)} if channels else {})
     output.emit(document, lambda: "\n\n".join([_text(machine, document), *([channels_text(found)] if found else [])]))
+
+
+@app.command("import")
+@expand
+def import_(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="`nvidia-smi topo -m`, or NCCL's topology XML; - is standard input.")
+    ],
+    output: Output,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="v100|a100|h100|...", help="GPU model, where the file leaves out NVLinks.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the machine.")] = "imported",
+    graph_dump: Annotated[
+        str | None, typer.Option(metavar="FILE", help="NCCL_GRAPH_DUMP_FILE of a run: its rings, not a search.")
+    ] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None,
+) -> None:
+    """Take a machine in from `nvidia-smi topo -m` or NCCL's XML; prints its YAML."""
+    from ddpsim.files import write_whole
+    from ddpsim.topology.dump import document_of, dump_topology
+    from ddpsim.topology.importers import import_topology
+    from ddpsim.topology.nccl_graph import with_graph_dump
+
+    place = "standard input" if file == "-" else file
+    machine = import_topology(read_text(file), place, gpu=gpu, name=name)
+    if graph_dump:
+        machine = with_graph_dump(machine, read_text(graph_dump), graph_dump)
+    machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
+    text = dump_topology(machine)
+    if out:
+        write_whole(out, text)
+    output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip())
 
 
 def _drawn(machine: Topology, found: Found) -> dict[str, list[tuple[str, ...]]]:

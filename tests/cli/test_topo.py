@@ -61,3 +61,41 @@ def test_channels_are_rings_over_every_gpu(ddpsim: Callable, tmp_path: Path) -> 
     text = ddpsim("topo", "show", "dgx-1v", "--channels", "--plot", tmp_path / "rings.png").out
     assert "as NCCL counts it" in text
     assert (tmp_path / "rings.png").read_bytes().startswith(b"\x89PNG")
+
+
+MATRIX = """\tGPU0\tGPU1\tCPU Affinity
+GPU0\t X \tNV2\t0-19
+GPU1\tNV2\t X \t0-19
+"""
+
+
+def test_an_imported_matrix_loads_as_the_machine_it_was(ddpsim: Callable, tmp_path: Path) -> None:
+    matrix, yaml = tmp_path / "smi.txt", tmp_path / "node.yaml"
+    matrix.write_text(MATRIX)
+    printed = ddpsim("topo", "import", matrix, "--gpu", "v100", "--name", "pair")
+    assert printed.code == 0, printed
+    assert str(tmp_path) not in printed.out
+    yaml.write_text(printed.out)
+    shown = ddpsim("topo", "show", yaml, "--json").document
+    links = {(x["source"], x["target"]): x for x in shown["templates"][0]["links"]}
+    assert links["gpu0", "gpu1"]["count"] == 2
+    ddpsim("topo", "import", matrix, "--gpu", "v100", "--name", "pair", "-o", tmp_path / "again.yaml")
+    assert (tmp_path / "again.yaml").read_text() == printed.out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "parts"),
+    [
+        ("hello", [], ["neither NCCL topology XML"]),
+        ("<system><cpu", [], ["smi.txt"]),
+        (MATRIX.replace("NV2", "NVX"), ["--gpu", "v100"], ["NVX"]),
+        (MATRIX, ["--gpu", "v1000"], ["v1000"]),
+    ],
+)
+def test_imports_that_cannot_be_read(
+    ddpsim: Callable, tmp_path: Path, text: str, options: list[str], parts: list[str]
+) -> None:
+    file = tmp_path / "smi.txt"
+    file.write_text(text)
+    ddpsim("topo", "import", file, *options).refused(*parts)
+    ddpsim("topo", "import", tmp_path / "none").refused("none")
