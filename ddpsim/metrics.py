@@ -45,8 +45,8 @@ class Summary:
     Attributes:
         iteration_s: period between starts of forward: median over iterations, maximum over ranks.
         iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank.
-        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period;
-            `ddp_overhead_s` is what the other parts leave of `iteration_s`.
+        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period, scaled
+            to sum to `iteration_s`.
         overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
             comp_comm_overlap; None at one rank or without communication.
         iterations: periods that were counted.
@@ -87,14 +87,12 @@ def summarise(trace: Trace) -> Summary:
     slowest = max(periods.values(), key=median)
     first = trace.ranks[0]
     iteration_s = median(slowest)
-    parts = _breakdown(cycles(trace.of_rank(first)))
-    rest = iteration_s - sum(parts.values())
+    parts = _breakdown(cycles(trace.of_rank(first)), iteration_s)
     return Summary(
         iteration_s=iteration_s,
         iteration_low_s=quantile(slowest, 0.1),
         iteration_high_s=quantile(slowest, 0.9),
         **parts,
-        ddp_overhead_s=rest,
         overlap_ratio=overlap_ratio(trace, first),
         world_size=trace.world_size,
         iterations=len(slowest),
@@ -185,12 +183,15 @@ def _mean_period(cycle: Sequence[Iteration]) -> float:
     return fmean(it.iteration_s for it in cycle)
 
 
-def _breakdown(groups: Sequence[Sequence[Iteration]]) -> dict[str, float]:
-    """Return the five recorded parts, means over the middle half of the cycles by period."""
+def _breakdown(groups: Sequence[Sequence[Iteration]], iteration_s: float) -> dict[str, float]:
+    """Return the six parts, means over the middle half of the cycles by period, scaled to sum to `iteration_s`."""
     ordered = sorted(groups, key=_mean_period)
     cut = len(ordered) // 4
     middle = [it for group in ordered[cut : len(ordered) - cut] for it in group]
-    return {part: fmean(getattr(it, part) for it in middle) for part in PARTS if part != "ddp_overhead_s"}
+    parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
+    total = sum(parts.values())
+    scale = iteration_s / total if total > 0 else 1.0
+    return {part: seconds * scale for part, seconds in parts.items()}
 
 
 def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
