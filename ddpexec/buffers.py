@@ -38,6 +38,6 @@ class BufferSynchroniser:
     def broadcast(self, source: int = 0) -> None:
         """Overwrite the buffers with rank `source`'s; autograd does not count this as a modification."""
         buffers = tuple(self.named().values())
-        if buffers:
+        if buffers and not self._communicator.noop:
             with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
                 broadcast(buffers, self._communicator, source)

@@ -13,6 +13,7 @@ from torch import nn
 from ddpexec import construction
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
+from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters, agree, broadcast_state, collect, verify
 from ddpexec.reducer import Reducer, ReducerOptions
 from ddpexec.unused import tensors_in, tie
@@ -20,13 +21,14 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 
 
 class DistributedDataParallel(nn.Module):
-    """Train `module` data parallel: the arguments of torch's class by the same names, and four more.
+    """Train `module` data parallel: the arguments of torch's class by the same names, and five more.
 
     Args:
         module: the module; parameters and buffers are made equal to rank 0's.
         plan: buckets to use from the first iteration on, in launch order, never rebuilt.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
-        comm: `noop` leaves gradients unreduced: the compute-only floor.
+        comm: `noop` sends nothing after construction: the compute-only floor.
+        observer: takes the moments of each iteration; None, the default, takes none.
         process_group: one group, or a list of groups used in turn.
 
     Raises:
@@ -56,6 +58,7 @@ class DistributedDataParallel(nn.Module):
         plan: BucketPlan | None = None,
         first_bucket_mb: float | None = None,
         comm: str = "real",
+        observer: Observer | None = None,
     ) -> None:
         super().__init__()
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
@@ -88,7 +91,8 @@ class DistributedDataParallel(nn.Module):
         )
         if init_sync:
             self._synchronise(model, first, buffers=sync.at_construction)
-        self.reducer = Reducer(model, first, self.communicator, options)
+        self.reducer = Reducer(model, first, self.communicator, options, observer)
+        self.observer = observer
         self.buffer_sync = BufferSynchroniser(module, self.communicator, ignored)
 
     @property
@@ -109,7 +113,12 @@ class DistributedDataParallel(nn.Module):
         """Call the module, with buckets, buffers and the search for unused parameters looked after."""
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             inputs, kwargs = self._before_forward(inputs, kwargs)
-            output = self.module(*inputs, **kwargs)
+            if self.observer is None:
+                output = self.module(*inputs, **kwargs)
+            else:
+                begin = self.observer.now()
+                output = self.module(*inputs, **kwargs)
+                self.observer.module(begin)
             return self._after_forward(output)
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
@@ -132,7 +141,10 @@ class DistributedDataParallel(nn.Module):
             self.reducer.check_finished()
             self.reducer.rebuild()
         if self.require_forward_param_sync and self.forward_sync_buffers:
+            begin = self.observer.now() if self.observer is not None else None
             self.buffer_sync.broadcast()
+            if self.observer is not None:
+                self.observer.buffers(begin)
         if self.device_ids:
             moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
             return moved[0], moved_kwargs[0]

@@ -19,6 +19,7 @@ from ddpexec.comm_hooks import GradBucket, Hook, result_of
 from ddpexec.consensus import of_rank_zero
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
+from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator, Work, wait
 from ddpexec.unused import gradient_accumulator, reachable
@@ -47,11 +48,18 @@ class Reducer:
         plan: buckets of the first iteration, and of all where `options.rebuild` is False.
         communicator: where allreduces go.
         options: see `ReducerOptions`.
+        observer: takes the moments of each gradient and bucket; None takes none.
     """
 
     def __init__(
-        self, model: ModelParameters, plan: BucketPlan, communicator: Communicator, options: ReducerOptions
+        self,
+        model: ModelParameters,
+        plan: BucketPlan,
+        communicator: Communicator,
+        options: ReducerOptions,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer
         self.model, self.communicator, self.options = model, communicator, options
         self.hook: tuple[Hook, Any] | None = None
         self.has_rebuilt = False
@@ -73,8 +81,9 @@ class Reducer:
         if options.static_graph:
             self.set_static_graph()
         register = nn.Parameter.register_post_accumulate_grad_hook
+        hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
         self.handles = [
-            register(parameter, functools.partial(self._gradient, index))  # type: ignore[no-untyped-call]
+            register(parameter, functools.partial(hook, index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(model.tensors)
         ]
 
@@ -140,6 +149,11 @@ class Reducer:
             self._queue_callback()
 
     # ---- hooks
+
+    def _observed_gradient(self, observer: Observer, index: int, parameter: Tensor) -> None:
+        begin = observer.now()
+        self._gradient(index, parameter)
+        observer.hooks[index] = begin, observer.now()
 
     def _gradient(self, index: int, _parameter: Tensor) -> None:
         if self.counting:
@@ -207,6 +221,15 @@ class Reducer:
             self._launch_bitmap()
 
     def _reduce(self, bucket: FlatBucket | SparseBucket) -> Work | torch.futures.Future[Any]:
+        observer = self.observer
+        if observer is None:
+            return self._send(bucket)
+        begin = observer.now()
+        work = self._send(bucket)
+        observer.launched(bucket.number, bucket.indices, bucket.size_bytes, begin, work)
+        return work
+
+    def _send(self, bucket: FlatBucket | SparseBucket) -> Work | torch.futures.Future[Any]:
         if self.hook is None:
             return self.communicator.all_reduce(bucket.buffer, self._launched)
         hook, state = self.hook
@@ -265,11 +288,17 @@ class Reducer:
         self._launch_bitmap()
 
     def _finish(self) -> None:
-        for number, work in enumerate(self._works):
-            if work is not None:
-                bucket = self.buckets[number]
-                reduced = self._wait(work, bucket)
-                bucket.write_back(reduced, self._untouched(bucket))
+        observer = self.observer
+        begin = observer.now() if observer is not None else None
+        pending = [(self.buckets[number], work) for number, work in enumerate(self._works) if work is not None]
+        for position, (bucket, work) in enumerate(pending):
+            start = observer.now() if observer is not None else None
+            reduced = self._wait(work, bucket)
+            if observer is not None:
+                observer.waited(position, start)
+            bucket.write_back(reduced, self._untouched(bucket))
+            if observer is not None:
+                observer.written(position)
         for future in self._futures:
             future.wait()
         if self._bitmap is not None:
@@ -278,6 +307,8 @@ class Reducer:
         self._futures = []
         self._used = set()
         self._expecting = self._unfinished = False
+        if observer is not None:
+            observer.finished(begin)
 
     def _wait(self, work: Work | torch.futures.Future[Any], bucket: FlatBucket | SparseBucket) -> Tensor:
         if isinstance(work, torch.futures.Future) or self.hook is not None:

@@ -1,0 +1,159 @@
+"""Moments on a rank's clocks: the host's, and on a GPU the device's beside it, without ever making the host wait.
+
+`time.perf_counter` is the machine's monotonic clock on Linux, common to all processes of one machine. Ranks on other
+machines measure their offset to rank 0's (`offset_to_rank_zero`).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.process_groups import Communicator
+
+Moment = Any
+"""What `Clock.now` returns; only its own clock can tell the seconds."""
+
+PINGS = 15
+
+
+class Clock(Protocol):
+    """Takes moments cheaply; tells their seconds later."""
+
+    now: Callable[[], Moment]
+    """Return this moment."""
+
+    def host_s(self, moment: Moment) -> float:
+        """Return when the host was there."""
+
+    def device_s(self, moment: Moment) -> float:
+        """Return when the device was there, on the host's clock; waits for the device only if it is not there yet."""
+
+    def watch(self, work: Any) -> Callable[[], Moment | None]:
+        """Return a function that gives the moment at which `work` finished, None while unknown."""
+
+
+class HostClock:
+    """The clock of a rank on a CPU: host and device are one, a moment is its seconds."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], float] = time.perf_counter
+
+    def host_s(self, moment: float) -> float:
+        """Return the moment itself."""
+        return moment
+
+    device_s = host_s
+
+    def watch(self, work: Any) -> Callable[[], float | None]:
+        """Stamp the end of `work` from its future, on the backend's own thread."""
+        done: list[float] = []
+        future = work if isinstance(work, torch.futures.Future) else getattr(work, "get_future", lambda: None)()
+        if future is not None:
+            future.add_done_callback(lambda _: done.append(time.perf_counter()))
+        return lambda: done[0] if done else None
+
+
+@dataclass(frozen=True, slots=True)
+class CudaMoment:
+    """When the host was there, and the event that marks it on the current stream."""
+
+    host_s: float
+    event: torch.cuda.Event
+
+
+class CudaClock:
+    """The clocks of a rank on a GPU; events are tied to the host's clock once, when the device is idle anyway."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(device)
+        self._base = self._record(torch.cuda.current_stream(device))
+        self._base.event.synchronize()
+        self.now: Callable[[], CudaMoment] = self._now
+
+    def host_s(self, moment: CudaMoment) -> float:
+        """Return when the host queued the event."""
+        return moment.host_s
+
+    def device_s(self, moment: CudaMoment) -> float:
+        """Return when the device reached the event."""
+        moment.event.synchronize()
+        return self._base.host_s + float(self._base.event.elapsed_time(moment.event)) / 1e3
+
+    def watch(self, work: Any) -> Callable[[], CudaMoment | None]:
+        """Let a stream of our own wait for `work` and mark the end there; neither host nor computation waits."""
+        with torch.cuda.stream(self._side):
+            work.wait()
+            moment = self._record(self._side)
+        return lambda: moment
+
+    def _now(self) -> CudaMoment:
+        return self._record(torch.cuda.current_stream(self._device))
+
+    def _record(self, stream: torch.cuda.Stream) -> CudaMoment:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        return CudaMoment(time.perf_counter(), event)
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock of a rank that computes on `device`."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+def offset_to_rank_zero(communicator: Communicator) -> float:
+    """Return the seconds to add to this rank's host clock to get rank 0's; 0 where all ranks share a machine.
+
+    Elsewhere rank 0 answers each rank in turn; the offset is taken at the exchange with the shortest round trip, and
+    is wrong by at most half of that. Every rank must call this.
+    """
+    machines: list[Any] = [None] * communicator.world_size
+    dist.all_gather_object(machines, _machine(), group=communicator.main)
+    if len(set(machines)) == 1:
+        return 0.0
+    offset = 0.0
+    for rank in range(1, communicator.world_size):
+        if communicator.rank in (0, rank):
+            measured = _exchange(communicator, rank)
+            offset = measured if communicator.rank == rank else offset
+    return offset
+
+
+def _exchange(communicator: Communicator, rank: int) -> float:
+    best, offset = float("inf"), 0.0
+    group, device = (
+        communicator.main,
+        communicator.device_for(torch.device("cuda", torch.cuda.current_device()))
+        if (communicator.backend == "nccl")
+        else torch.device("cpu"),
+    )
+    for _ in range(PINGS):
+        box = torch.zeros(1, dtype=torch.float64, device=device)
+        if communicator.rank == 0:
+            dist.recv(box, group_src=rank, group=group)
+            box.fill_(time.perf_counter())
+            dist.send(box, group_dst=rank, group=group)
+            continue
+        begin = time.perf_counter()
+        dist.send(box, group_dst=0, group=group)
+        dist.recv(box, group_src=0, group=group)
+        end = time.perf_counter()
+        if end - begin < best:
+            best, offset = end - begin, float(box.item()) - (begin + end) / 2
+    return offset
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()

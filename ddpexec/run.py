@@ -1,0 +1,315 @@
+"""Train a model for real on this process's rank, and return what it looked like as a trace."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.clock import clock_of, offset_to_rank_zero
+from ddpexec.ddp import DistributedDataParallel
+from ddpexec.describe import device_model
+from ddpexec.errors import ExecutionError, LostRankError, OptionError
+from ddpexec.models import TrainingModel, build
+from ddpexec.observe import Note, Observer
+from ddpexec.parameters import ModelParameters, collect
+from ddpexec.process_groups import Communicator, round_robin
+from ddpexec.records import Records
+from ddpexec.settings import DISCARDED, Settings
+from ddpexec.slower import Slower
+from ddpexec.stock import StockWatch
+from ddpexec.timed import timed_model
+from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.trace import Iteration, Trace
+from ddpsim.workload import Workload
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is trained: a model, its optimizer, and the device it is on."""
+
+    model: TrainingModel
+    optimizer: Any
+    device: torch.device
+    timed: bool
+
+
+class Run:
+    """One rank's part of a run: construct, `train`, and take `trace` even where training broke off.
+
+    Args:
+        settings: what to run.
+        rank, world_size: from torchrun's environment.
+        model: name of a shipped model; or
+        workload: timed layers instead of a model.
+        plan: the buckets to use instead of caps.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: str | None = None,
+        workload: Workload | None = None,
+        plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
+    ) -> None:
+        self.settings = settings
+        self.device = _device(settings)
+        groups = round_robin(settings.process_groups, settings.timeout)
+        self.communicator = Communicator(groups)
+        self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
+        torch.manual_seed(settings.seed)
+        self.subject = _subject(model, workload, self.device, settings, self.rank)
+        self.parameters = collect(self.subject.model.module)
+        self.observer = Observer(clock_of(self.device))
+        self.records = Records(
+            self.rank,
+            self.observer.clock,
+            self.communicator.backend,
+            groups=settings.process_groups,
+            offset_s=offset_to_rank_zero(self.communicator),
+        )
+        self.slower = self._slower()
+        fixed = settings.plan(self.parameters.policy, plan(self.parameters))
+        self.watch: StockWatch | None = None
+        self.ddp = self._wrap(groups, fixed)
+        if settings.implementation == "torch" and settings.observe:
+            self.watch = StockWatch(self.ddp, self.parameters, self.observer)
+        self.provenance: dict[str, object] = {}
+
+    def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
+        """Run the discarded iterations and those that count.
+
+        Raises:
+            LostRankError: another rank died, raised or did not come within the timeout.
+        """
+        model, size = self.subject.model, self.settings.batch_size
+        generator = torch.Generator(self.device).manual_seed(self.settings.seed + self.rank)
+        batch = model.make_batch(size, self.device, generator)
+        total = DISCARDED + self.settings.iterations
+        with _lost_rank(self.rank):
+            for index in range(total):
+                begin = time.perf_counter()
+                self._step(index, batch)
+                progress(index + 1, total, time.perf_counter() - begin)
+            self.observer.close()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+    def trace(self) -> Trace:
+        """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
+        if self.watch is not None and self.observer.notes:
+            self.watch.name_buckets()
+        notes = self.observer.notes[DISCARDED:] or self.observer.notes
+        iterations = [self.records.iteration(note, index) for index, note in enumerate(notes)]
+        spans = [s for note, it in zip(notes, iterations, strict=True) for s in self.records.spans(note, it)]
+        return Trace(self.world_size, self.communicator.backend, iterations, spans, self.provenance)
+
+    def gather(self, trace: Trace) -> Trace | None:
+        """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
+        mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
+        gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(mine, gathered, group_dst=0, group=self.communicator.main)
+        if gathered is None:
+            return None
+        everything: list[Iteration] = [iteration for part in gathered for iteration in part]
+        return Trace(self.world_size, trace.backend, everything, (), trace.provenance)
+
+    def plan_in_force(self) -> BucketPlan:
+        """Return the buckets that the last iteration used."""
+        if isinstance(self.ddp, DistributedDataParallel):
+            return self.ddp.reducer.plan
+        groups = self.watch.groups if self.watch is not None else []
+        return custom_plan(self.parameters.policy, groups)
+
+    def stamping_s(self) -> float:
+        """Return what taking moments cost a step: the measured cost of one, times how many the last step took."""
+        clock, rounds = self.observer.now, 200
+        timings = []
+        for _ in range(5):
+            hooks: dict[int, object] = {}
+            begin = time.perf_counter()
+            for index in range(rounds):
+                hooks[index] = clock(), clock()
+            timings.append((time.perf_counter() - begin) / rounds)
+        last = self.observer.notes[-1]
+        return median(timings) * (len(last.hooks) + 3 * len(last.buckets) + 8)
+
+    def _step(self, index: int, batch: Any) -> None:
+        observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
+        every = self.settings.no_sync_every
+        synced = index % every == every - 1
+        note = observer.begin(index, synced=synced)
+        with nullcontext() if synced else self.ddp.no_sync():
+            output = self.ddp(*batch.inputs)
+            note.returned = observer.now()
+            loss = model.loss(output, batch)
+            self._backward(note, loss)
+        begin = observer.now()
+        if self.slower is not None:
+            self.slower.begin()
+        if synced:
+            optimizer.step()
+            optimizer.zero_grad()
+        if self.slower is not None:
+            self.slower.end()
+        note.optimizer = begin, observer.now()
+
+    def _backward(self, note: Note, loss: torch.Tensor) -> None:
+        begin = self.observer.now()
+        if self.slower is not None:
+            self.slower.begin()
+        loss.backward()  # type: ignore[no-untyped-call]
+        note.backward = begin, self.observer.now()
+        if note.finish is not None and note.finish[1] is None:
+            note.finish = note.finish[0], note.backward[1]
+
+    def _slower(self) -> Slower | None:
+        factor = self.settings.slowness(self.rank)
+        if factor == 1 or self.subject.timed:
+            return None
+        if self.device.type != "cpu":
+            raise OptionError(
+                "a model on a GPU cannot be made slower", place="--straggler", remedy="run timed layers: --workload"
+            )
+        return Slower(self.subject.model.module, self.parameters.tensors, self.observer, factor)
+
+    def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
+        settings, module = self.settings, self.subject.model.module
+        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        if settings.implementation == "torch":
+            arguments = settings.torch_arguments(plan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
+            if settings.comm == "noop":
+                _no_communication(ddp)
+            return ddp
+        return DistributedDataParallel(
+            module,
+            device_ids=device_ids,
+            process_group=groups,
+            find_unused_parameters=settings.find_unused_parameters,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            forward_sync_buffers=settings.broadcast_buffers,
+            caps=settings.caps,
+            plan=plan,
+            comm=settings.comm,
+            observer=self.observer if settings.observe else None,
+        )
+
+
+@contextmanager
+def process_group(settings: Settings) -> Iterator[tuple[int, int]]:
+    """Join the ranks that torchrun started, or stand alone without it; give rank and world size.
+
+    Raises:
+        OptionError: a backend that is not there.
+    """
+    backend = settings.backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if backend == "nccl" and not (dist.is_nccl_available() and torch.cuda.is_available()):
+        raise OptionError("nccl needs a GPU and a torch built with it", place="--backend", remedy="use gloo")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "0")
+    alone = "RANK" not in os.environ
+    options: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}
+    try:
+        dist.init_process_group(backend, timeout=settings.timeout, **options)
+    except (RuntimeError, ValueError) as error:
+        raise ExecutionError(f"no process group: {error}", remedy="start with torchrun --standalone") from error
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
+
+
+def provenance(run: Run, command: list[str]) -> dict[str, object]:
+    """Return what `run.json` says of where a run comes from."""
+    settings = run.settings
+    plan = run.plan_in_force()
+    return {
+        "made_by": "ddpexec.run",
+        "command": command,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "torch": torch.__version__,
+        "implementation": settings.implementation,
+        "model": run.subject.model.name,
+        "batch_size": settings.batch_size or run.subject.model.batch_size,
+        "compute_device": device_model(run.device),
+        "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
+        "seed": settings.seed,
+        "plan": plan.document(),
+        "plan_fingerprint": plan.fingerprint(),
+        "options": {
+            "bucket_cap_mb": settings.caps.bucket_cap_mb,
+            "bucket_cap_mb_list": settings.caps.bucket_cap_mb_list,
+            "first_bucket_mb": settings.caps.first_bucket_mb,
+            "assignment": settings.assignment,
+            "no_sync_every": settings.no_sync_every,
+            "find_unused_parameters": settings.find_unused_parameters,
+            "gradient_as_bucket_view": settings.gradient_as_bucket_view,
+            "broadcast_buffers": settings.broadcast_buffers,
+            "process_groups": settings.process_groups,
+            "stragglers": {str(rank): factor for rank, factor in settings.stragglers.items()},
+            "comm": settings.comm,
+            "scale_compute": settings.scale_compute,
+        },
+    }
+
+
+@contextmanager
+def _lost_rank(rank: int) -> Iterator[None]:
+    """Turn the backends' ways of saying that another rank is gone into one error."""
+    try:
+        yield
+    except ExecutionError:
+        raise
+    except RuntimeError as error:
+        text = str(error)
+        if any(sign in text for sign in ("gloo", "NCCL", "Connection", "timed out", "Timeout", "collective")):
+            remedy = "another rank died, raised, or is slower than --timeout; see its output"
+            raise LostRankError(f"rank {rank}: a collective failed: {text.strip()}", remedy=remedy) from error
+        raise
+
+
+def _device(settings: Settings) -> torch.device:
+    backend = dist.get_backend()
+    if backend != "nccl":
+        return torch.device("cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= torch.cuda.device_count():
+        what = f"rank {dist.get_rank()} finds {torch.cuda.device_count()} GPUs, its local rank is {local}"
+        raise OptionError(what, remedy="start one rank per GPU, or use --backend gloo")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def _subject(
+    name: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
+) -> Subject:
+    if workload is not None:
+        slowness = settings.slowness(rank)
+        timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
+        return Subject(timed.model, timed.optimizer, device, True)
+    if name is None:
+        raise OptionError("neither --model nor --workload is given", remedy="give one, e.g. --model resnet50")
+    model = build(name, device)
+    return Subject(model, model.make_optimizer(), device, False)
+
+
+def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+    ddp.register_comm_hook(None, noop_hook)
+
+
