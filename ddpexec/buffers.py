@@ -35,9 +35,14 @@ class BufferSynchroniser:
                     found[full] = buffer
         return found
 
-    def broadcast(self, source: int = 0) -> None:
-        """Overwrite the buffers with rank `source`'s; autograd does not count this as a modification."""
+    def broadcast(self, source: int = 0) -> bool:
+        """Overwrite the buffers with rank `source`'s and return whether there were any.
+
+        Autograd does not count this as a modification.
+        """
         buffers = tuple(self.named().values())
         if buffers and not self._communicator.noop:
             with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
                 broadcast(buffers, self._communicator, source)
+            return True
+        return False

@@ -142,8 +142,7 @@ class DistributedDataParallel(nn.Module):
             self.reducer.rebuild()
         if self.require_forward_param_sync and self.forward_sync_buffers:
             begin = self.observer.now() if self.observer is not None else None
-            self.buffer_sync.broadcast()
-            if self.observer is not None:
+            if self.buffer_sync.broadcast() and self.observer is not None:
                 self.observer.buffers(begin)
         if self.device_ids:
             moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)

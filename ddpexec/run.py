@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,7 +49,7 @@ class Run:
 
     Args:
         settings: what to run.
-        rank, world_size: from torchrun's environment.
+        device: of this rank.
         model: name of a shipped model; or
         workload: timed layers instead of a model.
         plan: the buckets to use instead of caps.
@@ -59,13 +58,14 @@ class Run:
     def __init__(
         self,
         settings: Settings,
+        device: torch.device,
         *,
         model: str | None = None,
         workload: Workload | None = None,
         plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
     ) -> None:
         self.settings = settings
-        self.device = _device(settings)
+        self.device = device
         groups = round_robin(settings.process_groups, settings.timeout)
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
@@ -149,7 +149,7 @@ class Run:
     def _step(self, index: int, batch: Any) -> None:
         observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
         every = self.settings.no_sync_every
-        synced = index % every == every - 1
+        synced = (index - DISCARDED) % every == every - 1
         note = observer.begin(index, synced=synced)
         with nullcontext() if synced else self.ddp.no_sync():
             output = self.ddp(*batch.inputs)
@@ -203,34 +203,13 @@ class Run:
             find_unused_parameters=settings.find_unused_parameters,
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
             forward_sync_buffers=settings.broadcast_buffers,
-            caps=settings.caps,
+            bucket_cap_mb=settings.caps.bucket_cap_mb,
+            first_bucket_mb=settings.caps.first_bucket_mb,
+            bucket_cap_mb_list=settings.caps.bucket_cap_mb_list,
             plan=plan,
             comm=settings.comm,
             observer=self.observer if settings.observe else None,
         )
-
-
-@contextmanager
-def process_group(settings: Settings) -> Iterator[tuple[int, int]]:
-    """Join the ranks that torchrun started, or stand alone without it; give rank and world size.
-
-    Raises:
-        OptionError: a backend that is not there.
-    """
-    backend = settings.backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    if backend == "nccl" and not (dist.is_nccl_available() and torch.cuda.is_available()):
-        raise OptionError("nccl needs a GPU and a torch built with it", place="--backend", remedy="use gloo")
-    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "0")
-    alone = "RANK" not in os.environ
-    options: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}
-    try:
-        dist.init_process_group(backend, timeout=settings.timeout, **options)
-    except (RuntimeError, ValueError) as error:
-        raise ExecutionError(f"no process group: {error}", remedy="start with torchrun --standalone") from error
-    try:
-        yield dist.get_rank(), dist.get_world_size()
-    finally:
-        dist.destroy_process_group()
 
 
 def provenance(run: Run, command: list[str]) -> dict[str, object]:
@@ -282,18 +261,6 @@ def _lost_rank(rank: int) -> Iterator[None]:
         raise
 
 
-def _device(settings: Settings) -> torch.device:
-    backend = dist.get_backend()
-    if backend != "nccl":
-        return torch.device("cpu")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if local >= torch.cuda.device_count():
-        what = f"rank {dist.get_rank()} finds {torch.cuda.device_count()} GPUs, its local rank is {local}"
-        raise OptionError(what, remedy="start one rank per GPU, or use --backend gloo")
-    torch.cuda.set_device(local)
-    return torch.device("cuda", local)
-
-
 def _subject(
     name: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
 ) -> Subject:
@@ -311,5 +278,3 @@ def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
     ddp.register_comm_hook(None, noop_hook)
-
-

@@ -31,7 +31,7 @@ class StockWatch:
 
     def __init__(self, ddp: nn.parallel.DistributedDataParallel, model: ModelParameters, observer: Observer) -> None:
         self._ddp, self._observer = ddp, observer
-        self._index_of = {parameter: index for index, parameter in enumerate(model.tensors)}
+        self._index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(model.tensors)}
         self._begun: dict[int, Any] = {}
         self._callback_queued = False
         self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
@@ -98,7 +98,7 @@ class StockWatch:
 
         def synchronise() -> None:
             begin = self._observer.now()
-            original()
+            original()  # type: ignore[no-untyped-call]
             self._observer.buffers(begin)
 
         self._ddp._sync_buffers = synchronise  # type: ignore[method-assign]

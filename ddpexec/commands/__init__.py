@@ -9,12 +9,14 @@ from ddpexec.commands.capture import capture
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
+from ddpexec.commands.run import run
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "capture": capture,
     "estimate": estimate,
     "microbench": microbench,
     "netlab": netlab,
+    "run": run,
     "campaign": campaign,
 }
 

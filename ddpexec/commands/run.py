@@ -1,0 +1,213 @@
+"""`torchrun ... -m ddpexec run`: train a model for real and trace it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import PlanOptions
+from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.values import stragglers
+from ddpsim.units import parse_time
+
+if TYPE_CHECKING:
+    from ddpexec.parameters import ModelParameters
+    from ddpexec.run import Run
+    from ddpexec.settings import Settings
+    from ddpsim.bucketing import BucketPlan
+    from ddpsim.metrics import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How the job runs; those that `ddpsim predict` has too mean the same."""
+
+    impl: Annotated[str, typer.Option("--impl", metavar="ddpexec|torch", help="Whose DistributedDataParallel.")] = (
+        "ddpexec"
+    )
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step and rank. [the model's own]")] = None
+    iterations: Annotated[int, typer.Option(metavar="N", help="Iterations that count, after 5 discarded.")] = 20
+    backend: Annotated[
+        str | None, typer.Option(metavar="nccl|gloo", help="[nccl where every rank has a GPU, else gloo]")
+    ] = None
+    no_sync_every: Annotated[int, typer.Option(metavar="K", help="Reduce in every K-th iteration only.")] = 1
+    gradient_as_bucket_view: Annotated[
+        bool, typer.Option("--gradient-as-bucket-view", help="Gradients are views of their bucket.")
+    ] = False
+    no_broadcast_buffers: Annotated[
+        bool, typer.Option("--no-broadcast-buffers", help="Leave buffers alone before a forward.")
+    ] = False
+    process_groups: Annotated[int, typer.Option(metavar="K", help="Process groups used in turn.")] = 1
+    straggler: Annotated[
+        list[str] | None, typer.Option(metavar="RANK:F", help="Make a rank compute F times as long; repeatable.")
+    ] = None
+    comm: Annotated[str, typer.Option(metavar="real|noop", help="noop: the compute-only floor.")] = "real"
+    scale_compute: Annotated[float, typer.Option(metavar="F", help="Make every rank compute F times as long.")] = 1.0
+    seed: Annotated[int, typer.Option(metavar="S", help="Of weights and samples.")] = 0
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a rank that does not come.")] = (
+        "300s"
+    )
+    no_stamps: Annotated[bool, typer.Option("--no-stamps", help="Time whole iterations only.")] = False
+
+    def settings(self, plan: PlanOptions) -> Settings:
+        """Return the settings of the run."""
+        from ddpexec.settings import Settings
+
+        return Settings(
+            implementation=self.impl,
+            iterations=self.iterations,
+            batch_size=self.batch_size,
+            caps=replace(plan, plan=None).caps(),
+            assignment=plan.assignment,
+            backend=self.backend,
+            no_sync_every=self.no_sync_every,
+            find_unused_parameters=plan.find_unused_parameters,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
+            broadcast_buffers=not self.no_broadcast_buffers,
+            process_groups=self.process_groups,
+            stragglers=stragglers(self.straggler),
+            comm=self.comm,
+            scale_compute=self.scale_compute,
+            seed=self.seed,
+            timeout=timedelta(seconds=parse_time(self.timeout, "--timeout")),
+            observe=not self.no_stamps,
+        )
+
+
+@expand
+def run(
+    job: JobOptions,
+    plan: PlanOptions,
+    output: Output,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
+    model: Annotated[str | None, typer.Option(metavar="M", help="A shipped model, e.g. resnet50.")] = None,
+    workload: Annotated[
+        str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
+    ] = None,
+) -> None:
+    """Train data parallel on the ranks that torchrun started; write what happened as traces."""
+    from ddpsim.errors import InputError
+
+    if (model is None) == (workload is None):
+        raise InputError("give one of --model and --workload", place="run", remedy="e.g. --model resnet50")
+    plan.caps()
+    settings = job.settings(plan)
+    if model is not None:
+        from ddpexec.models import MODELS
+        from ddpsim.errors import UnknownNameError
+
+        if model not in MODELS:
+            raise UnknownNameError.among("model", model, MODELS, place="--model")
+    recorded = None
+    if workload is not None:
+        from ddpsim.workload.files import load_workload
+
+        recorded = load_workload(workload)
+    import torch
+
+    from ddpexec.launched import launched
+    from ddpexec.run import Run
+
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+
+    def chosen(parameters: ModelParameters) -> BucketPlan | None:
+        return plan.plan_of(parameters.policy)
+
+    with launched("run", job.backend, settings.timeout.total_seconds()) as rank, _terminated_as_error():
+        running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
+        _train(running, out, output)
+
+
+def _train(running: Run, out: Path, output: Output) -> None:
+    from ddpexec.run import provenance
+    from ddpsim.metrics import summarise
+    from ddpsim.trace_json import write_rank, write_run
+
+    try:
+        running.train(_progress(running.rank))
+    except BaseException:
+        _ignore_termination()
+        if running.observer.notes:
+            write_rank(running.trace(), running.rank, out)
+        raise
+    running.provenance = provenance(running, sys.argv)
+    trace = running.trace()
+    write_rank(trace, running.rank, out)
+    everything = running.gather(trace)
+    if everything is None:
+        return
+    write_run(everything, out)
+    summary = summarise(everything)
+    cost = running.stamping_s() if running.settings.observe else 0.0
+    document = {
+        **summary.document(),
+        "implementation": running.settings.implementation,
+        "compute_device": running.provenance["compute_device"],
+        "plan_fingerprint": running.provenance["plan_fingerprint"],
+        "stamping_s": cost,
+    }
+    output.emit(document, lambda: _text(running, summary, cost, out))
+
+
+def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
+    rows: list[list[Any]] = [
+        ["iteration", ms(summary.iteration_s)],
+        ["forward", ms(summary.forward_s)],
+        ["backward, computing", ms(summary.backward_compute_s)],
+        ["exposed communication", ms(summary.exposed_comm_s)],
+        ["buffer broadcast", ms(summary.buffer_broadcast_s)],
+        ["hooks, copies, write-back", ms(summary.ddp_overhead_s)],
+        ["optimizer", ms(summary.optimizer_s)],
+    ]
+    parts = table(["part of the step", "ms"], rows)
+    buckets = table(
+        ["bucket", "bytes", "ready ms", "launched", "started", "finished", "written"],
+        (
+            [b.index, f"{b.size_bytes:,}", *map(ms, (b.ready_s, b.launched_s, b.started_s, b.finished_s, b.written_s))]
+            for b in summary.buckets
+        ),
+    )
+    name = f"{running.subject.model.name}, {running.world_size} ranks, {running.settings.implementation}"
+    share = percent(stamping_s / summary.iteration_s)
+    return (
+        f"{name}: {ms(summary.iteration_s)} ms a step, overlap {percent(summary.overlap_ratio) or '-'}; "
+        f"stamping cost {share} of it\n\n{parts}\n\n{buckets}\n\nwritten to {out}"
+    )
+
+
+def _progress(rank: int) -> Callable[[int, int, float], None]:
+    def show(done: int, total: int, seconds: float) -> None:
+        if rank == 0 and (sys.stderr.isatty() or done % 10 == 0 or done == total):
+            end = "\r" if sys.stderr.isatty() and done < total else "\n"
+            print(f"run: iteration {done} of {total}, {seconds * 1e3:.1f} ms".ljust(60), end=end, file=sys.stderr)
+
+    return show
+
+
+@contextmanager
+def _terminated_as_error() -> Iterator[None]:
+    """Let torchrun's SIGTERM, sent when another rank has failed, end training by an exception, so that it is traced."""
+
+    def terminated(number: int, _: object) -> NoReturn:
+        raise SystemExit(2)
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ignore_termination() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
