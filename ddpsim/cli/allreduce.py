@@ -42,7 +42,7 @@ def allreduce(
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
 ) -> None:
-    """Predict allreduce times over message sizes, in nccl-tests' columns."""
+    """Predict allreduce times, in nccl-tests' columns."""
     from ddpsim.calibrate import place_table
     from ddpsim.collectives.execute import Collectives
     from ddpsim.measured import read_table

@@ -21,7 +21,7 @@ def buckets(
     output: Output,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file too.")] = None,
 ) -> None:
-    """Show a model's gradient buckets in launch order, and the cap that closed each."""
+    """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text, write_whole
     from ddpsim.workload.files import load_workload

@@ -40,7 +40,10 @@ def plan(
         str | None, typer.Option("--plot", metavar="FILE.png", help="Draw latency over bucket cap, a panel a machine.")
     ] = None,
 ) -> None:
-    """Find the bucket sizes that make an iteration shortest, and say what they gain over torch's default."""
+    """Find the bucket sizes that make an iteration shortest.
+
+    Each row is set beside torch's default: the gain, and the line to paste.
+    """
     from ddpsim.planner import plan as plan_all
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload

@@ -41,7 +41,7 @@ def predict(
     gpus_per_node: GpusPerNode = None,
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
 ) -> None:
-    """Predict the iteration latency of a workload on a machine, with its breakdown and every bucket."""
+    """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.prediction import predict as predict_one
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
@@ -77,7 +77,10 @@ def sweep(
         str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line.")
     ] = None,
 ) -> None:
-    """Predict every bucket cap at every node count: --nodes 1,2,4 --bucket-cap-mb 1,5,25,100."""
+    """Predict every bucket cap at every node count.
+
+    For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100.
+    """
     from ddpsim.files import write_whole
     from ddpsim.planner import sweep as sweep_all
     from ddpsim.topology.spec import load_topology

@@ -28,7 +28,10 @@ def validate(
         str | None, typer.Option("--plot", metavar="FILE.png", help="Draw predicted over measured times.")
     ] = None,
 ) -> None:
-    """Hold a prediction against a measured run: the step, the overhead, every bucket, and trivial predictors."""
+    """Hold a prediction against a measured run.
+
+    The step, the overhead over one process, every bucket, and what trivial predictors say.
+    """
     from ddpsim.trace_json import read_trace
     from ddpsim.validate import load_prediction
     from ddpsim.validate import validate as hold_against
