@@ -191,7 +191,8 @@ def _breakdown(groups: Sequence[Sequence[Iteration]], iteration_s: float) -> dic
     parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
     total = sum(parts.values())
     scale = iteration_s / total if total > 0 else 1.0
-    return {part: seconds * scale for part, seconds in parts.items()}
+    scaled = {part: seconds * scale for part, seconds in parts.items()}
+    return {**scaled, "ddp_overhead_s": iteration_s - sum(scaled.values()) + scaled["ddp_overhead_s"]}
 
 
 def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
