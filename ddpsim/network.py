@@ -45,15 +45,25 @@ class Network:
     """
 
     def __init__(self, env: simpy.Environment, capacities: Mapping[LinkId, float]) -> None:
-        for link, capacity in capacities.items():
-            if not capacity > 0:
-                raise TopologyError(f"link {link!r} has capacity {capacity!r} B/s", remedy="give one above zero")
         self.env = env
-        self.capacities = dict(capacities)
-        self._on: dict[LinkId, dict[_Flow, None]] = {link: {} for link in capacities}
+        self.capacities: dict[LinkId, float] = {}
+        self._on: dict[LinkId, dict[_Flow, None]] = {}
         self._dirty: list[_Flow] = []
         self._pace = 1.0
         self._count = 0
+        self.add(capacities)
+
+    def add(self, capacities: Mapping[LinkId, float]) -> None:
+        """Add links; those that are there stay as they are.
+
+        Raises:
+            TopologyError: a capacity that is not positive.
+        """
+        for link, capacity in capacities.items():
+            if not capacity > 0:
+                raise TopologyError(f"link {link!r} has capacity {capacity!r} B/s", remedy="give one above zero")
+            self.capacities.setdefault(link, capacity)
+            self._on.setdefault(link, {})
 
     @property
     def in_flight(self) -> int:

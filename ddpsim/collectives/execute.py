@@ -6,17 +6,19 @@ from collections.abc import Mapping
 
 import simpy
 
-from ddpsim.collectives import gloo
+from ddpsim.collectives import gloo, nccl, tuning
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
+from ddpsim.collectives.nccl import NcclTransport
+from ddpsim.collectives.nccl_layout import Layout
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.network import Demand, Network
 from ddpsim.topology.graph import Placement
 
-PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS}
+PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS, "nccl": nccl.PRIORS}
 """The constants of each backend without measurements."""
 BACKENDS = ("nccl", "gloo")
 FIDELITIES = ("flow", "steps", "closed")
@@ -58,6 +60,13 @@ def _physical(
 ) -> Transport:
     if backend == "gloo":
         return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
+    if backend == "nccl":
+        if not placement.topology.compute_device != "cpu":
+            raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
+        version = calibration["nccl.version"] if calibration else tuning.CURRENT
+        return NcclTransport(
+            Layout(placement, int(version), expand=expand), calibration, algorithm=algorithm, isolated=isolated
+        )
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
     raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")

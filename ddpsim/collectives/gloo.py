@@ -100,6 +100,8 @@ class GlooTransport:
         """Return the ring's segments one by one; where one node stands for all, its part of them."""
         if self._ranks == 1 or size_bytes == 0:
             return Steps(self._launch_s(size_bytes), ())
+        if len(self._hops) < self._ranks and not self._wiring.uniform:
+            return GlooTransport(self._wiring.placement, self.calibration, expand=True).steps(size_bytes)
         segments = self._segments(size_bytes)
         steps = 2 * (self._ranks - 1)
         if len(self._hops) == self._ranks:
@@ -110,7 +112,7 @@ class GlooTransport:
             Wire(self._hop_s(hop), {each.name: 1 / self._efficiency(each.link) for each in hop}) for hop in self._hops
         ]
         lane = Lane(schedule, size_bytes / segments, lambda source, _: wires[source], window=_IN_FLIGHT)
-        return Steps(self._launch_s(size_bytes), (lane,))
+        return Steps(self._launch_s(size_bytes), (lane,), self.capacities)
 
     def _segments(self, size_bytes: float) -> int:
         wanted = max(math.ceil(size_bytes / _MAX_SEGMENT_BYTES), 2 * self._ranks)

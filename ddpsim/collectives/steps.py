@@ -17,12 +17,13 @@ def carry_out(network: Network, steps: Steps) -> simpy.Event:
     env = network.env
     done = simpy.Event(env)
     left = len(steps.lanes)
+    network.add(steps.capacities)
 
     def lane_done() -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            _after(env, steps.finish_s, lambda: _succeed(done))
+            done.succeed()
 
     def launch() -> None:
         for lane in steps.lanes:
@@ -95,7 +96,7 @@ class _LaneRun:
         chunks = transfer.stop - transfer.start
         if chunks not in pair.demands:
             size_bytes = chunks * self._lane.chunk_bytes
-            pair.demands[chunks] = Demand(0.0, size_bytes, pair.wire.loads, weight=self._lane.weight)
+            pair.demands[chunks] = Demand(0.0, size_bytes, pair.wire.loads, pair.wire.rate_limit, self._lane.weight)
         sent = self._network.transfer(pair.demands[chunks])
         if sent.callbacks is None:
             raise RuntimeError("a transfer may not be over before it is waited for")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
@@ -33,10 +34,12 @@ class Wire:
     Attributes:
         latency_s: from the moment the source has the data to the first byte on the links.
         loads: bytes on each link per byte sent.
+        rate_limit: bytes per second the ends can do.
     """
 
     latency_s: float
     loads: Mapping[LinkId, float]
+    rate_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,12 @@ class Steps:
 
     Attributes:
         launch_s: before the first transfer may start.
-        finish_s: after the last has arrived.
+        capacities: bytes per second of links that only these transfers load.
     """
 
     launch_s: float
     lanes: tuple[Lane, ...]
-    finish_s: float = 0.0
+    capacities: Mapping[LinkId, float] = field(default_factory=dict)
 
 
 class Transport(Protocol):

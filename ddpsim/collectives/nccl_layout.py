@@ -1,0 +1,206 @@
+"""What NCCL's rings and trees load on a placement, before any constant: links, kinds of hops, the shape it tunes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ddpsim.collectives.channels import Channel, Channels, find_channels
+from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.collectives.tuning import Shape
+from ddpsim.fairness import LinkId
+from ddpsim.topology.graph import Link, NodeTemplate, Placement
+from ddpsim.topology.paths import KINDS, Route
+
+NVLINK, PCIE, HOST, NET = "nvlink", "pcie", "host", "net"
+GROUPS = (NVLINK, PCIE, HOST, NET)
+"""Kinds of hops that differ in efficiency: NVLink, peer-to-peer over PCIe, through host memory, between nodes."""
+
+_GROUP_OF = {"nvlink": NVLINK, "nic": NET, "network": NET}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes that a link carries for a byte of the message, as part of a kind of hop."""
+
+    link: PlacedLink
+    group: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The loads of a pattern, all channels together.
+
+    Attributes:
+        rates: message bytes per second that each group of links allows at efficiency 1.
+    """
+
+    loads: tuple[Load, ...]
+    rates: Mapping[str, float]
+
+    @classmethod
+    def of(cls, loads: Iterable[Load]) -> Pattern:
+        """Return the pattern, loads of one link and group added up."""
+        total: dict[tuple[LinkId, str], Load] = {}
+        for load in loads:
+            key = (load.link.name, load.group)
+            before = total[key].bytes if key in total else 0.0
+            total[key] = Load(load.link, load.group, before + load.bytes)
+        rates: dict[str, float] = {}
+        for load in total.values():
+            rate = load.link.link.bandwidth / load.bytes
+            rates[load.group] = min(rates.get(load.group, rate), rate)
+        return cls(tuple(total.values()), rates)
+
+
+def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
+    """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
+    for link, load in route.loads():
+        yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
+
+
+def route_group(route: Route) -> str:
+    """Return the slowest kind of hop on a route."""
+    return max((group for _, group, _ in route_loads(route)), key=GROUPS.index, default=NVLINK)
+
+
+class Layout:
+    """Channels of a placement as loads on its links.
+
+    Args:
+        version: of NCCL, major * 1000 + minor.
+        expand: whether every node has links of its own.
+    """
+
+    def __init__(self, placement: Placement, version: int, *, expand: bool = False) -> None:
+        self.placement, self.wiring = placement, Wiring(placement, expand)
+        self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
+        self._channels = [
+            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
+            for each in placement.classes
+        ]
+        self.rings = min(len(channels.rings) for channels in self._channels)
+        self.ring = Pattern.of(self._ring_loads())
+        self.tree = Pattern.of(self._tree_loads())
+        self.nvls = Pattern.of(self._switch_loads())
+        nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
+        self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
+        routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
+        self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)
+        self.shape = self._shape(version)
+
+    @property
+    def capacities(self) -> dict[LinkId, float]:
+        """Bytes per second of every link that a pattern loads."""
+        patterns = (self.ring, self.tree, self.nvls)
+        return {load.link.name: load.link.link.bandwidth for pattern in patterns for load in pattern.loads}
+
+    @property
+    def crossings(self) -> int:
+        """Hops between nodes that a chunk meets on its 2(p-1) hops around the ring, at most."""
+        return 0 if self.nodes == 1 else -(-2 * (self.ranks - 1) // self.per_node)
+
+    def channels_of(self, node: int) -> Channels:
+        """Return the channels of `node`."""
+        return next(
+            found
+            for found, each in zip(self._channels, self.placement.classes, strict=True)
+            if node in each.node_indices
+        )
+
+    def between(
+        self, source: int, leaving: Channel, target: int, entering: Channel
+    ) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the way of a ring from a node's last GPU to the next node's first: links, groups, loads."""
+        if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
+            return
+        yield from self.inside(source, leaving.exit)
+        for placed in self.wiring.between(source, leaving.nic_out, target, entering.nic_in):
+            yield placed, NET, 1.0
+        yield from self.inside(target, entering.entry)
+
+    def inside(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the links of a route on `node`."""
+        for link, group, load in route_loads(route):
+            yield self.wiring.at(node, [link])[0], group, load
+
+    def _ring_loads(self) -> Iterator[Load]:
+        """Yield 2(p-1)/p bytes for each hop of each ring, the rings sharing the message."""
+        share = 2 * (self.ranks - 1) / self.ranks
+        for node in self.wiring.nodes:
+            rings = self.channels_of(node).rings
+            for ring in rings:
+                for route in ring.routes:
+                    for placed, group, load in self.inside(node, route):
+                        yield Load(placed, group, load * share / len(rings))
+        for source, target in self.wiring.boundaries:
+            leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
+            for out, into in zip(leaving, entering, strict=False):
+                for placed, group, load in self.between(source, out, target, into):
+                    yield Load(placed, group, load * share / self.rings)
+
+    def _tree_loads(self) -> Iterator[Load]:
+        """Yield bytes up and down each chain, and at the NIC those of the node that carries most."""
+        carried = _most_carried(self.nodes) if self.nodes > 1 else 0.0
+        for node in self.wiring.nodes:
+            chains = self.channels_of(node).trees
+            template = self.wiring.template(node)
+            for chain in chains:
+                for route in chain.routes:
+                    yield from self._both_ways(node, template, route, 1 / len(chains))
+                if self.nodes > 1 and chain.entry is not None:
+                    yield from self._both_ways(node, template, chain.entry, carried / len(chains))
+        for source, target in self.wiring.boundaries:
+            for out, into in zip(self.channels_of(source).trees, self.channels_of(target).trees, strict=False):
+                for first, second in (((source, out), (target, into)), ((target, into), (source, out))):
+                    if first[1].nic_in is not None and second[1].nic_in is not None:
+                        for placed in self.wiring.between(first[0], first[1].nic_in, second[0], second[1].nic_in):
+                            yield Load(placed, NET, carried / self.rings / 2)
+
+    def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
+        reverse = {(link.source, link.target): link for link in template.links}
+        for link, group, load in route_loads(route):
+            for each in (link, reverse.get((link.target, link.source))):
+                if each is not None:
+                    yield Load(self.wiring.at(node, [each])[0], group, load * share)
+
+    def _switch_loads(self) -> Iterator[Load]:
+        """Yield what an in-switch reduction puts on each GPU's link: its data out once, 1/m of the sum besides."""
+        for node in self.wiring.nodes:
+            gpus = self.placement.gpus(self.placement.class_of(node))
+            for link in self.wiring.template(node).links:
+                if {link.source, link.target} & set(gpus) and "nvswitch" in link.source + link.target:
+                    yield Load(self.wiring.at(node, [link])[0], NVLINK, 1 + 1 / self.per_node)
+
+    def _shape(self, version: int) -> Shape:
+        slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
+        templates = [each.template for each in self.placement.classes]
+        sm = min(gpu.sm for template in templates for gpu in template.gpus)
+        near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
+        nic_near = slowest.nic_kind in ("LOC", "NVL", "PIX", "PXB", "PXN")
+        vendors = {template.cpu.vendor for template in templates}
+        return Shape(
+            ranks=self.ranks,
+            nodes=self.nodes,
+            channels=len(slowest.rings),
+            channel_bandwidth=slowest.channel_bandwidth / 1e9,
+            tree_bandwidth=slowest.tree_intra_bandwidth / 1e9,
+            sm=sm,
+            nvlink=self.hop == NVLINK,
+            nic_latency_us=self.nic_latency_s * 1e6,
+            intel=vendors == {"intel"},
+            amd=vendors == {"amd"},
+            ll128=sm >= 70 and near and nic_near and version >= 2005,
+            nvls=bool(self.nvls.loads) and sm >= 90 and version >= 2017 and self.per_node > 2,
+            version=version,
+        )
+
+
+def _most_carried(nodes: int) -> float:
+    """Return bytes that the busiest node sends, or receives, for a byte of the message, half of it down each tree."""
+    trees = double_binary_tree(nodes)
+    return max(
+        sum((tree.parents[node] is not None) + len(tree.children[node]) for tree in trees) / 2 for node in range(nodes)
+    )

@@ -1,0 +1,207 @@
+"""NCCL's own cost model: what it believes each algorithm and protocol costs, by which it picks one.
+
+Source: NCCL 2.30 `src/graph/tuning.cc` (`ncclTopoTuneModel`, `ncclTopoGetAlgoTime`), and the 2.8 line's where an older
+version is named. It selects; it does not predict well. Times inside are microseconds, bandwidths GB/s, as there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+RING, TREE, NVLS, NVLS_TREE = "ring", "tree", "nvls", "nvls_tree"
+LL, LL128, SIMPLE = "ll", "ll128", "simple"
+PROTOCOLS = (LL, LL128, SIMPLE)
+
+CURRENT = 2030
+OLD = 2012
+"""Versions as major * 1000 + minor; up to and with OLD the constants of 2.8 hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What NCCL's model looks at.
+
+    Attributes:
+        ranks, nodes: p and n.
+        channels: C; of the rings.
+        channel_bandwidth: GB/s of one of them.
+        tree_bandwidth: GB/s of one tree channel inside the node.
+        sm: compute capability of the slowest GPU, 70 for 7.0.
+        nvlink: whether hops inside a node are by NVLink.
+        nic_latency_us: the card's, from its plugin or XML.
+        intel, amd: the host's vendor.
+        ll128: whether paths allow LL128.
+        nvls: whether the node's switch reduces.
+        version: as major * 1000 + minor.
+    """
+
+    ranks: int
+    nodes: int
+    channels: int
+    channel_bandwidth: float
+    tree_bandwidth: float
+    sm: int
+    nvlink: bool
+    nic_latency_us: float = 0.0
+    intel: bool = True
+    amd: bool = False
+    ll128: bool = True
+    nvls: bool = False
+    version: int = CURRENT
+
+    @property
+    def per_node(self) -> int:
+        """Ranks a node."""
+        return self.ranks // self.nodes
+
+    @property
+    def old(self) -> bool:
+        """Whether the 2.8 line's constants hold."""
+        return self.version <= OLD
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of NCCL's table: algorithm, protocol, latency, algorithm bandwidth."""
+
+    algorithm: str
+    protocol: str
+    latency_us: float
+    bandwidth: float
+
+
+# By generation (0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell), then [one node, two, more].
+_PER_CHANNEL_TREE = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
+_PER_CHANNEL_TREE_LL128 = ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
+_PER_CHANNEL_RING_LL128 = (20.0, 20.0, 36.7, 40.0)
+_LL_MAX = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (141.0, 45.0, 35.0))
+_NVLS_EFFICIENCY = {2: 0.85, 3: 0.74}
+
+_BASE = {RING: {LL: 6.6, LL128: 14.0, SIMPLE: 8.4}, TREE: {LL: 6.8, LL128: 14.0, SIMPLE: 8.4}}
+_BASE_OLD = {RING: {LL: 3.6, LL128: 10.0, SIMPLE: 8.4}, TREE: {LL: 4.4, LL128: 4.4, SIMPLE: 0.0}}
+_NVLINK = {RING: {LL: 0.6, LL128: 1.9, SIMPLE: 3.4}, TREE: {LL: 0.6, LL128: 1.25, SIMPLE: 4.0}}
+_NVLINK_OLD = {RING: {LL: 0.47, LL128: 1.9, SIMPLE: 3.4}, TREE: {LL: 0.52, LL128: 1.25, SIMPLE: 28.0}}
+_PCI = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SIMPLE: 4.0}}
+_PCI_OLD = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SIMPLE: 28.0}}
+_NET = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 14.0}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 14.0}}
+_NET_OLD = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 9.6}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 28.0}}
+_NVLS_BASE_US, _NVLS_HOP_US = 25.0, 0.0
+
+# Correction of a tree's bandwidth by floor(log2(bytes / 64)).
+_TREE_FACTOR = {
+    LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
+    LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9, 1),
+    SIMPLE: (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
+}
+
+
+def generation(sm: int) -> int:
+    """Return 0 to 3 for Volta (and older), Ampere, Hopper, Blackwell."""
+    return 0 if sm < 80 else 1 if sm < 90 else 2 if sm < 100 else 3
+
+
+@lru_cache(maxsize=256)
+def table(shape: Shape) -> tuple[Entry, ...]:
+    """Return every algorithm and protocol NCCL may use on `shape`, with what it believes of each."""
+    return tuple(_entries(shape))
+
+
+def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
+    """Return what NCCL believes an allreduce of `size_bytes` takes by `entry`."""
+    bandwidth, latency_us = entry.bandwidth, entry.latency_us
+    if entry.algorithm == TREE:
+        factors = _TREE_FACTOR[entry.protocol]
+        place = int(math.log2(max(size_bytes >> 6, 1)))
+        bandwidth *= factors[place] if place < len(factors) else 1.0
+    many_bytes = size_bytes / (shape.channels * shape.ranks) >= 64
+    if (entry.algorithm, entry.protocol) == (RING, SIMPLE) and shape.nodes > 1 and many_bytes:
+        latency_us *= 1.9 if shape.sm < 80 else 1.4
+    return latency_us + size_bytes / (1000 * bandwidth)
+
+
+def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> Entry:
+    """Return the entry NCCL picks, among those of `algorithm` where one is forced."""
+    entries = [entry for entry in table(shape) if algorithm in (None, entry.algorithm)]
+    return min(entries, key=lambda entry: time_us(entry, shape, size_bytes))
+
+
+def _entries(shape: Shape) -> Iterator[Entry]:
+    for protocol in PROTOCOLS:
+        if protocol == LL128 and not shape.ll128:
+            continue
+        yield Entry(RING, protocol, _ring_latency_us(shape, protocol), _ring_bandwidth(shape, protocol))
+        if shape.version >= 2004 and shape.ranks > 1:
+            yield Entry(TREE, protocol, _tree_latency_us(shape, protocol), _tree_bandwidth(shape, protocol))
+    if shape.nvls and shape.nodes == 1:
+        yield Entry(NVLS, SIMPLE, _NVLS_BASE_US, _nvls_bandwidth(shape))
+
+
+def _index(shape: Shape) -> int:
+    return min(shape.nodes, 3) - 1
+
+
+def _ll_max(shape: Shape) -> float:
+    row = generation(shape.sm)
+    if row == 0 or (shape.nodes > 1 and shape.intel):
+        row = 0
+    elif shape.nodes > 1 and shape.amd:
+        row = 1
+    return _LL_MAX[row][_index(shape)]
+
+
+def _ring_bandwidth(shape: Shape, protocol: str) -> float:
+    total = shape.channels * shape.channel_bandwidth
+    if protocol == LL:
+        total = min(_ll_max(shape), total / (4 if shape.old else 2))
+    if protocol == LL128:
+        total = min(0.92 * total, shape.channels * _PER_CHANNEL_RING_LL128[generation(shape.sm)])
+    return total * shape.ranks / (2 * (shape.ranks - 1)) if shape.ranks > 1 else total
+
+
+def _tree_bandwidth(shape: Shape, protocol: str) -> float:
+    gen, index = generation(shape.sm), _index(shape)
+    channel = shape.tree_bandwidth if shape.nodes <= 2 else shape.channel_bandwidth
+    total = min(0.92 * shape.channels * channel, shape.channels * _PER_CHANNEL_TREE[gen][index])
+    if shape.per_node == 1:
+        total *= 0.85
+    if protocol == LL:
+        total = min(total / 3.8, _ll_max(shape))
+    if protocol == LL128:
+        part = 7 / 9 if shape.nodes == 1 else 120 / 128
+        total = min(total * part, shape.channels * _PER_CHANNEL_TREE_LL128[gen][index])
+    return total / 2
+
+
+def _nvls_bandwidth(shape: Shape) -> float:
+    channels = shape.channels
+    efficiency = _NVLS_EFFICIENCY[min(generation(shape.sm), 3)]
+    bus = channels * shape.channel_bandwidth * efficiency * (channels - 1) / channels * 2
+    return bus * shape.ranks / (2 * (shape.ranks - 1))
+
+
+def _hop_us(shape: Shape, algorithm: str, protocol: str) -> float:
+    tables = (_NVLINK_OLD, _PCI_OLD) if shape.old else (_NVLINK, _PCI)
+    return tables[0 if shape.nvlink else 1][algorithm][protocol]
+
+
+def _net_us(shape: Shape, algorithm: str, protocol: str) -> float:
+    net = (_NET_OLD if shape.old else _NET)[algorithm][protocol]
+    return net + shape.nic_latency_us * (2 if protocol == SIMPLE else 1)
+
+
+def _ring_latency_us(shape: Shape, protocol: str) -> float:
+    base = (_BASE_OLD if shape.old else _BASE)[RING][protocol]
+    inter_steps = 2 * (shape.nodes - 1)
+    overhead = 0.0 if shape.nodes == 1 else (2.0 if shape.amd else 1.0) * (3 if protocol == SIMPLE else 1)
+    intra = max(_hop_us(shape, RING, protocol), overhead)
+    steps = 2 * (shape.ranks - 1) - inter_steps
+    return base + steps * intra + inter_steps * _net_us(shape, RING, protocol)
+
+
+def _tree_latency_us(shape: Shape, protocol: str) -> float:
+    base = (_BASE_OLD if shape.old else _BASE)[TREE][protocol]
+    intra = (shape.per_node - 1) * _hop_us(shape, TREE, protocol)
+    return base + 2 * (intra + math.floor(math.log2(shape.nodes)) * _net_us(shape, TREE, protocol))

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.schedules import ring_s
+from ddpsim.errors import InputError, TopologyError, UnknownNameError
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+
+PAIR = """
+name: pair
+node:
+  gpus: {count: 4, model: V100}
+  nvswitch: {links_per_gpu: 1, bandwidth: 20GB/s}
+  pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1, 2, 3], nics: [0]}]}
+  cpu: {sockets: 1, vendor: intel, model: skylake}
+  nics: [{count: 1, rate: 80Gb/s, kind: infiniband}]
+fabric: {kind: flat}
+"""
+SIZES = (1024, 65536, MIB, 25 * MIB, 512 * MIB)
+
+
+def collectives(placement: Placement, fidelity: str = "flow", algorithm: str = "auto", **more: bool) -> Collectives:
+    return Collectives(None, placement, backend="nccl", fidelity=fidelity, algorithm=algorithm, **more)
+
+
+MACHINES = {
+    "dgx-1v": lambda: load_topology("dgx-1v").place(1),
+    "4 of a dgx-1v": lambda: load_topology("dgx-1v").place(1, 4),
+    "2 dgx-1v": lambda: load_topology("dgx-1v").place(2),
+    "2 dgx-a100": lambda: load_topology("dgx-a100").place(2),
+    "dgx-h100": lambda: load_topology("dgx-h100").place(1),
+    "4x1080ti-pcie": lambda: load_topology("4x1080ti-pcie").place(1),
+    "2 p3.8xlarge": lambda: load_topology("p3.8xlarge").place(2),
+    "3 nodes of one GPU": lambda: parse_topology(PAIR, "pair").place(3, 1),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+def test_flow_steps_and_closed_agree_where_nothing_contends(machine: str, algorithm: str) -> None:
+    placement = MACHINES[machine]()
+    for size_bytes in SIZES[:4]:
+        flow = collectives(placement, "flow", algorithm).simulate_s(size_bytes)
+        assert flow == pytest.approx(collectives(placement, "steps", algorithm).simulate_s(size_bytes), rel=0.01)
+        assert flow == pytest.approx(collectives(placement, "closed", algorithm).simulate_s(size_bytes), rel=1e-9)
+        assert flow == pytest.approx(collectives(placement, algorithm=algorithm).estimate_s(size_bytes), rel=1e-9)
+
+
+def test_one_node_standing_for_all_is_exact() -> None:
+    placement = parse_topology(PAIR, "pair").place(3)
+    for fidelity in ("flow", "steps"):
+        folded = [collectives(placement, fidelity, "ring").simulate_s(size) for size in SIZES]
+        expanded = [collectives(placement, fidelity, "ring", expand=True).simulate_s(size) for size in SIZES]
+        assert folded == pytest.approx(expanded, rel=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(64 * MIB, 64 * MIB), (256 * MIB, 512 * MIB)])
+@pytest.mark.parametrize("machine", ["dgx-1v", "2 dgx-1v"])
+def test_flow_equals_steps_where_two_share_the_links(machine: str, sizes: tuple[int, int]) -> None:
+    def ends(fidelity: str) -> list[float]:
+        both = collectives(MACHINES[machine](), fidelity, "ring")
+        events = [both.allreduce(size) for size in sizes]
+        times = []
+        for event in events:
+            both.env.run(event)
+            times.append(both.env.now)
+        return times
+
+    assert ends("flow") == pytest.approx(ends("steps"), rel=0.05)
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+def test_a_large_ring_equals_the_closed_form(fidelity: str) -> None:
+    placement = parse_topology(PAIR, "pair").place(1)
+    ring = collectives(placement, fidelity, "ring")
+    efficiency = ring.calibration["nccl.efficiency.nvlink.simple"]
+    size_bytes = 64 << 30
+    expected = ring_s(4, size_bytes, 0.0, 1 / (20e9 * efficiency))
+    assert ring.simulate_s(size_bytes) == pytest.approx(expected, rel=0.005)
+
+
+def test_a_degraded_link_slows_the_ring_through_it() -> None:
+    degraded = PAIR + "nodes: 4\ndegraded: [{node: 2, link: nic0-network, bandwidth: 8Gb/s}]\n"
+    for fidelity in ("flow", "steps"):
+        whole = collectives(parse_topology(PAIR, "pair").place(4), fidelity, "ring").simulate_s(256 * MIB)
+        slow = collectives(parse_topology(degraded, "pair").place(4), fidelity, "ring").simulate_s(256 * MIB)
+        assert 8 < slow / whole < 10.5
+
+
+def test_thousands_of_nodes_load_the_links_of_one() -> None:
+    few = collectives(load_topology("dgx-a100").place(4))
+    many = collectives(load_topology("dgx-a100").place(2048))
+    assert len(many.network.capacities) == len(few.network.capacities)
+    assert many.simulate_s(65536) > few.simulate_s(65536)
+
+
+def test_small_messages_use_few_channels_and_large_ones_all() -> None:
+    ring = collectives(load_topology("dgx-1v").place(1), algorithm="ring")
+    channels = [ring.choice(size).channels for size in SIZES]
+    assert channels == sorted(channels)
+    assert (channels[0], channels[-1]) == (1, 12)
+
+
+def test_back_to_back_and_isolated_differ_by_the_start() -> None:
+    placement = load_topology("dgx-1v").place(1)
+    isolated = collectives(placement)
+    row = collectives(placement, isolated=False)
+    assert isolated.estimate_s(MIB) - row.estimate_s(MIB) == pytest.approx(
+        isolated.calibration["nccl.isolated_s"], rel=0.05
+    )
+
+
+def test_times_rise_with_size_and_nodes() -> None:
+    sizes = [1024 * 2**k for k in range(21)]
+    for machine in MACHINES:
+        times = [collectives(MACHINES[machine]()).estimate_s(size) for size in sizes]
+        assert all(later > 0.9 * before for before, later in pairwise(times)), machine
+    nodes = [collectives(load_topology("dgx-1v").place(n)).estimate_s(25 * MIB) for n in (1, 2, 4, 8, 64)]
+    assert nodes == sorted(nodes)
+
+
+def test_one_gpu_takes_a_launch_and_no_link() -> None:
+    alone = collectives(load_topology("dgx-1v").place(1, 1))
+    assert 0 < alone.simulate_s(25 * MIB) < 5e-5
+    assert alone.broadcast(MIB)
+
+
+def test_what_cannot_run_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="unknown algorithm 'rng'; did you mean ring"):
+        collectives(load_topology("dgx-1v").place(1), algorithm="rng")
+    with pytest.raises(TopologyError, match="nvls cannot run on dgx-1v"):
+        collectives(load_topology("dgx-1v").place(1), algorithm="nvls")
+    with pytest.raises(InputError, match="NCCL needs GPUs"):
+        collectives(load_topology("loopback").place(1, 2))

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.collectives.tuning import LL, LL128, RING, SIMPLE, TREE, Shape, best, table, time_us
+
+DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
+TWO_A100 = Shape(
+    ranks=16, nodes=2, channels=8, channel_bandwidth=24.0, tree_bandwidth=24.0, sm=80, nvlink=True, nic_latency_us=0.6
+)
+
+
+def entry(shape: Shape, algorithm: str, protocol: str) -> tuple[float, float]:
+    found = next(e for e in table(shape) if (e.algorithm, e.protocol) == (algorithm, protocol))
+    return found.latency_us, found.bandwidth
+
+
+def test_lines_worked_by_hand() -> None:
+    # 8.4 us and 14 NVLink hops of 3.4; 120 GB/s of channels over 2(p-1)/p.
+    assert entry(DGX1V, RING, SIMPLE) == pytest.approx((8.4 + 14 * 3.4, 120 * 8 / 14))
+    # LL: half the bandwidth, but no more than 39 on Volta.
+    assert entry(DGX1V, RING, LL) == pytest.approx((6.6 + 14 * 0.6, 39 * 8 / 14))
+    # Tree: 0.92 of 120, seven ninths of it on one node, halved; 14 hops of 1.25.
+    assert entry(DGX1V, TREE, LL128) == pytest.approx((14 + 14 * 1.25, 0.92 * 120 * 7 / 9 / 2))
+    # Two nodes: 28 inner hops, 2 outer ones of 14 us and twice the NIC's 0.6.
+    assert entry(TWO_A100, RING, SIMPLE) == pytest.approx((8.4 + 28 * 3.4 + 2 * 15.2, 192 * 16 / 30))
+
+
+def test_latency_protocols_win_small_and_simple_wins_large() -> None:
+    assert best(DGX1V, 1024).protocol == LL
+    assert best(DGX1V, 1 << 30).protocol == SIMPLE
+    assert best(TWO_A100, 1024).algorithm == TREE
+    assert best(DGX1V, 1 << 20, RING).algorithm == RING
+
+
+def test_pcie_machines_and_old_versions_lack_entries() -> None:
+    without = Shape(4, 1, 1, 12.0, 12.0, sm=70, nvlink=False, ll128=False)
+    assert {e.protocol for e in table(without)} == {LL, SIMPLE}
+    ancient = Shape(4, 1, 1, 12.0, 12.0, sm=70, nvlink=False, ll128=False, version=2003)
+    assert {e.algorithm for e in table(ancient)} == {RING}
+
+
+def test_a_large_simple_ring_over_nodes_pays_more_latency() -> None:
+    simple = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (RING, SIMPLE))
+    size = 1 << 20
+    assert time_us(simple, TWO_A100, size) == pytest.approx(1.4 * simple.latency_us + size / 1000 / simple.bandwidth)
