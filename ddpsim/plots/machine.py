@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from ddpsim.plots.figure import save
-from ddpsim.topology.graph import Topology
+from ddpsim.plots.rings import draw_rings
+from ddpsim.topology.graph import NETWORK, Link, Topology
 
-_ROWS = {"cpu": 4.0, "pcie": 3.0, "host_out": 3.0, "host_in": 1.0, "nvswitch": 0.9, "network": 0.0, "adapter": 1.0}
-_LINKS = {"nvlink": "#54a24b", "pcie": "0.55", "host_bridge": "0.35", "socket": "#e45756", "nic": "#4c78a8"}
+_ROWS = {
+    "cpu": 4.0, "pcie": 3.0, "host_out": 3.0, "host_in": 1.0, "nvswitch": 0.9, "adapter": 1.0,
+    "leaf": 0.0, "rail": 0.0, "spine": -0.9,
+}  # fmt: skip
+_LINKS = {
+    "nvlink": "#54a24b",
+    "pcie": "0.55",
+    "host_bridge": "0.35",
+    "socket": "#e45756",
+    "nic": "#4c78a8",
+    "network": "#b279a2",
+}
 _MOST_DEVICES = 16
 
 
@@ -24,18 +36,22 @@ def plot_topology(
     Args:
         topology: the machine.
         path: the PNG.
-        rings: of templates by name, each a closed walk over GPUs; drawn under the graph, an order a row.
+        rings: of templates by name, each a closed walk over GPUs; drawn under the graph.
     """
+    rings = {name: each for name, each in (rings or {}).items() if each}
     widest = max(min(len(g.template.gpus), _MOST_DEVICES) + len(g.template.nics) for g in topology.groups)
-    figure = Figure(figsize=(max(6.5, 0.85 * widest) * len(topology.groups), 5.4), layout="constrained")
+    size = (max(6.5, 0.85 * widest) * len(topology.groups), 7.4 if rings else 5.4)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(2 if rings else 1, len(topology.groups), height_ratios=[5.4, 2][: 2 if rings else 1])
     for column, group in enumerate(topology.groups):
-        axes = figure.add_subplot(1, len(topology.groups), column + 1)
+        axes = figure.add_subplot(grid[0, column])
         hidden = {gpu.name for gpu in group.template.gpus[_MOST_DEVICES:]}
-        _draw_node(axes, [link for link in group.template.links if not {link.source, link.target} & hidden])
+        _draw_node(axes, _plugged(topology, column, hidden))
         title = f"{group.count} x {group.template.name}, fabric {topology.fabric.kind}"
         axes.set_title(f"{title} (first {_MOST_DEVICES} of {len(group.template.gpus)} shown)" if hidden else title)
-        _draw_rings(axes, (rings or {}).get(group.template.name, ()))
         axes.set_axis_off()
+        if rings:
+            draw_rings(figure.add_subplot(grid[1, column]), rings.get(group.template.name, ()))
     save(figure, path)
 
 
@@ -66,30 +82,39 @@ def _draw_node(axes: Any, links: Sequence[Any]) -> None:
     axes.legend(fontsize=7, loc="lower left", ncols=3, frameon=False)
 
 
-def _draw_rings(axes: Any, rings: Sequence[tuple[str, ...]]) -> None:
-    lines = [
-        f"ring {number}: " + " > ".join(gpu.removeprefix("gpu") for gpu in ring) for number, ring in enumerate(rings)
-    ]
-    axes.text(
-        0.99, 0.01, "\n".join(lines), transform=axes.transAxes, ha="right", va="bottom", fontsize=8, family="monospace"
-    )
+def _plugged(topology: Topology, column: int, hidden: Collection[str]) -> list[Link]:
+    """Return the links of a template's first node, its NICs plugged into the fabric's switches, trunks above them."""
+    template = topology.groups[column].template
+    node = sum(group.count for group in topology.groups[:column])
+    leaves = {nic.name: topology.fabric.leaf(node, index) for index, nic in enumerate(template.nics)}
+    links = []
+    for link in template.links:
+        ends = [leaves.get(other, end) if end == NETWORK else end for end, other in _both(link)]
+        if not {link.source, link.target} & set(hidden):
+            links.append(replace(link, source=ends[0], target=ends[1]))
+    trunks = topology.trunks(topology.nodes).values()
+    return links + [trunk for trunk in trunks if {trunk.source, trunk.target} & set(leaves.values())]
+
+
+def _both(link: Link) -> list[tuple[str, str]]:
+    return [(link.source, link.target), (link.target, link.source)]
 
 
 def _places(links: Sequence[Any]) -> dict[str, tuple[float, float]]:
     """Return where each vertex goes: devices in one row under their switch, switches over the middle of theirs."""
     vertices = sorted({end for link in links for end in (link.source, link.target)})
-    devices = [v for v in vertices if v.rstrip("0123456789") not in _ROWS]
+    devices = [v for v in vertices if _kind(v) not in _ROWS]
     above = {v: sorted(link.target for link in links if link.source == v and link.target in vertices) for v in devices}
     order = sorted(devices, key=lambda v: (_first(above[v], ("pcie", "cpu")), _number(v), v))
     places = {v: (float(n), 2.0) for n, v in enumerate(order)}
-    for kind in ("pcie", "cpu"):
-        for vertex in (v for v in vertices if v.rstrip("0123456789") == kind):
+    for kind in ("pcie", "cpu", "leaf", "rail"):
+        for vertex in (v for v in vertices if _kind(v) == kind):
             inward = (link.source for link in links if link.target == vertex and link.kind != "socket")
             below = [places[source][0] for source in inward if source in places]
             places[vertex] = (sum(below) / len(below) if below else 0.0, _ROWS[kind])
     middle = (len(order) - 1) / 2
-    for row in ("nvswitch", "network", "adapter", "host_out", "host_in"):
-        alike = [v for v in vertices if v.rstrip("0123456789") == row]
+    for row in ("nvswitch", "spine", "adapter", "host_out", "host_in"):
+        alike = [v for v in vertices if _kind(v) == row]
         for number, vertex in enumerate(alike):
             places[vertex] = (middle + (number - (len(alike) - 1) / 2) * 1.6, _ROWS[row])
     return places
@@ -98,9 +123,13 @@ def _places(links: Sequence[Any]) -> dict[str, tuple[float, float]]:
 def _first(names: Sequence[str], kinds: tuple[str, ...]) -> tuple[int, int, str]:
     for rank, kind in enumerate(kinds):
         for name in names:
-            if name.rstrip("0123456789") == kind:
+            if _kind(name) == kind:
                 return (0, _number(name), name) if rank == 0 else (1, _number(name), name)
     return (9, 0, "")
+
+
+def _kind(vertex: str) -> str:
+    return vertex.rstrip("0123456789.")
 
 
 def _number(name: str) -> int:
