@@ -24,7 +24,7 @@ NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor)
 OLD_NCCL_TESTS = """#       size         count    type   redop     time   algbw  busbw  error  time  algbw  busbw  error
 #        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
         1024           256   float     sum    20.50    0.05    0.05  2e-07    20.10    0.05    0.05  1e-07
-"""  # noqa: E501
+"""
 CSV = """# ranks: 16 (ratio 1.875)
 # nodes: 2
 size_bytes,count,oop_time_us,ip_time_us

@@ -120,8 +120,10 @@ def test_times_rise_with_size_and_nodes() -> None:
     for machine in MACHINES:
         times = [collectives(MACHINES[machine]()).estimate_s(size) for size in sizes]
         assert all(later > 0.9 * before for before, later in pairwise(times)), machine
-    nodes = [collectives(load_topology("dgx-1v").place(n)).estimate_s(25 * MIB) for n in (1, 2, 4, 8, 64)]
-    assert nodes == sorted(nodes)
+    for algorithm in ("ring", "tree"):
+        nodes = [load_topology("dgx-1v").place(n) for n in (1, 2, 4, 8, 64)]
+        times = [collectives(placement, algorithm=algorithm).estimate_s(65536) for placement in nodes]
+        assert times == sorted(times)
 
 
 def test_one_gpu_takes_a_launch_and_no_link() -> None:
