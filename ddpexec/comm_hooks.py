@@ -74,7 +74,7 @@ def result_of(future: torch.futures.Future[Any], number: int) -> Tensor:
     Raises:
         ExecutionError: the hook returned something else.
     """
-    if not isinstance(future, torch.futures.Future):
+    if not isinstance(future, torch._C.Future):
         raise ExecutionError(
             f"the communication hook returned {type(future).__name__} for bucket {number}",
             remedy="return a torch.futures.Future of one tensor",

@@ -15,6 +15,7 @@ from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+from ddpsim.order import OrderPolicy
 
 COMM = ("real", "noop")
 
@@ -115,6 +116,14 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
         return BufferSync(True, forward_sync_buffers)
     both = True if broadcast_buffers is None else broadcast_buffers
     return BufferSync(both, both)
+
+
+def check_order_policy(plan: BucketPlan | None, order_policy: OrderPolicy | None) -> None:
+    """Raise OptionError where a plan that is never rebuilt and a policy of rebuilding are both given."""
+    if plan is not None and order_policy is not None:
+        raise OptionError(
+            "plan and order_policy are both given, and a plan is never rebuilt", remedy="keep the plan or the policy"
+        )
 
 
 def first_plan(

@@ -18,6 +18,7 @@ from ddpexec.parameters import ModelParameters, agree, broadcast_state, collect,
 from ddpexec.reducer import Reducer, ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.order import OrderPolicy
 
 
 class DistributedDataParallel(nn.Module):
@@ -26,6 +27,8 @@ class DistributedDataParallel(nn.Module):
     Args:
         module: the module; parameters and buffers are made equal to rank 0's.
         plan: buckets to use from the first iteration on, in launch order, never rebuilt.
+        order_policy: when to rebuild the buckets, and for which arrival order; None is torch's way: once, as rank 0
+            saw it, and never under `find_unused_parameters`.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
@@ -56,6 +59,7 @@ class DistributedDataParallel(nn.Module):
         forward_sync_buffers: bool | None = None,
         *,
         plan: BucketPlan | None = None,
+        order_policy: OrderPolicy | None = None,
         first_bucket_mb: float | None = None,
         comm: str = "real",
         observer: Observer | None = None,
@@ -75,6 +79,7 @@ class DistributedDataParallel(nn.Module):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
+        construction.check_order_policy(plan, order_policy)
         caps = tuple(bucket_cap_mb_list) if bucket_cap_mb_list is not None else None
         options = ReducerOptions(
             caps=BucketCaps(bucket_cap_mb, first_bucket_mb, caps),
@@ -84,6 +89,7 @@ class DistributedDataParallel(nn.Module):
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
             batched_grad_copy=batched_grad_copy,
             rebuild=plan is None,
+            order_policy=order_policy,
         )
         model = collect(module, ignored)
         first = construction.first_plan(

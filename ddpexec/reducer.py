@@ -16,7 +16,7 @@ from torch.autograd import Variable
 
 from ddpexec import messages
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
-from ddpexec.consensus import of_rank_zero
+from ddpexec.consensus import times_of_all
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
 from ddpexec.observe import Observer
@@ -25,6 +25,7 @@ from ddpexec.process_groups import Communicator, Work, wait
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
 from ddpsim.bucketing.launch import ReadyTwiceError
+from ddpsim.order import Arrivals, Never, OrderPolicy
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class ReducerOptions:
     skip_all_reduce_unused_params: bool = False
     batched_grad_copy: bool = False
     rebuild: bool = True
+    order_policy: OrderPolicy | None = None
 
 
 class Reducer:
@@ -68,7 +70,8 @@ class Reducer:
         self.divisor = communicator.world_size
         self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
         self._index_of = {node: index for index, node in enumerate(self._accumulators)}
-        self._order: list[int] = []
+        self.order_policy = options.order_policy or OrderPolicy(None if self._rebuilds_once else Never())
+        self.order_policy.attach(len(model.tensors))
         self._unused: list[int] = []
         self._unused_marked = False
         self._used: set[int] = set()
@@ -118,14 +121,18 @@ class Reducer:
         )
 
     def rebuild(self) -> bool:
-        """Rebuild the buckets in the arrival order that rank 0 saw, where that is due."""
+        """Rebuild the buckets where the order policy has ranks confer and they agree to; by default once, as torch."""
         self.check_finished()
-        if not self._order or not self._rebuild_due():
+        if not self.order_policy.due():
             return False
-        order = of_rank_zero(self._order, self.communicator, self.model.tensors[0].device)
+        device = self.model.tensors[0].device
+        order = self.order_policy.confer(
+            self.plan.groups(), lambda times: times_of_all(times, self.communicator, device)
+        )
+        if order is None:
+            return False
         self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         self.has_rebuilt = True
-        self._order = []
         return True
 
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
@@ -344,14 +351,13 @@ class Reducer:
         places = {i: (n, p) for n, bucket in enumerate(plan.buckets) for p, i in enumerate(bucket.parameters)}
         self._locators = [places[index] for index in range(len(tensors))]
 
-    def _rebuild_due(self) -> bool:
-        once = self.options.static_graph or not self.options.find_unused_parameters
-        return self.options.rebuild and once and not self.has_rebuilt
+    @property
+    def _rebuilds_once(self) -> bool:
+        return self.options.rebuild and (self.options.static_graph or not self.options.find_unused_parameters)
 
     def _record_order(self) -> None:
-        if self._rebuild_due() and not self.counting:
-            seen = set(self.arrival)
-            self._order = self.arrival + [i for i in range(len(self.model.tensors)) if i not in seen]
+        if not self.counting:
+            self.order_policy.observe(Arrivals(self.communicator.rank, self.iteration, tuple(self.arrival)))
 
     def _skipped(self) -> list[int]:
         if not self.options.skip_all_reduce_unused_params:
