@@ -299,7 +299,8 @@ def _raised(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: 
                 inside[link.name] = inside.get(link.name, 0.0) + load
         for link, load in chain.entry.loads() if chain.entry else ():
             outside[link.name] = outside.get(link.name, 0.0) + load * speed
-    free = min(((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items()), default=speed)
+    left = ((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items())
+    free = min(left, default=float("inf"))
     fitting = [candidate for candidate in speeds if speed < candidate <= 2 * speed and candidate <= free]
     return max(fitting, default=speed)
 
