@@ -11,6 +11,8 @@ from ddpsim.errors import InputError
 BURST_S = 1e-3
 """A shaper may catch up this much after the kernel served it late; longer bursts would let small messages run free."""
 MIN_BURST_BYTES = 16 << 10
+SEGMENT_SHARE = 0.9
+"""Of the smallest burst that a TCP segment may take, headers apart: a shaper cuts up or drops what exceeds its burst."""
 QUEUE_S = 0.5
 
 
@@ -41,6 +43,7 @@ def make_bridged(lab: str, network: LabNetwork) -> None:
     for number in range(len(network.switches)):
         ip("-n", fabric, "link", "add", f"br{number}", "type", "bridge")
         ip("-n", fabric, "link", "set", f"br{number}", "up")
+    segment = min([65536, *(int(burst_bytes(wire.rate) * SEGMENT_SHARE) for wire in network.wires)])
     wires = {(wire.source, wire.target): wire for wire in network.wires}
     ends = {host.name: (host_namespace(lab, i), "eth0", None) for i, host in enumerate(network.hosts)}
     cables = [(a, b) for a, b in wires if (b, a) not in wires or a < b]
@@ -49,7 +52,7 @@ def make_bridged(lab: str, network: LabNetwork) -> None:
             ends.get(name) or (fabric, f"p{number}{side}", f"br{network.switches.index(name)}")
             for side, name in (("a", a), ("b", b))
         ]
-        _make_cable(ports)
+        _make_cable(ports, segment)
         for (namespace, device, _), wire in zip(ports, (wires.get((a, b)), wires.get((b, a))), strict=True):
             if wire is not None:
                 _shape(namespace, device, wire)
@@ -68,21 +71,20 @@ def burst_bytes(rate: float) -> int:
     return max(int(rate * BURST_S), MIN_BURST_BYTES)
 
 
-def _make_cable(ports: Sequence[tuple[str, str, str | None]]) -> None:
+def _make_cable(ports: Sequence[tuple[str, str, str | None]], segment_bytes: int) -> None:
     (near, near_device, _), (far, far_device, _) = ports
     ip("-n", near, "link", "add", near_device, "type", "veth", "peer", "name", far_device, "netns", far)
     for namespace, device, bridge in ports:
         if bridge is not None:
             ip("-n", namespace, "link", "set", device, "master", bridge)
-        ip("-n", namespace, "link", "set", device, "up")
+        ip("-n", namespace, "link", "set", device, "gso_max_size", str(segment_bytes), "up")
 
 
 def _shape(namespace: str, device: str, wire: Wire) -> None:
     burst = burst_bytes(wire.rate)
-    ip("-n", namespace, "link", "set", device, "gso_max_size", str(min(burst, 65536)))
-    rate = [f"rate {wire.rate * 8:.0f}bit burst {burst} latency {QUEUE_S * 1e3:.0f}ms"]
     tc = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
-    _run([*tc, "root", "handle", "1:", "tbf", *rate[0].split()])
+    rate = ["rate", f"{wire.rate * 8:.0f}bit", "burst", str(burst), "latency", f"{QUEUE_S * 1e3:.0f}ms"]
+    _run([*tc, "root", "handle", "1:", "tbf", *rate])
     if wire.delay_s > 0:
         _run([*tc, "parent", "1:1", "handle", "2:", "netem", "delay", f"{wire.delay_s * 1e6:.0f}us", "limit", "100000"])
 
