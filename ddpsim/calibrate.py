@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration, Constant, Curve, CurvePoint
-from ddpsim.collectives.execute import PRIORS, make_transport
-from ddpsim.collectives.transport import alone_s
-from ddpsim.errors import CalibrationError, InputError
+from ddpsim.collectives.execute import PRIORS
+from ddpsim.errors import CalibrationError
 from ddpsim.fitting import Fit, Prior, Vector, fit
-from ddpsim.measured import MeasuredRow, MeasuredTable
-from ddpsim.topology.graph import Placement, Topology
+from ddpsim.measured import MeasuredTable
+from ddpsim.samples import Sample, predicted
+from ddpsim.topology.graph import Topology
 
 _FOLDS = 4
-_SMALLEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,68 +76,63 @@ def calibrate(
         TopologyError: ranks that the topology cannot hold.
     """
     samples = [
-        _Sample(table, place_table(table, topology, count))
-        for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
+        Sample.of(table, topology, count) for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
     ]
-    if sum(len(table.rows) for table in tables) < 2:
+    if sum(len(sample.sizes) for sample in samples) < 2:
         place = tables[0].rows[0].place if tables else None
         raise CalibrationError("one row determines nothing", place=place, remedy="measure several sizes")
     backend = backend or _backend(tables, topology)
     start = Calibration(backend, {constant.name: constant for constant in (*PRIORS[backend], *host_costs)})
-    points = [
-        _Point(sample, row) for sample in samples for row in sample.table.rows if row.size_bytes >= _SMALLEST_BYTES
-    ]
-    whole, calibration = _fitted(points, start)
-    fitted = _predicted(points, replace(calibration, curves=()))
-    held_out = _held_out(points, start)
-    measured = np.array([point.row.time_s for point in points])
+    found, calibration = fit_samples(samples, start)
+    held_out = _held_out(samples, start)
+    measured = np.concatenate([sample.measured for sample in samples])
+    fitted = predicted(samples, replace(calibration, curves=()))
     low, high = np.percentile(np.log(measured / held_out), [10, 90])
-    calibration = _with_host_costs(calibration, tables)
     calibration = replace(
-        calibration,
+        _with_host_costs(calibration, tables),
         residual_low=float(low),
         residual_high=float(high),
-        provenance={"tables": [table.name for table in tables], "rows": len(points), "topology": topology.name},
+        provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
     )
+    places = [(sample.table, row) for sample in samples for row in sample.table.rows]
     rows = (
-        CalibrationRow(p.sample.table.name, p.row.size_bytes, p.row.time_s, float(f), float(h))
-        for p, f, h in zip(points, fitted, held_out, strict=True)
+        CalibrationRow(table.name, row.size_bytes, row.time_s, float(f), float(h))
+        for (table, row), f, h in zip(places, fitted, held_out, strict=True)
     )
     return CalibrationReport(
-        calibration, _error(fitted, measured), _error(held_out, measured), _notes(points, whole, tables), tuple(rows)
+        calibration, _error(fitted, measured), _error(held_out, measured), _notes(samples, found), tuple(rows)
     )
 
 
-def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Placement:
-    """Return the placement of a table's ranks on `topology`.
+def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
+    """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
 
-    Raises:
-        InputError: ranks that do not divide over the nodes, or that the topology cannot hold.
+    What the rows do not determine is put back to its prior, and the rest fitted again.
     """
-    per_node = len(topology.template_of(0).gpus)
-    count = nodes or table.nodes or max(1, math.ceil((table.ranks or 0) / per_node))
-    if table.ranks is None:
-        if topology.compute_device == "cpu":
-            raise CalibrationError("no rank count", place=table.name, remedy="put `# ranks: 2` into its header")
-        return topology.place(count)
-    if table.ranks % count:
-        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give --nodes")
-    try:
-        return topology.place(count, table.ranks // count)
-    except InputError as error:
-        error.at(f"{table.name}: {table.ranks} ranks")
+    priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
+    measured = np.concatenate([sample.measured for sample in samples])
 
+    def predict(values: Mapping[str, float]) -> Vector:
+        return predicted(samples, start.with_values(values, source="trial"))
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    table: MeasuredTable
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    sample: _Sample
-    row: MeasuredRow
+    found = fit(predict, priors, measured)
+    undetermined: list[str] = []
+    while found.undetermined and len(found.undetermined) < len(found.values):
+        undetermined += found.undetermined
+        priors = {name: priors[name] for name in found.values if name not in found.undetermined}
+        found = fit(predict, priors, measured)
+    found = replace(found, undetermined=(*undetermined, *found.undetermined))
+    names = ", ".join(dict.fromkeys(sample.table.name for sample in samples))
+    stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
+    known = {name: value for name, value in found.values.items() if name not in found.undetermined}
+    keep = [index for index, name in enumerate(found.values) if name in known]
+    calibration = replace(
+        start.with_values(known, source=f"fitted to {names}", log_std=stds),
+        fitted_names=tuple(known),
+        covariance=tuple(map(tuple, found.covariance[np.ix_(keep, keep)].tolist())),
+        curves=_curves(samples),
+    )
+    return found, calibration
 
 
 def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | int | None) -> list[int | None]:
@@ -157,79 +151,33 @@ def _backend(tables: Sequence[MeasuredTable], topology: Topology) -> str:
     return named.pop() if named else "gloo" if topology.compute_device == "cpu" else "nccl"
 
 
-def _fitted(points: Sequence[_Point], start: Calibration) -> tuple[Fit, Calibration]:
-    """Return the fit of `start`'s free constants to the points, and the calibration with its curves."""
-    priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
-    measured = np.array([point.row.time_s for point in points])
-
-    def predict(values: Mapping[str, float]) -> Vector:
-        return _predicted(points, start.with_values(values, source="trial"))
-
-    found = fit(predict, priors, measured)
-    undetermined: list[str] = []
-    while found.undetermined and len(found.undetermined) < len(priors):
-        undetermined += found.undetermined
-        priors = {name: prior for name, prior in priors.items() if name not in found.undetermined}
-        found = fit(predict, priors, measured)
-    found = replace(found, undetermined=(*undetermined, *found.undetermined))
-    names = ", ".join(dict.fromkeys(point.sample.table.name for point in points))
-    stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
-    known = {name: value for name, value in found.values.items() if name not in found.undetermined}
-    keep = [index for index, name in enumerate(found.values) if name in known]
-    calibration = replace(
-        start.with_values(known, source=f"fitted to {names}", log_std=stds),
-        fitted_names=tuple(known),
-        covariance=tuple(map(tuple, found.covariance[np.ix_(keep, keep)].tolist())),
-        curves=_curves(points),
-    )
-    return found, calibration
-
-
-def _predicted(points: Sequence[_Point], calibration: Calibration) -> Vector:
-    """Return the time of each point, transports built once a sample."""
-    transports = {
-        id(sample): make_transport(sample.placement, calibration.backend, calibration, isolated=False)
-        for sample in {id(point.sample): point.sample for point in points}.values()
-    }
-    times = (
-        alone_s(transports[id(point.sample)].allreduce(point.row.size_bytes), transports[id(point.sample)].capacities)
-        for point in points
-    )
-    return np.fromiter(times, float, len(points))
-
-
-def _held_out(points: Sequence[_Point], start: Calibration) -> Vector:
-    """Return the time of each point from constants and curves of the others, every fourth row left out at a time."""
-    folds = min(_FOLDS, len(points))
-    result = np.empty(len(points))
+def _held_out(samples: Sequence[Sample], start: Calibration) -> Vector:
+    """Return the time of each row from constants and curves of the others, a quarter left out at a time."""
+    owners = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
+    folds = min(_FOLDS, len(owners))
+    result = np.empty(len(owners))
     for fold in range(folds):
-        rest = [point for index, point in enumerate(points) if index % folds != fold]
-        left_out = [index for index in range(len(points)) if index % folds == fold]
-        result[left_out] = _predicted([points[index] for index in left_out], _fitted(rest, start)[1])
+        kept: list[list[int]] = [[] for _ in samples]
+        left_out: list[list[int]] = [[] for _ in samples]
+        for number, (index, row) in enumerate(owners):
+            (left_out if number % folds == fold else kept)[index].append(row)
+        _, calibration = fit_samples([s.only(rows) for s, rows in zip(samples, kept, strict=True) if rows], start)
+        numbers = [number for number in range(len(owners)) if number % folds == fold]
+        result[numbers] = predicted([s.only(rows) for s, rows in zip(samples, left_out, strict=True)], calibration)
     return result
 
 
-def _curves(points: Sequence[_Point]) -> tuple[Curve, ...]:
-    rows: dict[tuple[str, int, int], list[CurvePoint]] = {}
-    for point in points:
-        placement = point.sample.placement
-        key = (placement.topology.fingerprint(), placement.nodes, placement.gpus_per_node)
-        rows.setdefault(key, []).append(CurvePoint(point.row.size_bytes, point.row.time_s))
+def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
+    """Return a curve for each machine and rank count; a size measured in several tables takes the median."""
+    found: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+    for curve in (sample.curve() for sample in samples):
+        times = found.setdefault((curve.topology, curve.nodes, curve.gpus_per_node), {})
+        for point in curve.points:
+            times.setdefault(point.size_bytes, []).append(point.time_s)
     return tuple(
-        Curve(*key, tuple(CurvePoint(size, _median(times)) for size, times in _by_size(found)))
-        for key, found in rows.items()
+        Curve(*key, tuple(CurvePoint(size, float(np.median(values))) for size, values in sorted(times.items())))
+        for key, times in found.items()
     )
-
-
-def _by_size(points: Sequence[CurvePoint]) -> list[tuple[int, list[float]]]:
-    times: dict[int, list[float]] = {}
-    for point in points:
-        times.setdefault(point.size_bytes, []).append(point.time_s)
-    return sorted(times.items())
-
-
-def _median(times: Sequence[float]) -> float:
-    return float(np.median(times))
 
 
 def _with_host_costs(calibration: Calibration, tables: Sequence[MeasuredTable]) -> Calibration:
@@ -245,11 +193,12 @@ def _error(predicted: Vector, measured: Vector) -> float:
     return float(np.abs(predicted / measured - 1).mean())
 
 
-def _notes(points: Sequence[_Point], found: Fit, tables: Sequence[MeasuredTable]) -> tuple[str, ...]:
-    notes = [note for table in tables for note in table.notes]
+def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
+    notes = [note for sample in samples for note in sample.table.notes]
+    places = [row.place for sample in samples for row in sample.table.rows]
     for index in found.outliers:
         factor = math.exp(found.residuals[index])
-        notes.append(f"{points[index].row.place}: outlier, measured {factor:.3g} times the fitted time")
+        notes.append(f"{places[index]}: outlier, measured {factor:.3g} times the fitted time")
     if found.undetermined:
         notes.append(f"the rows do not determine {', '.join(found.undetermined)}: the priors stay")
     return tuple(notes)

@@ -43,6 +43,7 @@ class Fit:
         scale: robust standard deviation of the residuals.
         outliers: rows more than five scales off.
         undetermined: constants that the rows say little of; they stay near their priors.
+        unused: constants that no row depends on; not among `values`.
     """
 
     values: Mapping[str, float]
@@ -51,6 +52,7 @@ class Fit:
     scale: float
     outliers: tuple[int, ...]
     undetermined: tuple[str, ...]
+    unused: tuple[str, ...] = ()
 
 
 Predict = Callable[[Mapping[str, float]], Vector]
@@ -63,7 +65,8 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
         predict: constants by name to predicted times, a row each, in the unit of `measured`.
         priors: what is fitted; a constant that is not in it is `predict`'s own business.
     """
-    problem = _Problem(predict, priors, np.log(measured))
+    unused = _unused(_Problem(predict, priors, np.log(measured)))
+    problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured))
     theta, damping = problem.centre, 1e-2
     residuals = problem.residuals(theta)
     scale = _scale(residuals)
@@ -91,7 +94,14 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
         scale=scale,
         outliers=tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > _OUTLIER * scale)),
         undetermined=tuple(name for name, sure in zip(problem.names, known, strict=True) if not sure),
+        unused=unused,
     )
+
+
+def _unused(problem: _Problem) -> tuple[str, ...]:
+    """Return the constants that no residual depends on at their priors."""
+    jacobian = problem.jacobian(problem.centre, problem.residuals(problem.centre))
+    return tuple(name for name, column in zip(problem.names, jacobian.T, strict=True) if not column.any())
 
 
 class _Problem:
@@ -112,11 +122,14 @@ class _Problem:
         huber = np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))
         return float(huber.sum() + (((theta - self.centre) / self.stds) ** 2).sum() / 2)
 
+    def jacobian(self, theta: Vector, residuals: Vector) -> Vector:
+        """Return the change of each residual with each logarithm."""
+        columns = [(self.residuals(theta + shift) - residuals) / _STEP for shift in np.eye(len(theta)) * _STEP]
+        return np.column_stack(columns) if columns else np.zeros((len(residuals), 0))
+
     def derivatives(self, theta: Vector, residuals: Vector, scale: float) -> tuple[Vector, Vector]:
         """Return gradient and curvature (Gauss-Newton) of the loss at `theta`."""
-        jacobian = np.column_stack(
-            [(self.residuals(theta + shift) - residuals) / _STEP for shift in np.eye(len(theta)) * _STEP]
-        )
+        jacobian = self.jacobian(theta, residuals)
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(residuals), 1e-12)) / scale**2
         gradient = jacobian.T @ (weights * residuals) + (theta - self.centre) / self.stds**2
         return gradient, (jacobian.T * weights) @ jacobian + np.diag(1 / self.stds**2)

@@ -65,11 +65,11 @@ def test_rows_of_the_machine_asked_for_correct_the_model_there_only() -> None:
 
 
 def test_what_the_rows_cannot_tell_keeps_its_prior_and_is_named() -> None:
-    report = calibrate([gloo_table(sizes=[4096, 8192])], LOOPBACK)
-    assert any("gloo.efficiency.network" in note for note in report.notes)
-    assert not report.calibration.constants["gloo.efficiency.network"].fitted
+    report = calibrate([gloo_table(sizes=[64, 128])], LOOPBACK)
+    assert any("gloo.efficiency.loopback" in note for note in report.notes)
+    assert not report.calibration.constants["gloo.efficiency.loopback"].fitted
     priors = {constant.name: constant.value for constant in PRIORS["gloo"]}
-    assert report.calibration["gloo.efficiency.network"] == priors["gloo.efficiency.network"]
+    assert report.calibration["gloo.efficiency.loopback"] == priors["gloo.efficiency.loopback"]
 
 
 def test_host_costs_measured_beside_replace_constants_of_that_name() -> None:

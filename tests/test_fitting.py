@@ -44,6 +44,12 @@ def test_an_outlier_is_named_and_moves_little() -> None:
 
 def test_a_constant_the_rows_say_nothing_of_keeps_its_prior() -> None:
     measured = line({"alpha": 2e-5, "bandwidth": 5e9})
-    found = fit(line, {**PRIORS, "unused": Prior(3.0, 1.0)}, measured)
-    assert found.undetermined == ("unused",)
-    assert found.values["unused"] == pytest.approx(3.0)
+    flat = np.full(25, 1e-3)
+    found = fit(
+        lambda values: flat * values["level"] + 1e-12 * values["faint"],
+        {"level": Prior(1.0, 1.0), "faint": Prior(3.0, 1.0)},
+        flat,
+    )
+    assert found.undetermined == ("faint",)
+    assert found.values["faint"] == pytest.approx(3.0)
+    assert fit(line, {**PRIORS, "unused": Prior(3.0, 1.0)}, measured).unused == ("unused",)

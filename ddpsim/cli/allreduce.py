@@ -43,9 +43,9 @@ def allreduce(
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
 ) -> None:
     """Predict allreduce times, in nccl-tests' columns."""
-    from ddpsim.calibrate import place_table
     from ddpsim.collectives.execute import Collectives
     from ddpsim.measured import read_table
+    from ddpsim.samples import place_table
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.transport import Choice, Steps, Transport, alone_s
+from ddpsim.collectives.transport import Choice, Steps, Transport
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
 
@@ -29,7 +29,7 @@ class CurveTransport:
     def over(cls, inner: Transport, curve: Curve) -> CurveTransport:
         """Return `inner` corrected by `curve`, whose times are first made to rise with size."""
         points = monotone(curve.points)
-        factors = tuple(math.log(p.time_s / alone_s(inner.allreduce(p.size_bytes), inner.capacities)) for p in points)
+        factors = tuple(math.log(p.time_s / inner.allreduce_s(p.size_bytes)) for p in points)
         return cls(inner, points, factors)
 
     @property
@@ -61,13 +61,18 @@ class CurveTransport:
         demand = self.inner.allreduce(size_bytes)
         if size_bytes == 0:
             return demand
-        factor = self._factor(size_bytes, alone_s(demand, self.capacities))
+        factor = self._factor(size_bytes, self.inner.allreduce_s(size_bytes))
         return replace(
             demand,
             latency_s=demand.latency_s * factor,
             loads={link: load * factor for link, load in demand.loads.items()},
             rate_limit=demand.rate_limit / factor,
         )
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the corrected time."""
+        modelled_s = self.inner.allreduce_s(size_bytes)
+        return modelled_s * self._factor(size_bytes, modelled_s) if size_bytes else modelled_s
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the demand inside, uncorrected."""

@@ -133,7 +133,7 @@ class Collectives:
 
     def estimate_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce that shares no link with anything."""
-        return alone_s(self.transport.allreduce(size_bytes), self.transport.capacities)
+        return self.transport.allreduce_s(size_bytes)
 
     def simulate_s(self, size_bytes: int) -> float:
         """Return the time of one allreduce run in this environment from now, at this fidelity."""

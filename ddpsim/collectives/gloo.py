@@ -10,7 +10,7 @@ from itertools import pairwise
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.routes import PlacedLink, Wiring, shortest
-from ddpsim.collectives.transport import Choice, Lane, Steps, Wire
+from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
 from ddpsim.errors import InputError
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.topology.graph import Link, Placement
@@ -87,6 +87,10 @@ class GlooTransport:
         pipelined = _IN_FLIGHT * segment_bytes / (step_s + segment_s)
         rate_limit = min(pipelined, 2 * self.calibration["gloo.reduce.bandwidth"])
         return Demand(self._launch_s(size_bytes) + min(step_s, segment_s), size_bytes, loads, rate_limit / share)
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce with nothing else in flight."""
+        return alone_s(self.allreduce(size_bytes), self.capacities)
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the root's part in a binomial tree: log2(p) sends of the whole message, one after the other."""

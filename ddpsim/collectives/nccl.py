@@ -55,6 +55,7 @@ class NcclTransport:
         calibration: constants; the priors where None.
         algorithm: `ring`, `tree` or `nvls` to force one.
         isolated: a collective by itself, as DDP issues them, or one of many back to back as in nccl-tests.
+        gpus_per_process: GPUs that one process launches on, one after the other.
 
     Raises:
         UnknownNameError: an algorithm that is not modelled.
@@ -65,13 +66,19 @@ class NcclTransport:
     streams_per_group = 1
 
     def __init__(
-        self, layout: Layout, calibration: Calibration | None = None, *, algorithm: str = "auto", isolated: bool = True
+        self,
+        layout: Layout,
+        calibration: Calibration | None = None,
+        *,
+        algorithm: str = "auto",
+        isolated: bool = True,
+        gpus_per_process: int = 1,
     ) -> None:
         if algorithm not in ("auto", *ALGORITHMS):
             raise UnknownNameError.among("algorithm", algorithm, ("auto", *ALGORITHMS), place="--algorithm")
         self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
         self.layout = layout
-        self._algorithm, self._isolated = algorithm, isolated
+        self._isolated, self._gpus_per_process = isolated, gpus_per_process
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
         self._entries = [e for e in table(layout.shape) if algorithm in ("auto", e.algorithm)]
         if not self._entries:
@@ -98,6 +105,12 @@ class NcclTransport:
             value = load.bytes * factor / self._efficiency(load.group, cost.entry.protocol)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         return Demand(cost.latency_s * factor, size_bytes, loads, cost.rate / factor)
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce with nothing else in flight."""
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return self._start_s(SIMPLE)
+        return self._joined_s(self._costs(size_bytes), size_bytes)
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return a chain along the rings, each link of which carries the message once."""
@@ -148,7 +161,7 @@ class NcclTransport:
         time_s = math.exp(sum(weight * math.log(cost.time_s(size_bytes)) for cost, weight in costs) / total)
         if self._isolated:
             return time_s + self._get["isolated_s"]
-        floor_s = self._get["floor_s"]
+        floor_s = self._gpus_per_process * self._get["launch_s"]
         return float((time_s**_CORNER + floor_s**_CORNER) ** (1 / _CORNER))
 
     def _costs(self, size_bytes: int) -> list[tuple[_Cost, float]]:

@@ -23,13 +23,7 @@ def _row(
 PRIORS: tuple[Constant, ...] = (
     Constant("nccl.version", 2030, "1", "the version modelled, major * 1000 + minor"),
     Constant("nccl.isolated_s", 4e-6, "s", "start of a kernel on an idle stream; estimate"),
-    Constant(
-        "nccl.floor_s",
-        5e-6,
-        "s",
-        "launch by one process a GPU, CUDA launch latency; one process for all needs more",
-        log_std=1.0,
-    ),
+    Constant("nccl.launch_s", 4.3e-6, "s", "of one GPU's kernel; 34 us for 8 GPUs of one process", log_std=0.5),
     *_row("nccl.start.{}_s", "s", 1e-6, (6.0, 12.0, 10.0), f"{_TUNING} baseLat; {_TABLES}", 0.4),
     *_row("nccl.ring.hop.nvlink.{}_s", "s", 1e-6, (1.4, 4.5, 6.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
     *_row("nccl.ring.hop.pcie.{}_s", "s", 1e-6, (1.3, 2.5, 4.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),

@@ -99,6 +99,9 @@ class Transport(Protocol):
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand of an allreduce of `size_bytes` on every rank."""
 
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of that demand with nothing else in flight."""
+
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the demand of a broadcast of `size_bytes` from rank 0."""
 
