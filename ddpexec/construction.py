@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddpexec.drop import LayerDrop
 from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
@@ -124,6 +125,15 @@ def check_order_policy(plan: BucketPlan | None, order_policy: OrderPolicy | None
         raise OptionError(
             "plan and order_policy are both given, and a plan is never rebuilt", remedy="keep the plan or the policy"
         )
+
+
+def check_drop(drop: LayerDrop | None, *, find_unused: bool, static: bool) -> None:
+    """Raise OptionError where layers are left out and an option expects to find out, or that nothing changes."""
+    for option, given in (("find_unused_parameters", find_unused), ("static_graph", static)):
+        if drop is not None and given:
+            raise OptionError(
+                f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
+            )
 
 
 def first_plan(

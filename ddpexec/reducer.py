@@ -24,6 +24,7 @@ from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator, Work, wait
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
+from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.bucketing.launch import ReadyTwiceError
 from ddpsim.order import Arrivals, Never, OrderPolicy
 
@@ -73,6 +74,7 @@ class Reducer:
         self.order_policy = options.order_policy or OrderPolicy(None if self._rebuilds_once else Never())
         self.order_policy.attach(len(model.tensors))
         self._unused: list[int] = []
+        self.dropped: frozenset[int] = frozenset()
         self._unused_marked = False
         self._used: set[int] = set()
         self._expecting = self._unfinished = False
@@ -145,6 +147,8 @@ class Reducer:
         elif self.options.find_unused_parameters:
             found = reachable(outputs, self._index_of)
             self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
+        else:
+            self._unused = sorted(self.dropped)
         self._queue.reset(self._skipped())
         self._works: list[Work | torch.futures.Future[Any] | None] = [None] * len(self.buckets)
         self._launched = 0
@@ -326,7 +330,7 @@ class Reducer:
     def _untouched(self, bucket: FlatBucket | SparseBucket) -> set[int]:
         """Return the bucket's parameters that no rank used; asks the other ranks only where this one used not all."""
         if self._bitmap is None:
-            return set()
+            return set(self.dropped.intersection(bucket.indices))
         idle = set(bucket.indices) - self._used.union(self.arrival)
         if not idle:
             return idle
@@ -360,7 +364,5 @@ class Reducer:
             self.order_policy.observe(Arrivals(self.communicator.rank, self.iteration, tuple(self.arrival)))
 
     def _skipped(self) -> list[int]:
-        if not self.options.skip_all_reduce_unused_params:
-            return []
-        unused = set(self._unused)
-        return [number for number, bucket in enumerate(self.buckets) if unused.issuperset(bucket.indices)]
+        spare = self.options.skip_all_reduce_unused_params or self.dropped
+        return skipped_buckets(self.plan.groups(), self._unused) if spare else []

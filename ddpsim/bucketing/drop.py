@@ -97,7 +97,8 @@ def skipped_buckets(groups: Sequence[Sequence[int]], dropped: Collection[int]) -
     Dropped parameters of other buckets are marked ready when backward starts (`LaunchQueue.start`) and reduced as
     zeros.
     """
-    return [number for number, group in enumerate(groups) if set(dropped).issuperset(group)]
+    lost = set(dropped)
+    return [number for number, group in enumerate(groups) if lost.issuperset(group)]
 
 
 def remapped_buckets(
