@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ddpsim.workload import Buffer
+from ddpsim.workload.gpus import gpu_model
 
 
 def describe_buffers(module: nn.Module) -> tuple[Buffer, ...]:
@@ -19,12 +20,5 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def device_model(device: torch.device) -> str:
-    """Return what ddpsim calls the hardware of `device`: `cpu`, or the GPU's model as `V100`, `A100`, `H100`.
-
-    A GPU that is none of the known families keeps the name its driver gives.
-    """
-    if device.type != "cuda":
-        return device.type
-    name = torch.cuda.get_device_name(device)
-    known = ("GB200", "B200", "H200", "H100", "A100", "V100", "P100", "L40S", "L4", "A10G", "T4")
-    return next((model for model in known if model in name), name.removeprefix("NVIDIA ").replace(" ", "-"))
+    """Return what ddpsim calls the hardware of `device`: `cpu`, or the GPU's model."""
+    return gpu_model(torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type

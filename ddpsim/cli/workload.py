@@ -1,19 +1,20 @@
-"""`ddpsim workload`: shipped workloads, one in full."""
+"""`ddpsim workload`: shipped workloads, one in full, one from a trace."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, ms, table
+from ddpsim.cli.output import Output, ms, note, table
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List and show workloads: one rank's recorded iterations."
+    no_args_is_help=True, rich_markup_mode=None, help="List, show and import workloads: one rank's recorded iterations."
 )
 
 
@@ -66,6 +67,37 @@ def show(
         "provenance": dict(model.provenance),
     }
     output.emit(document, lambda: _text(document))
+
+
+@app.command("import")
+@expand
+def import_(
+    trace: Annotated[Path, typer.Argument(metavar="FILE", help="Kineto trace of one rank, .json or .json.gz.")],
+    output: Output,
+    shapes: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="W", help="Workload of the same model, for traces recorded without shapes."),
+    ] = None,
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz; standard output without."),
+    ] = None,
+) -> None:
+    """Make a workload of a Kineto trace, cutting out DDP where it was traced; notes go to standard error."""
+    from ddpsim.files import json_text
+    from ddpsim.workload.files import load_workload, save_workload, workload_document
+    from ddpsim.workload.kineto import import_trace
+
+    imported = import_trace(trace, None if shapes is None else load_workload(shapes))
+    for line in imported.notes:
+        note(line)
+    document = workload_document(imported.workload)
+    if file is None:
+        output.emit(document, lambda: json_text(document).rstrip())
+        return
+    save_workload(imported.workload, file)
+    summary = _summary(imported.workload.name, imported.workload)
+    output.emit(summary | {"notes": list(imported.notes)}, lambda: f"{imported.workload.name} written to {file}")
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:

@@ -89,6 +89,22 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
 )
 
 
+KNOWN_MODELS = ("GB200", "B200", "H200", "H100", "GH200", "A100", "V100", "GP100", "P100", "L40S", "L4", "A10G", "T4")
+
+
+def gpu_model(driver_name: str) -> str:
+    """Return a GPU's model as topologies name it, from what its driver calls it; unknown ones keep that name.
+
+    >>> gpu_model("NVIDIA A100-PG509-200")
+    'A100'
+    """
+    words = driver_name.replace("-", " ").split()
+    if "1080" in words and "Ti" in words:
+        return "GTX1080Ti"
+    known = (model for model in KNOWN_MODELS if model in words)
+    return next(known, driver_name.removeprefix("NVIDIA ").replace(" ", "-"))
+
+
 def gpu_named(name: str) -> Gpu:
     """Return the GPU called `name`, in any case.
 

@@ -1,0 +1,96 @@
+"""Which parameter each gradient of a trace belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import TraceError, WorkloadError
+from ddpsim.workload.kineto_steps import Step
+from ddpsim.workload.profile import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Parameters of a traced model.
+
+    Attributes:
+        parameters: in registration order.
+        order: registration index of each arrival.
+        how: for people, how it was found and what confirmed it.
+    """
+
+    parameters: tuple[Parameter, ...]
+    order: tuple[int, ...]
+    how: str
+
+
+def map_arrivals(steps: Sequence[Step], shapes: Workload | None, place: str) -> Mapping:
+    """Return which parameter each arrival is.
+
+    With `shapes`, its own arrival order is tried first, then the reverse of registration; the sizes of the trace's
+    allreduces decide. Without, the trace must hold shapes, and registration is taken as the reverse of arrival.
+
+    Raises:
+        TraceError: no shapes in the trace and none given.
+        WorkloadError: `shapes` has another number of gradients, or sizes that do not fit the allreduces.
+    """
+    count = len(steps[0].accumulations)
+    if shapes is None:
+        return _from_trace(steps[0], place)
+    orders = {
+        f"by the arrival order of {shapes.name}": [
+            i for i in shapes.arrival_order() if shapes.gradient_hook_s[0, i] >= 0
+        ],
+        "by the reverse of registration": list(range(len(shapes.parameters) - 1, -1, -1)),
+    }
+    first = next(iter(orders.values()))
+    if len(first) != count:
+        what = f"{shapes.name} has {len(first)} gradients an iteration, {place} has {count}"
+        raise WorkloadError(what, place="--shapes", remedy="give a workload of the traced model")
+    buckets = _buckets(steps[0])
+    for how, order in orders.items():
+        if buckets and _mismatch(buckets, order, shapes.parameters) is None:
+            confirmed = f"confirmed by {len(buckets)} allreduces of {', '.join(f'{n:,}' for _, n in buckets)} elements"
+            return Mapping(shapes.parameters, tuple(order), f"arrivals mapped {how}, {confirmed}")
+    how = f"arrivals mapped {next(iter(orders))}"
+    if not buckets:
+        return Mapping(shapes.parameters, tuple(first), f"{how}; no allreduce in the trace confirms it")
+    total, elements = sum(p.numel for p in shapes.parameters), sum(n for _, n in buckets)
+    if total != elements:
+        what = (
+            f"{_mismatch(buckets, first, shapes.parameters)}; all together hold {elements:,}, {shapes.name} {total:,}"
+        )
+        raise WorkloadError(what, place="--shapes", remedy="give a workload of the traced model")
+    return Mapping(shapes.parameters, tuple(first), f"{how}; the trace's buckets are not in arrival order")
+
+
+def _from_trace(step: Step, place: str) -> Mapping:
+    shapes = []
+    for accumulation in step.accumulations:
+        dimensions = accumulation.args.get("Input Dims")
+        inner = dimensions[0] if isinstance(dimensions, list) and dimensions else None
+        if not isinstance(inner, list) or not all(isinstance(size, int) for size in inner):
+            remedy = "give --shapes W, a workload of the same model, or record with record_shapes=True"
+            raise TraceError("the trace holds no shapes of gradients", place=place, remedy=remedy)
+        shapes.append(tuple(inner))
+    count = len(shapes)
+    parameters = tuple(Parameter(f"parameter{index}", shape) for index, shape in enumerate(reversed(shapes)))
+    how = "shapes from the trace, registration taken as the reverse of arrival; names and buffers unknown"
+    return Mapping(parameters, tuple(range(count - 1, -1, -1)), how)
+
+
+def _buckets(step: Step) -> list[tuple[int, int]]:
+    """Return (arrivals by then, elements) of each allreduce whose size the trace gives."""
+    return [(collective.after, collective.elements) for collective in step.collectives if collective.elements]
+
+
+def _mismatch(buckets: Sequence[tuple[int, int]], order: Sequence[int], parameters: Sequence[Parameter]) -> str | None:
+    begin = 0
+    for number, (end, elements) in enumerate(buckets):
+        held = sum(parameters[index].numel for index in order[begin:end])
+        if held != elements:
+            return f"allreduce {number} sums {elements:,} elements, arrivals {begin} to {end - 1} hold {held:,}"
+        begin = end
+    return None if begin == len(order) else f"arrivals from {begin} on are in no allreduce"

@@ -1,0 +1,114 @@
+"""Kineto traces of a made-up training job, with and without DDP, from the same host and device costs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+MAIN, ENGINE, COMPUTE, COMMUNICATION = 1, 2, 7, 40
+LAG = 5.0
+TAIL = 4.0
+
+
+@dataclass
+class Job:
+    """Microseconds of one step: `kernels` of backward, one a gradient; buckets of `bucket` gradients."""
+
+    kernels: list[float]
+    ddp: bool = False
+    forward_kernel: float = 50.0
+    bucket: int = 2
+    wire: float = 300.0
+    elements: int = 10
+    synchronise: bool = False
+    events: list = field(default_factory=list)
+    correlations: itertools.count = field(default_factory=lambda: itertools.count(1))
+    free: dict = field(default_factory=dict)
+
+    def host(self, name, start, duration, thread=MAIN, category="cpu_op", **args):
+        self.events.append(
+            {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "tid": thread, "args": args}
+        )
+
+    def device(self, name, launch, duration, thread=MAIN, stream=COMPUTE, after=0.0):
+        number = next(self.correlations)
+        self.host("cudaLaunchKernel", launch, 2, thread, "cuda_runtime", correlation=number)
+        start = max(self.free.get(stream, 0.0), launch + LAG, after)
+        self.free[stream] = start + duration
+        self.events.append(
+            {
+                "ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": duration, "tid": stream,
+                "args": {"stream": stream, "correlation": number},
+            }
+        )  # fmt: skip
+        return self.free[stream]
+
+    def step(self, number, start):
+        now = self.forward(start + 5)
+        now = self.backward(now)
+        self.host("Optimizer.step#SGD.step", now, 40, category="user_annotation")
+        self.device("sgd", now + 20, 15)
+        now += 40
+        if self.synchronise:
+            done = max(self.free.values())
+            self.host("cudaStreamSynchronize", now + 1, max(done - now, 1), category="cuda_runtime")
+            now = max(done, now + 2)
+        self.host(f"ProfilerStep#{number}", start, now + 5 - start, category="user_annotation")
+        return now + 5
+
+    def forward(self, now):
+        begin = now
+        if self.ddp:
+            self.host("aten::flatten_dense_tensors", now + 10, 20)
+            self.host("c10d::broadcast_", now + 40, 30)
+            self.device("ncclKernel_Broadcast", now + 50, 20, stream=COMMUNICATION)
+            self.host("aten::copy_", now + 80, 10)
+            self.device("copy", now + 85, 3)
+            now += 90
+            self.host("DistributedDataParallel.forward", begin, 90 + 100, category="user_annotation")
+        self.host("aten::conv2d", now, 100)
+        self.device("conv", now + 50, self.forward_kernel)
+        return now + 100
+
+    def backward(self, now):
+        finished = 0.0
+        for index, kernel in enumerate(self.kernels):
+            self.host("autograd::engine::evaluate_function: ConvBackward0", now, 30 + TAIL, ENGINE)
+            self.host("ConvBackward0", now, 30, ENGINE)
+            self.device("wgrad", now + 10, kernel, ENGINE)
+            now += 30 + TAIL
+            hook = self.hook(index, now + 12) if self.ddp else (0.0, 0.0)
+            self.host(
+                "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", now, 12 + hook[0] + TAIL, ENGINE
+            )
+            self.host("torch::autograd::AccumulateGrad", now, 12, ENGINE)
+            finished = max(finished, hook[1])
+            now += 12 + hook[0] + TAIL
+        if self.ddp:
+            for _ in self.kernels:
+                self.host("torch.distributed.ddp.reducer::copy_bucket_to_grad", now + 2, 6, ENGINE)
+                self.device("copy", now + 4, 3, ENGINE, after=finished)
+                now += 8
+        return now
+
+    def hook(self, index, now):
+        self.host("torch::distributed::reducer::mul_out", now, 15, ENGINE)
+        ready = self.device("mul", now + 5, 3, ENGINE)
+        if (index + 1) % self.bucket and index + 1 < len(self.kernels):
+            return 15, 0.0
+        members = (index % self.bucket) + 1
+        self.host("c10d::allreduce_", now + 15, 25, ENGINE)
+        self.host(
+            "record_param_comms", now + 18, 20, ENGINE, **{"In msg nelems": members * self.elements, "dtype": "Float"}
+        )
+        return 40, self.device("ncclKernel_AllReduce", now + 30, self.wire, ENGINE, COMMUNICATION, after=ready)
+
+    def document(self, steps=2):
+        now = 1000.0
+        for number in range(steps):
+            now = self.step(number, now) + 50
+        return {
+            "traceEvents": self.events,
+            "deviceProperties": [{"name": "NVIDIA A100-SXM4-40GB"}],
+            "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+        }
