@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpsim.collectives import gloo
 from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.execute import PRIORS as TRANSPORT_PRIORS
 from ddpsim.errors import CalibrationError
+from ddpsim.workload.gpus import GPUS
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
@@ -34,7 +35,10 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.hook_s", 5.0e-6, "s", _CUDA),
         Constant("nccl.ddp.launch_s", 25e-6, "s", "prior: ProcessGroupNCCL allreduce, host side"),
         Constant(
-            "nccl.ddp.copy_Bps", 300e9, "B/s", "prior: copy kernel at two thirds of a V100's 900 GB/s, read and write"
+            "nccl.ddp.copy_Bps",
+            300e9,
+            "B/s",
+            "prior of an unknown GPU; of a known one, half its achieved memory bandwidth",
         ),
         Constant("nccl.ddp.copy_s", 2.5e-6, "s", "prior: least duration of a CUDA kernel on the device, 2 to 3 us"),
         Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
@@ -56,7 +60,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
 
 def all_priors() -> dict[str, tuple[Constant, ...]]:
     """Return the prior constants by backend: the transport's and those of DDP on it."""
-    return {"gloo": (*gloo.PRIORS, *PRIORS["gloo"])}
+    return {backend: (*transport, *PRIORS[backend]) for backend, transport in TRANSPORT_PRIORS.items()}
 
 
 def load_calibration(path: str | Path) -> Calibration:
@@ -106,11 +110,17 @@ class Costs:
     communication_slowdown: float
 
     @classmethod
-    def of(cls, backend: str, calibration: Calibration | None) -> Costs:
-        """Return the costs in `calibration`, and the backend's priors for what it lacks."""
+    def of(cls, backend: str, calibration: Calibration | None, device: str | None = None) -> Costs:
+        """Return the costs in `calibration`, and the backend's priors for what it lacks.
+
+        Args:
+            device: GPU model whose memory bandwidth bounds copies, where none was measured.
+        """
         values = {constant.name: constant.value for constant in PRIORS[backend]}
+        if backend == "nccl" and device in GPUS:
+            values["nccl.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
         if calibration is not None:
-            values |= {name: c.value for name, c in calibration.constants.items() if name in values}
+            values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
         return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})
 
     def copies_s(self, tensors: int, size_bytes: int) -> float:

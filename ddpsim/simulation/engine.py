@@ -56,7 +56,7 @@ def simulate(
     """
     backend = options.backend_for(workload)
     plan = options.bucket_plan(workload)
-    costs = Costs.of(backend, calibration)
+    costs = Costs.of(backend, calibration, workload.device)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds, placement.world_size)

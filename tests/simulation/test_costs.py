@@ -42,3 +42,12 @@ def test_files_that_are_no_calibration_are_named(tmp_path, text, message):
     assert str(path) in str(caught.value)
     with pytest.raises(CalibrationError, match=r"missing\.json: cannot be read"):
         load_calibration(tmp_path / "missing.json")
+
+
+def test_a_copy_takes_half_the_memory_bandwidth_of_a_known_gpu_unless_measured():
+    assert Costs.of("nccl", None, "V100").copy_Bps == pytest.approx(0.78 * 900e9 / 2)
+    assert Costs.of("nccl", None, "H100").copy_Bps > 3 * Costs.of("nccl", None, "V100").copy_Bps
+    priors = Calibration("nccl", {c.name: c for c in all_priors()["nccl"]})
+    assert Costs.of("nccl", priors, "V100") == Costs.of("nccl", None, "V100")
+    measured = priors.with_values({"nccl.ddp.copy_Bps": 1e11}, source="test")
+    assert Costs.of("nccl", measured, "V100").copy_Bps == 1e11
