@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SESSION = re.compile(r"^```pycon\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -48,6 +49,18 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
         if expected:
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             assert check.check_output(wanted, got, flags), f"$ {command}\nexpected\n{wanted}\ngot\n{got}"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if SESSION.search(page.read_text())], ids=lambda page: page.stem
+)
+def test_python_sessions_print_what_the_page_shows(page: Path) -> None:
+    text = "\n".join(SESSION.findall(page.read_text()))
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+    assert result.attempted > 0
+    assert result.failed == 0, "".join(report)
 
 
 def test_the_command_reference_is_current() -> None:
