@@ -12,7 +12,7 @@ BURST_S = 1e-3
 """A shaper may catch up this much after the kernel served it late; longer bursts would let small messages run free."""
 MIN_BURST_BYTES = 16 << 10
 SEGMENT_SHARE = 0.9
-"""Of the smallest burst that a TCP segment may take, headers apart: a shaper cuts up or drops what exceeds its burst."""
+"""Of the smallest burst that a TCP segment may take, headers apart: a shaper drops what exceeds its burst."""
 QUEUE_S = 0.5
 
 

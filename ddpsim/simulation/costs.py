@@ -117,7 +117,7 @@ class Costs:
             device: GPU model whose memory bandwidth bounds copies, where none was measured.
         """
         values = {constant.name: constant.value for constant in PRIORS[backend]}
-        if backend == "nccl" and device in GPUS:
+        if backend == "nccl" and device is not None and device in GPUS:
             values["nccl.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
         if calibration is not None:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
