@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
+from ddpsim.collectives.channel_search import best_rings, doubled, speeds_of
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
@@ -18,24 +19,6 @@ from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
 
 MAX_CHANNELS = 16
 """Channels a ring search may find, half of NCCL's MAXCHANNELS of 32."""
-
-_GB = 1e9
-_SLOW = (2.4, 1.2, 0.24, 0.12)
-_INTRA = {
-    0: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    90: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    100: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-}
-_INTER = {
-    0: (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, *_SLOW),
-    90: (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, *_SLOW),
-    100: (96, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, *_SLOW),
-}
-_LEAST_SHARE = 0.49
-"""Speeds below this share of a solution's are not tried."""
-
-_DOUBLED_FROM = ((80, 25), (90, 50), (100, 100))
-"""Up to this compute capability, channels of this many GB/s and more are split in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +132,8 @@ def find_channels(
         network: whether other nodes take part, so that rings pass through NICs.
         pxn: whether a GPU may send to a far NIC through a GPU near it.
         gpudirect: overrides what the NICs say; None keeps it.
-        cross_nic: whether a ring may leave by another NIC than it entered by; on a rail fabric it should not.
+        cross_nic: whether a ring may leave by another NIC than it entered by where none can do otherwise
+            (`NCCL_CROSS_NIC`); on a rail fabric it should not.
         max_channels: most rings to find.
 
     Raises:
@@ -186,54 +170,24 @@ def _find(
         rings = given
         speed = _even_speed(rings, paths, capacities)
     else:
-        search = RingSearch(paths, capacities, gpus, nics, cross_nic=cross_nic)
-        rings, speed = _best(search, _speeds(sm, network), max_channels)
+        search = RingSearch(paths, capacities, gpus, nics)
+        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic)
+        rings, speed = (found.rings, found.speed) if found else ([], 0.0)
     if not rings:
         rings = [_in_order(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
     if not given:
-        rings, speed = _doubled(rings, speed, sm, max_channels)
+        rings, speed = doubled(rings, speed, sm, max_channels)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
     chains = tuple(_chain(channel) for channel in channels)
     return Channels(
         rings=channels,
         trees=chains,
-        tree_intra_bandwidth=_raised(chains, capacities, _speeds(sm, network)) if network else speed,
+        tree_intra_bandwidth=_raised(chains, capacities, speeds_of(sm, network)) if network else speed,
         network=network,
         sustained_bandwidth=_sustained(shared_loads(channels), capacities),
         given=bool(given),
     )
-
-
-def _best(search: RingSearch, speeds: Sequence[float], most: int) -> tuple[list[Ring], float]:
-    """Return the rings, and their speed, with the greatest product of both; the higher speed where equal."""
-    best: list[Ring] = []
-    best_speed = 0.0
-    for speed in speeds:
-        if speed < _LEAST_SHARE * best_speed:
-            break
-        goal = min(most, search.bound(speed))
-        for kind in search.kinds() or [0]:
-            for nic_kind in search.nic_kinds() or [0]:
-                if goal * speed <= len(best) * best_speed:
-                    break
-                rings = search.pack(speed, most, kind, nic_kind)
-                if len(rings) * speed > len(best) * best_speed * (1 + 1e-9):
-                    best, best_speed = rings, speed
-    return best, best_speed
-
-
-def _speeds(sm: int, network: bool) -> list[float]:
-    table = _INTER if network else _INTRA
-    speeds = table[max(generation for generation in table if generation <= sm)]
-    return [speed * _GB for speed in (speeds if network else (*speeds, *_SLOW))]
-
-
-def _doubled(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[Ring], float]:
-    wide = any(sm <= capability and speed >= floor * _GB for capability, floor in _DOUBLED_FROM)
-    if not wide or 2 * len(rings) > most:
-        return rings, speed
-    return rings * 2, speed / 2
 
 
 def _channel(ring: Ring, speed: float, paths: Paths) -> Channel:

@@ -27,6 +27,21 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a search may go.
+
+    Attributes:
+        kind: the farthest kind of route between GPUs, as an index of `KINDS`.
+        nic_kind: the farthest between a GPU and a NIC.
+        cross_nic: whether a ring may leave by another NIC than it entered by.
+    """
+
+    kind: int
+    nic_kind: int = 0
+    cross_nic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Hop:
     loads: tuple[tuple[str, float], ...]
     kind: int
@@ -40,7 +55,6 @@ class RingSearch:
         capacities: bytes per second by link name, network ports included.
         gpus: the GPUs to visit, in rank order; a ring of one node starts at the first.
         nics: NICs that rings enter and leave by; none on one node.
-        cross_nic: whether a ring may leave by another NIC than it entered by.
         budget: hops to try at one speed.
     """
 
@@ -51,10 +65,9 @@ class RingSearch:
         gpus: Sequence[str],
         nics: Sequence[str] = (),
         *,
-        cross_nic: bool = False,
         budget: int = 2000,
     ) -> None:
-        self._gpus, self._nics, self._cross, self._budget = tuple(gpus), tuple(nics), cross_nic, budget
+        self._gpus, self._nics, self._budget = tuple(gpus), tuple(nics), budget
         self._capacities = capacities
         self._hops = {(a, b): _hop(paths[a, b]) for a in gpus for b in gpus if a != b}
         for nic in nics:
@@ -63,6 +76,7 @@ class RingSearch:
                 self._hops[gpu, nic] = _hop(paths[gpu, nic], f"{nic}>{NETWORK}")
         self._free: dict[str, float] = {}
         self._tried = 0
+        self._known_nics: dict[Limits, list[str]] = {}
         self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 
     def kinds(self) -> list[int]:
@@ -73,21 +87,16 @@ class RingSearch:
         """Return the kinds of routes between GPUs and NICs, near to far."""
         return sorted({self._hops[pair].kind for pair in self._hops if not _between_gpus(pair)})
 
-    def bound(self, speed: float) -> int:
+    def bound(self, speed: float, limits: Limits) -> int:
         """Return a number of rings at `speed` that cannot be exceeded."""
         self._free = dict(self._capacities)
-        return self._room(speed)
+        return self._room(speed, limits)
 
-    def pack(self, speed: float, most: int, kind: int, nic_kind: int) -> list[Ring]:
-        """Return as many rings as were found at `speed` bytes/s each, at most `most`.
-
-        Args:
-            kind: the farthest kind of route allowed between GPUs.
-            nic_kind: the farthest allowed between a GPU and a NIC.
-        """
+    def pack(self, speed: float, most: int, limits: Limits) -> list[Ring]:
+        """Return as many rings as were found at `speed` bytes/s each, at most `most`."""
         self._free, self._tried = dict(self._capacities), 0
         best: list[Ring] = []
-        goal = min(most, self._room(speed))
+        goal = min(most, self._room(speed, limits))
         seen: set[tuple[Ring, ...]] = set()
 
         def extend(found: list[Ring]) -> bool:
@@ -97,10 +106,10 @@ class RingSearch:
             if len(best) >= goal:
                 return True
             state = tuple(sorted(found, key=lambda ring: (ring.gpus, ring.nic_in or "")))
-            if state in seen or len(found) + self._room(speed) <= len(best):
+            if state in seen or len(found) + self._room(speed, limits) <= len(best):
                 return False
             seen.add(state)
-            for ring in self._candidates(speed, kind, nic_kind, found):
+            for ring in self._candidates(speed, limits, found):
                 if extend([*found, ring]):
                     return True
                 if self._tried > self._budget:
@@ -110,15 +119,16 @@ class RingSearch:
         extend([])
         return best
 
-    def _candidates(self, speed: float, kind: int, nic_kind: int, found: list[Ring]) -> Iterator[Ring]:
+    def _candidates(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[Ring]:
         """Yield rings that still fit; while the caller holds one, its bandwidth is taken."""
+        kind = limits.kind
         if not self._nics:
             for order in self._known_orders(found):
                 yield from self._fixed(order, speed, kind)
             yield from self._closed(speed, kind)
             return
-        for nic_in, nic_out in self._ports(speed):
-            for first, last in self._ends(nic_in, nic_out, nic_kind):
+        for nic_in, nic_out in self._ports(speed, limits):
+            for first, last in self._ends(nic_in, nic_out, limits.nic_kind):
                 if self._take(self._hops[nic_in, first], speed):
                     if self._take(self._hops[last, nic_out], speed):
                         for order in self._through(first, last, speed, kind):
@@ -184,11 +194,11 @@ class RingSearch:
         hop = self._hops[here, there]
         return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._gpus.index(there)
 
-    def _ports(self, speed: float) -> list[tuple[str, str]]:
-        room = [nic for nic in self._nics if min(self._port(nic)) >= speed * (1 - _SLACK)]
+    def _ports(self, speed: float, limits: Limits) -> list[tuple[str, str]]:
+        room = [nic for nic in self._usable(limits) if min(self._port(nic)) >= speed * (1 - _SLACK)]
         by_room = sorted(room, key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
         pairs = [(nic, nic) for nic in by_room]
-        return pairs + [(a, b) for a in by_room for b in by_room if self._cross and a != b]
+        return pairs + [(a, b) for a in by_room for b in by_room if limits.cross_nic and a != b]
 
     def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
         """Return first and last GPUs, nearest to their NIC first."""
@@ -208,10 +218,18 @@ class RingSearch:
     def _port(self, nic: str) -> tuple[float, float]:
         return self._free[f"{NETWORK}>{nic}"], self._free[f"{nic}>{NETWORK}"]
 
-    def _room(self, speed: float) -> int:
+    def _usable(self, limits: Limits) -> list[str]:
+        """Return the NICs that some GPU receives from, and some sends to, within the limits."""
+        if limits not in self._known_nics:
+            self._known_nics[limits] = [
+                nic for nic in self._nics if limits.cross_nic or bool(self._ends(nic, nic, limits.nic_kind))
+            ]
+        return self._known_nics[limits]
+
+    def _room(self, speed: float, limits: Limits) -> int:
         """Return how many more rings may fit at best, from what each GPU (and the NICs) can still send."""
         if self._nics:
-            return sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._nics)
+            return sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits))
         return min((int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus), default=0)
 
     def _widest(self, gpu: str) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddpsim import shipped
 from ddpsim.collectives.channels import Channels, find_channels
-from ddpsim.collectives.ring_search import RingSearch
+from ddpsim.collectives.ring_search import Limits, RingSearch
 from ddpsim.errors import InputError
 from ddpsim.topology.graph import NodeTemplate, Topology
 from ddpsim.topology.paths import KINDS, find_paths
@@ -194,7 +194,7 @@ def test_as_many_rings_over_four_gpus_as_an_exhaustive_search_finds(counts: list
     node = from_text(f"  gpus: {{count: 4, model: V100}}\n{nvlink}")
     gpus = tuple(gpu.name for gpu in node.gpus)
     search = RingSearch(find_paths(node), {link.name: link.bandwidth for link in node.links}, gpus, budget=20_000)
-    found = search.pack(20e9, 16, KINDS.index("NVL"), 0)
+    found = search.pack(20e9, 16, Limits(KINDS.index("NVL")))
     links = dict(zip(pairs, counts, strict=True))
     assert len(found) == most_rings(tuple(links.get((a, b), links.get((b, a), 0)) for a in range(4) for b in range(4)))
     check(find_channels(node), node, gpus)
