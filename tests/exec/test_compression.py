@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpsim import compression
@@ -29,6 +27,7 @@ from ddpexec.compression import (  # noqa: E402
     measure,
 )
 from ddpexec.compression.measure import fit  # noqa: E402
+from tests.exec.ranks import run  # noqa: E402
 
 CODECS = [OneBitCodec(), LinearCodec(), HalfCodec(), TopKCodec(0.1)]
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
@@ -52,16 +51,6 @@ class Bucket:
 
     def parameters(self):
         return self._parameters
-
-
-@pytest.fixture(scope="module")
-def one_rank():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
 
 
 def decoded(codec, flat, lengths):
@@ -104,7 +93,7 @@ def test_payloads_have_the_size_that_the_simulator_counts(name):
     assert payload.numel() == message.size_bytes
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), codec=st.sampled_from(CODECS))
 def test_what_is_sent_sums_to_the_gradients_but_for_the_last_error(one_rank, data, codec):
     """sum of results = sum of gradients - last error: nothing is lost, also where buckets are rebuilt on the way."""
@@ -241,9 +230,7 @@ def opposed(state, hook, steps=200):
     return distance, model.weight.detach().flatten().tolist()
 
 
-def rank_main(rank, store, queue):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+def opposed_all(rank):
     cases = {
         "none": hook_for("none"),
         "fp16": hook_for("fp16"),
@@ -253,21 +240,11 @@ def rank_main(rank, store, queue):
         "linear": (ErrorFeedback(LinearCodec()), feedback_hook),
         "adaptive": (Adaptive(0.05, every=5), adaptive_hook),
     }
-    queue.put({name: opposed(*case) for name, case in cases.items()})
-    queue.close()
-    queue.join_thread()
-    dist.barrier()
-    os._exit(0)  # gloo's threads may abort an orderly exit
+    return {name: opposed(*case) for name, case in cases.items()}
 
 
-def test_training_with_error_feedback_gets_where_plain_training_gets(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    arguments = (str(tmp_path / "store"), queue)
-    processes = torch.multiprocessing.start_processes(rank_main, arguments, nprocs=2, join=False)
-    answers = [queue.get(timeout=60) for _ in range(2)]
-    while not processes.join():
-        pass
+def test_training_with_error_feedback_gets_where_plain_training_gets():
+    answers = run(2, opposed_all)
     assert answers[0] == answers[1]  # ranks stay bit for bit alike
     distances = {name: distance for name, (distance, _) in answers[0].items()}
     assert distances["none"] < 1e-3

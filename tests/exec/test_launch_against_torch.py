@@ -1,4 +1,4 @@
-"""When buckets are launched, held against torch's reducer: random parameters, caps, arrival orders, unused ones."""
+"""When buckets are launched, by torch's reducer and by ours: random parameters, caps, arrival orders, unused ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from ddpsim.bucketing import BucketCaps, LaunchQueue, Parameter, initial_plan, rebuilt_plan, unused_plan
 
 torch = pytest.importorskip("torch")
-dist, nn = torch.distributed, torch.nn
+from torch import nn  # noqa: E402
+
+from ddpexec.ddp import DistributedDataParallel  # noqa: E402
 
 
 class Chain(nn.Module):
@@ -27,18 +29,8 @@ class Chain(nn.Module):
         return product
 
 
-@pytest.fixture(scope="module")
-def one_rank():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
-
-
-def torchs_events(ddp, log):
-    """Record gradients and launches of stock torch DDP, as they come."""
+def wrapped(kind, model, log, **options):
+    """Return `model` under a DDP class, recording gradients and launches as they come."""
 
     def launched(_, bucket):
         log.append(("launch", bucket.index()))
@@ -46,9 +38,11 @@ def torchs_events(ddp, log):
         future.set_result(bucket.buffer())
         return future
 
-    for index, weight in enumerate(ddp.module.weights):
+    for index, weight in enumerate(model.weights):
         weight.register_post_accumulate_grad_hook(lambda _, index=index: log.append(("gradient", index)))
+    ddp = kind(model, **options)
     ddp.register_comm_hook(None, launched)
+    return ddp
 
 
 def our_events(plan, arrivals, unused):
@@ -61,16 +55,16 @@ def our_events(plan, arrivals, unused):
     return log
 
 
+@pytest.mark.parametrize("kind", [nn.parallel.DistributedDataParallel, DistributedDataParallel], ids=["torch", "ours"])
 @pytest.mark.parametrize("find_unused", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_torch_launches_when_the_queue_says(one_rank, seed, find_unused):
+def test_buckets_are_launched_when_the_queue_says(one_rank, seed, find_unused, kind):
     rng = random.Random(seed)
     sizes = [rng.randint(1, 300) for _ in range(rng.randint(1, 20))]
     parameters = [Parameter(f"p{i}", (size,)) for i, size in enumerate(sizes)]
     caps = BucketCaps(bucket_cap_mb=rng.choice([0, 400, 1000, 4000]) / (1 << 20))
     model, log = Chain(sizes), []
-    ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=find_unused, **caps.torch_arguments())
-    torchs_events(ddp, log)
+    ddp = wrapped(kind, model, log, find_unused_parameters=find_unused, **caps.torch_arguments())
     first_order = None
     for iteration in range(4):
         used = rng.sample(range(len(sizes)), rng.randint(1, len(sizes)) if find_unused else len(sizes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from itertools import pairwise
 
@@ -13,9 +12,11 @@ from hypothesis import strategies as st
 from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from tests import strategies
+from tests.exec.ranks import run
 
 torch = pytest.importorskip("torch")
 dist, nn = torch.distributed, torch.nn
+STOCK = nn.parallel.DistributedDataParallel
 
 
 class Tower(nn.Module):
@@ -85,22 +86,12 @@ def sizes(text):
     return [int(size) for size in text.split(", ")]
 
 
-@pytest.fixture(scope="module")
-def one_rank():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield nn.parallel.DistributedDataParallel
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("caps", CAPS.values(), ids=CAPS)
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_initial_and_rebuilt_buckets(one_rank, options, caps):
     model = Tower(**options)
     parameters = described(model)
-    ddp = one_rank(model, **caps.torch_arguments())
+    ddp = STOCK(model, **caps.torch_arguments())
     initial = initial_plan(parameters, caps)
     order = train(ddp, 1)
     assert groups_of(ddp) == initial.groups()
@@ -117,7 +108,7 @@ def test_initial_and_rebuilt_buckets(one_rank, options, caps):
 def test_find_unused_parameters_keeps_its_first_buckets(one_rank, options, caps):
     model = Tower(**options)
     plan = unused_plan(described(model), caps)
-    ddp = one_rank(model, find_unused_parameters=True, **caps.torch_arguments())
+    ddp = STOCK(model, find_unused_parameters=True, **caps.torch_arguments())
     for _ in range(3):
         train(ddp, 1)
         assert groups_of(ddp) == plan.groups()
@@ -132,7 +123,7 @@ def test_static_graph_appends_unused_parameters_and_rebuilds(one_rank, caps, fin
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options = {"static_graph": True, "find_unused_parameters": find_unused}
-        ddp = one_rank(model, **options, **caps.torch_arguments())
+        ddp = STOCK(model, **options, **caps.torch_arguments())
     order = train(ddp, 1)
     assert groups_of(ddp) == initial_plan(described(model), caps).groups()
     train(ddp)
@@ -143,9 +134,9 @@ def test_static_graph_appends_unused_parameters_and_rebuilds(one_rank, caps, fin
 @pytest.mark.parametrize("caps", CAPS.values(), ids=CAPS)
 def test_the_printed_constructor_call_gives_stock_torch_the_plan(one_rank, caps):
     model = Tower(double=True)
-    order = train(one_rank(Tower(double=True)))
+    order = train(STOCK(Tower(double=True)))
     for plan in (rebuilt_plan(described(model), caps, order), unused_plan(described(model), caps)):
-        ddp = eval(plan.torch, {"DistributedDataParallel": one_rank, "model": model})
+        ddp = eval(plan.torch, {"DistributedDataParallel": STOCK, "model": model})
         train(ddp)
         assert groups_of(ddp) == plan.groups()
 
@@ -155,10 +146,10 @@ def test_the_printed_constructor_call_gives_stock_torch_the_plan(one_rank, caps)
 def test_a_custom_plans_constructor_call_gives_stock_torch_the_plan(one_rank, cuts):
     """Any cut of the arrival order into buckets that torch's caps can express."""
     model = Tower()
-    order = train(one_rank(Tower()), 1)
+    order = train(STOCK(Tower()), 1)
     edges = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
     plan = custom_plan(described(model), [tuple(order[a:b]) for a, b in pairwise(edges)])
-    ddp = eval(plan.torch, {"DistributedDataParallel": one_rank, "model": model})
+    ddp = eval(plan.torch, {"DistributedDataParallel": STOCK, "model": model})
     train(ddp)
     assert groups_of(ddp) == plan.groups()
 
@@ -195,29 +186,17 @@ def test_a_custom_plan_of_two_dtypes_shares_one_list_of_caps():
     assert found == [list(group) for group in groups]
 
 
-def rank_main(rank, store, queue):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+def settled(rank):
+    """Train with each rank's own order; return arrival orders and the buckets settled on."""
+    results = []
     for caps in CAPS.values():
-        ddp = nn.parallel.DistributedDataParallel(Tower(flip=rank == 0), **caps.torch_arguments())
-        order = train(ddp)
-        queue.put((rank, order, groups_of(ddp)))
-    queue.close()
-    queue.join_thread()
-    dist.barrier()
-    os._exit(0)  # gloo's threads may abort an orderly exit
+        ddp = STOCK(Tower(flip=rank == 0), **caps.torch_arguments())
+        results.append((train(ddp), groups_of(ddp)))
+    return results
 
 
-def test_rank_0s_arrival_order_wins(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    arguments = (str(tmp_path / "store"), queue)
-    processes = torch.multiprocessing.start_processes(rank_main, arguments, nprocs=2, join=False)
-    answers = [queue.get(timeout=60) for _ in range(2 * len(CAPS))]
-    while not processes.join():
-        pass
-    first, second = ([answer for answer in answers if answer[0] == rank] for rank in (0, 1))
+def test_rank_0s_arrival_order_wins():
     parameters = described(Tower())
-    for caps, (_, order, groups), (_, other_order, other_groups) in zip(CAPS.values(), first, second, strict=True):
+    for caps, (order, groups), (other_order, other_groups) in zip(CAPS.values(), *run(2, settled), strict=True):
         assert order != other_order
         assert groups == other_groups == rebuilt_plan(parameters, caps, order).groups()
