@@ -39,6 +39,7 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 
 bench: .venv/.dev
+	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
 
 clean:
