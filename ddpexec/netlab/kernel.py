@@ -9,10 +9,13 @@ from ddpexec.netlab.network import LabNetwork, Wire
 from ddpsim.errors import InputError
 
 BURST_S = 1e-3
-"""A shaper may catch up this much after the kernel served it late; longer bursts would let small messages run free."""
+"""A shaper may catch up this much after the kernel served it late.
+
+With less a busy machine loses rate (4 to 10 % at 0.3 ms); with more, messages after a pause run free for longer.
+"""
 MIN_BURST_BYTES = 16 << 10
 SEGMENT_SHARE = 0.9
-"""Of the smallest burst that a TCP segment may take, headers apart: a shaper drops what exceeds its burst."""
+"""Of the smallest burst that a TCP segment may take; a shaper cuts up or drops what exceeds its burst."""
 QUEUE_S = 0.5
 
 
