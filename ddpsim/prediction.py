@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
@@ -164,4 +164,7 @@ def predict(
 
 
 def _local_s(workload: Workload, options: Options) -> float:
-    return median(it.iteration_s for it in simulate_local(workload, options))
+    """Return the median over cycles of accumulated gradients of the mean iteration."""
+    periods = [it.iteration_s for it in simulate_local(workload, options)]
+    cycle = options.no_sync_every
+    return median(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -26,7 +26,8 @@ class CpuRank(Rank):
             launches = yield from self._backward(book)
             yield from self._finish(book, launches)
             begin = self.begin_phase()
-            yield from self.compute(self.setting.pace(index).optimizer_host)
+            if self.setting.optimises(index):
+                yield from self.compute(self.setting.pace(index).optimizer_host)
             book.optimizer_s = self.env.now - begin
             self.records.append(book.close(self.number, self.env.now, self.setting.synced(index)))
 

@@ -84,7 +84,8 @@ def simulate(
 
 def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own."""
-    total = WARM_UP + options.iterations_of(workload)
+    cycle = options.no_sync_every
+    total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(0, 1, tuple(paces(workload, options.scale_compute, options.scale_host)))
     backend = options.backend_for(workload)
     plan, costs = options.bucket_plan(workload), Costs.of(backend, None)
@@ -93,7 +94,7 @@ def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
     processor = Processor(env, 1.0, lambda busy: None)
     rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
     env.run(env.process(rank.run()))
-    return [record for record in rank.records if record.index >= WARM_UP]
+    return [record for record in rank.records if record.index >= WARM_UP * cycle]
 
 
 @dataclass(slots=True)

@@ -176,8 +176,9 @@ class GpuRank(Rank):
             book.optimizer_s = -self.env.now
 
         self.stream.call(begin)
-        self.stream.work(pace.optimizer_work)
-        yield self.env.timeout(pace.optimizer_host)
+        if self.setting.optimises(book.index):
+            self.stream.work(pace.optimizer_work)
+            yield self.env.timeout(pace.optimizer_host)
         self.stream.not_before(self.env.now)
         if "after_optimizer" in self.setting.workload.synchronises:
             yield self.stream.mark()

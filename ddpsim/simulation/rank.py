@@ -43,7 +43,11 @@ class Setting:
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
-        return self.ddp and (iteration + 1) % self.options.no_sync_every == 0
+        return self.ddp and self.optimises(iteration)
+
+    def optimises(self, iteration: int) -> bool:
+        """Whether the optimizer runs in `iteration`: once a cycle of accumulated gradients, with DDP or without."""
+        return (iteration + 1) % self.options.no_sync_every == 0
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""

@@ -77,3 +77,11 @@ def test_a_gpus_workload_on_plain_hosts_is_timed_and_a_processors_is_not():
         ]
         == "V100"
     )
+
+
+@pytest.mark.parametrize("device", ["V100", "cpu"])
+def test_the_optimizer_runs_once_a_cycle_of_accumulated_gradients(device):
+    prediction = predict(workload(device=device), LAB, options=Options(no_sync_every=4, comm="noop", backend="gloo"))
+    assert prediction.local_s == pytest.approx(0.03 + 0.08 + 0.01 / 4)
+    parts = [round(it.optimizer_s, 9) for it in prediction.trace.of_rank(0)]
+    assert parts == [0.0, 0.0, 0.0, 0.01] * (len(parts) // 4)
