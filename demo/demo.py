@@ -8,21 +8,23 @@ Everything printed here can be had from the command line; each command is shown 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from ddpsim.cli.output import table
 from ddpsim.cli.plan import draw, text, write_plan
+from ddpsim.files import json_text
 from ddpsim.planner import PlanReport, PlanRow, plan
+from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.report import HEADER, validation_row
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
-from ddpsim.validate import load_prediction, validate
+from ddpsim.validate import Validation, load_prediction, validate
 from ddpsim.workload.files import load_workload
 
 MACHINES = ("p3.8xlarge", "p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100")
@@ -32,11 +34,12 @@ PACE = {
     "p3.16xlarge": "v100-fp32",
     "dgx-1v": "v100-fp32",
     "dgx-a100": "a100-tf32",
-    "dgx-h100": "h100-bf16",
+    "dgx-h100": "h100-amp",
 }
 MODELS = {"resnet50": 32, "bert-large": 8}
 
-MODEL, RANKS, CAPS_MB = "mlp", 2, (1, 5, 25)
+SIDES = {"predicted": "predicted", "measured": "run"}
+MODEL, RANKS, CAPS_MB = "mlp", 2, (5, 25, 100)
 
 
 def main() -> None:
@@ -79,25 +82,32 @@ def plan_one(cell: tuple[str, str, int]) -> PlanRow:
 
 def hold_against_a_real_run(out: Path) -> None:
     """Capture one process, measure allreduce, predict, then run for real and compare."""
-    say(f"2. Should one believe it? {MODEL} on {RANKS} ranks over gloo, here")
-    capture, table_file, calibration = (
-        str(out / name) for name in ("capture.json", "allreduce.json", "calibration.json")
-    )
+    say(f"2. Should one believe it? {MODEL} on {RANKS} ranks over gloo, on this machine")
+    capture, table_file, calibration = (str(out / f"{name}.json") for name in ("capture", "allreduce", "calibration"))
     module("ddpexec", "capture", "--model", MODEL, "--threads", 1, "--iterations", 10, "-o", capture)
-    torchrun("microbench", "-b", "4K", "-e", "64M", "-f", 4, "-o", table_file)
-    module("ddpsim", "calibrate", table_file, "--topology", "loopback", "-o", calibration, quiet=True)
-    rows = []
+    torchrun("microbench", "-b", "64K", "-e", "64M", "-f", 4, "--under-load", MODEL, "-o", table_file)
+    module("ddpsim", "calibrate", table_file, "--topology", "loopback", "-o", calibration)
+    here = ("--workload", capture, "--topology", "loopback", "--gpus-per-node", RANKS, "--calibration", calibration)
     for cap in CAPS_MB:
-        options = ("--bucket-cap-mb", cap)
-        here = ("--workload", capture, "--topology", "loopback", "--gpus-per-node", RANKS, "--calibration", calibration)
-        predicted, measured = out / f"predicted-{cap}.json", out / f"run-{cap}"
-        predicted.write_text(module("ddpsim", "predict", *here, *options, "--json", quiet=True))
-        torchrun("run", "--model", MODEL, *options, "--iterations", 20, "--out", measured)
-        result = validate(load_prediction(predicted), read_trace(measured))
-        (out / f"validation-{cap}.json").write_text(json.dumps(result.document(), indent=2))
-        rows.append(validation_row(f"{cap} MiB", result))
+        options = (*here, "--bucket-cap-mb", cap, "--trace", out / f"predicted-{cap}")
+        (out / f"predicted-{cap}.json").write_text(module("ddpsim", "predict", *options, "--json"))
+    results = {}
+    for cap in CAPS_MB:
+        torchrun("run", "--model", MODEL, "--bucket-cap-mb", cap, "--iterations", 20, "--out", out / f"run-{cap}")
+        results[cap] = validate(load_prediction(out / f"predicted-{cap}.json"), read_trace(out / f"run-{cap}"))
+        (out / f"validation-{cap}.json").write_text(json_text(results[cap].document()))
     print("\nPredicted beside measured; the last two columns are the step errors of trivial predictors.")
-    print(table(HEADER, rows))
+    print(table(HEADER, [validation_row(f"{cap} MiB", result) for cap, result in results.items()]))
+    draw_comparison(out, results)
+
+
+def draw_comparison(out: Path, results: Mapping[int, Validation]) -> None:
+    """Draw predicted over measured, and one step of each side by side."""
+    steps = {f"{cap} MiB": [(r.iterations.measured_s, r.iterations.predicted_s)] for cap, r in results.items()}
+    plot_validation(steps, out / "validation.png")
+    cap = CAPS_MB[1]
+    sides = {f"{side}, {cap} MiB": read_trace(out / f"{name}-{cap}") for side, name in SIDES.items()}
+    plot_timeline(sides, out / "timeline.png")
 
 
 def torchrun(*arguments: object) -> None:
@@ -114,19 +124,15 @@ def torchrun(*arguments: object) -> None:
     )
 
 
-def module(name: str, *arguments: object, quiet: bool = False, shown: str | None = None) -> str:
+def module(name: str, *arguments: object, shown: str | None = None) -> str:
     """Show and run `python -m name arguments` with one thread a process; return what it printed."""
     words = [str(argument) for argument in arguments]
-    print(f"\n$ {shown or f'python -m {name}'} {' '.join(words)}", flush=True)
+    print(f"$ {shown or f'python -m {name}'} {' '.join(words)}", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", name, *words], env=environment, stdout=subprocess.PIPE, text=True, check=False
-    )
+    command = [sys.executable, "-m", name, *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        print(done.stdout)
-        sys.exit(f"demo: the command above failed with exit code {done.returncode}")
-    if not quiet:
-        print(done.stdout.rstrip())
+        sys.exit(f"{done.stdout}\ndemo: the command above failed with exit code {done.returncode}")
     return done.stdout
 
 

@@ -87,7 +87,7 @@ def draw(report: PlanReport, path: str) -> None:
     defaults: dict[str, dict[str, float]] = {}
     for row in report.rows:
         title = f"{row.best.workload.name} on {row.best.topology.name}"
-        label = f"{row.best.nodes} x {row.best.summary.world_size // row.best.nodes}"
+        label = f"{row.best.nodes} node{'s' if row.best.nodes > 1 else ''}, {row.best.summary.world_size} ranks"
         panels.setdefault(title, {})[label] = list(row.sweep)
         defaults.setdefault(title, {})[label] = row.default.iteration_s
     plot_caps(panels, path, defaults)
