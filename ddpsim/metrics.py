@@ -201,14 +201,14 @@ def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
         return ()
     shape = [bucket.parameters for bucket in synced[-1].buckets]
     alike = [it for it in synced if [bucket.parameters for bucket in it.buckets] == shape]
-    arrivals = _arrivals(trace)
+    arrived = arrivals(trace)
     return tuple(
-        _bucket([(it, it.buckets[position], arrivals.get((it.index, position))) for it in alike])
+        _bucket([(it, it.buckets[position], arrived.get((it.index, position))) for it in alike])
         for position in range(len(shape))
     )
 
 
-def _arrivals(trace: Trace) -> dict[tuple[int, int], float]:
+def arrivals(trace: Trace) -> dict[tuple[int, int], float]:
     """Return when the last rank's collective began, by iteration and bucket, where every rank left a record."""
     if len(trace.ranks) < trace.world_size:
         return {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ddpsim.metrics import arrivals
 from ddpsim.plots.figure import save
 from ddpsim.trace import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, Trace
 
@@ -35,8 +36,10 @@ def _draw_step(axes: Any, trace: Trace, rank: int) -> None:
             at = ((span.start_s - step.start_s) * 1e3, span.duration_s * 1e3)
             axes.broken_barh([at], (-0.4, 0.8), color=_COLOURS[span.name])
             axes.text(at[0] + at[1] / 2, 0, span.name, ha="center", va="center", fontsize=7)
+    arrived = arrivals(trace)
     for number, bucket in enumerate(step.buckets, start=1):
-        times = (bucket.ready_s, bucket.started_s, bucket.wire_s or bucket.started_s, bucket.finished_s)
+        wire_s = arrived.get((step.index, number - 1)) if bucket.wire_s is None else bucket.wire_s
+        times = (bucket.ready_s, bucket.started_s, wire_s or bucket.started_s, bucket.finished_s)
         ready, started, wire, finished = ((second - step.start_s) * 1e3 for second in times)
         labels = ("ready, not started", "waiting for ranks", "reducing") if number == 1 else (None,) * 3
         for begin, end, colour, label in zip(
