@@ -9,11 +9,12 @@ from itertools import pairwise
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration, Constant
-from ddpsim.collectives.routes import PlacedLink, Wiring, shortest
+from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
 from ddpsim.errors import InputError
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.topology.graph import Link, Placement
+from ddpsim.topology.paths import find_paths
 from ddpsim.units import MIB
 
 _SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
@@ -158,7 +159,7 @@ class GlooTransport:
     def _inside(self, node: int, source: str, target: str) -> _Hop:
         template = self._wiring.template(node)
         if template.gpus[0].sm == 0:
-            return self._wiring.at(node, shortest(template, source, target))
+            return self._wiring.at(node, find_paths(template)[source, target].links)
         return self._wiring.at(node, [replace(_HOST, bandwidth=self.calibration["gloo.host.bandwidth"])])
 
     def _across(self, source: int, target: int) -> _Hop:

@@ -6,11 +6,9 @@ and so does one node boundary of each kind (which classes meet, whether it cross
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ddpsim.errors import TopologyError
 from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
 
@@ -79,32 +77,6 @@ class Wiring:
             crossing = leaf(source, 0) != leaf(target, 0)
             kinds.setdefault((self._representative[source], self._representative[target], crossing), (source, target))
         return kinds.values()
-
-
-def shortest(template: NodeTemplate, source: str, target: str) -> tuple[Link, ...]:
-    """Return the route of fewest links inside a node that passes through no other GPU or NIC.
-
-    Raises:
-        TopologyError: where there is none.
-    """
-    ends = {NETWORK, *(gpu.name for gpu in template.gpus), *(nic.name for nic in template.nics)}
-    came: dict[str, Link | None] = {source: None}
-    frontier = deque([source])
-    while frontier and target not in came:
-        vertex = frontier.popleft()
-        for link in template.links if vertex == source or vertex not in ends else ():
-            if link.source == vertex and link.target not in came:
-                came[link.target] = link
-                frontier.append(link.target)
-    if target not in came:
-        raise TopologyError(f"no way from {source} to {target} on {template.name}")
-    return tuple(reversed(list(_back(came, target))))
-
-
-def _back(came: dict[str, Link | None], vertex: str) -> Iterator[Link]:
-    while (link := came[vertex]) is not None:
-        yield link
-        vertex = link.source
 
 
 def _port(template: NodeTemplate, source: str, target: str) -> Link:
