@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import allreduce, buckets, calibrate, plan, predict, topo, validate, workload
+from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, topo, validate, workload
 from ddpsim.errors import InputError
 
 _CLICK = cast(type[Exception], typer.BadParameter.__mro__[2])
@@ -31,6 +31,7 @@ app.command()(plan.plan)
 app.command()(allreduce.allreduce)
 app.command()(calibrate.calibrate)
 app.command()(validate.validate)
+app.command()(order.order)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")

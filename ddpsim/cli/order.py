@@ -1,0 +1,65 @@
+"""`ddpsim order`: how far ranks, iterations and buckets disagree on the order of gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, table
+from ddpsim.errors import TraceError
+
+if TYPE_CHECKING:
+    from ddpsim.order import OrderReport
+    from ddpsim.order.traces import PlanFit
+
+
+@expand
+def order(
+    measured: Annotated[str, typer.Argument(metavar="TRACE_DIR", help="Folder that a run's --out wrote.")],
+    output: Output,
+) -> None:
+    """Report how far ranks, iterations and the buckets in force disagree on the order of gradients.
+
+    Kendall's tau: 1 the same order, 0 unrelated, -1 reversed.
+    """
+    from ddpsim.order import arrivals_of, order_report
+    from ddpsim.order.traces import fit_document, plan_fits
+    from ddpsim.trace_json import read_trace
+
+    trace = read_trace(measured)
+    arrivals = arrivals_of(trace)
+    if not arrivals:
+        remedy = "record it with `python -m ddpexec run`, or simulate it with `ddpsim predict --trace`"
+        raise TraceError("no iteration holds gradient times", place=measured, remedy=remedy)
+    report, fits = order_report(arrivals), plan_fits(trace)
+    output.emit({**report.document(), "plan": fit_document(fits)}, lambda: _text(report, fits))
+
+
+def _text(report: OrderReport, fits: list[PlanFit]) -> str:
+    from statistics import fmean
+
+    from ddpsim.units import format_time
+
+    rows: list[tuple[str, str, str, str]] = []
+    if worst := report.between_ranks_worst:
+        where = f"ranks {worst[2]} and {worst[3]}, iteration {worst[1]}"
+        rows.append(("between ranks", f"{report.between_ranks:.4f}", f"{worst[0]:.4f}", where))
+    if worst := report.between_iterations_worst:
+        where = f"iterations {worst[2]} and {worst[3]}, rank {worst[1]}"
+        rows.append(("between iterations", f"{report.between_iterations:.4f}", f"{worst[0]:.4f}", where))
+    if fits:
+        fit = min(fits, key=lambda fit: fit.tau)
+        where = f"rank {fit.rank}, iteration {fit.iteration}"
+        rows.append(("buckets and arrivals", f"{fmean(f.tau for f in fits):.4f}", f"{fit.tau:.4f}", where))
+    head = f"{report.parameters} parameters, {report.ranks} ranks, {report.iterations} iterations"
+    lines = [head, "", table(("Kendall's tau", "mean", "worst", "where"), rows, left=(0, 3))] if rows else [head]
+    if fits:
+        longest = max(fits, key=lambda fit: fit.held_back_s)
+        mean, most = format_time(fmean(f.held_back_s for f in fits)), format_time(longest.held_back_s)
+        where = f"rank {longest.rank}, iteration {longest.iteration}"
+        lines += ["", f"a complete bucket waited for one before it: {mean} on average, {most} at most ({where})"]
+    if report.unused:
+        lines.append(f"{len(report.unused)} parameters got no gradient in some backward")
+    return "\n".join(lines)

@@ -1,0 +1,65 @@
+"""How well the buckets of a run fitted the order in which its gradients arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ddpsim.order.agreement import plan_tau
+from ddpsim.trace import BucketTimes, Iteration, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFit:
+    """A plan held against one backward of one rank.
+
+    Attributes:
+        rank, iteration: whose.
+        tau: Kendall's tau of plan and arrivals over pairs in different buckets.
+        held_back_s: the longest that a complete bucket waited for one before it to become complete, in seconds.
+    """
+
+    rank: int
+    iteration: int
+    tau: float
+    held_back_s: float
+
+
+def plan_fits(trace: Trace) -> list[PlanFit]:
+    """Return how the buckets in force fitted the arrivals, for each synced iteration with buckets and gradients."""
+    return [
+        PlanFit(it.rank, it.index, plan_tau([b.parameters for b in it.buckets], _order(it)), held_back_s(it.buckets))
+        for it in trace.iterations
+        if it.synced and it.gradients and it.buckets
+    ]
+
+
+def held_back_s(buckets: Sequence[BucketTimes]) -> float:
+    """Return the longest time between a bucket's last gradient and that of the latest bucket before it, in seconds."""
+    latest, longest = float("-inf"), 0.0
+    for bucket in sorted(buckets, key=lambda bucket: bucket.index):
+        longest = max(longest, latest - bucket.ready_s)
+        latest = max(latest, bucket.ready_s)
+    return longest
+
+
+def fit_document(fits: Sequence[PlanFit]) -> dict[str, object] | None:
+    """Return means and worst cases as a JSON object; None without any."""
+    if not fits:
+        return None
+    loosest, longest = min(fits, key=lambda fit: fit.tau), max(fits, key=lambda fit: fit.held_back_s)
+    return {
+        "kendall_tau": fmean(fit.tau for fit in fits),
+        "kendall_tau_worst": {"tau": loosest.tau, "rank": loosest.rank, "iteration": loosest.iteration},
+        "held_back_s": fmean(fit.held_back_s for fit in fits),
+        "held_back_worst": {
+            "held_back_s": longest.held_back_s,
+            "rank": longest.rank,
+            "iteration": longest.iteration,
+        },
+    }
+
+
+def _order(iteration: Iteration) -> list[int]:
+    return [g.parameter for g in sorted(iteration.gradients, key=lambda g: (g.hook_s, g.parameter))]
