@@ -86,9 +86,12 @@ def import_(
     """Make a workload of a Kineto trace, cutting out DDP where it was traced; notes go to standard error."""
     from ddpsim.files import json_text
     from ddpsim.workload.files import load_workload, save_workload, workload_document
-    from ddpsim.workload.kineto import import_trace
+    from ddpsim.workload.kineto import open_trace, workload_in
+    from ddpsim.workload.kineto_ddp import ddp_run, seen_buckets
 
-    imported = import_trace(trace, None if shapes is None else load_workload(shapes))
+    known = None if shapes is None else load_workload(shapes)
+    traced = open_trace(trace, known)
+    imported = workload_in(traced, known)
     for line in imported.notes:
         note(line)
     document = workload_document(imported.workload)
@@ -96,8 +99,24 @@ def import_(
         output.emit(document, lambda: json_text(document).rstrip())
         return
     save_workload(imported.workload, file)
-    summary = _summary(imported.workload.name, imported.workload)
-    output.emit(summary | {"notes": list(imported.notes)}, lambda: f"{imported.workload.name} written to {file}")
+    seen = [bucket.record() for bucket in seen_buckets(ddp_run(traced))] if traced.under_ddp else []
+    summary = _summary(imported.workload.name, imported.workload) | {
+        "notes": list(imported.notes),
+        "traced_buckets": seen,
+    }
+    output.emit(summary, lambda: f"{_seen(seen)}{imported.workload.name} written to {file}")
+
+
+def _seen(buckets: list[dict[str, float]]) -> str:
+    if not buckets:
+        return ""
+    header = ("traced bucket", "parameters", "MiB", "ready ms", "launched", "started", "finished", "skew", "wire")
+    moments = ("ready_s", "launched_s", "started_s", "finished_s", "skew_s", "wire_s")
+    rows = [
+        (b["index"], b["parameters"], f"{b['size_bytes'] / 2**20:.2f}", *(ms(b[moment]) for moment in moments))
+        for b in buckets
+    ]
+    return f"{table(header, rows)}\n\n"
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:

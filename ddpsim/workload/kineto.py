@@ -20,7 +20,7 @@ from ddpsim.files import read_json
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto_events import DeviceWork, Events, busy_s, parse_events
-from ddpsim.workload.kineto_mapping import map_arrivals
+from ddpsim.workload.kineto_mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto_replay import Timeline
 from ddpsim.workload.kineto_steps import Step, find_steps
 from ddpsim.workload.profile import Phase, Workload
@@ -82,6 +82,38 @@ def read_kineto(path: str | Path) -> TraceFile:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A trace taken apart.
+
+    Attributes:
+        steps: its iterations with the usual number of gradients.
+        timeline: host and device without DDP.
+        mapping: which parameter each arrival is.
+        notes: what was left out.
+    """
+
+    file: TraceFile
+    steps: Sequence[Step]
+    timeline: Timeline
+    mapping: Mapping
+    notes: Sequence[str]
+
+    @property
+    def under_ddp(self) -> bool:
+        """Whether DDP's allreduces run on a device in it."""
+        return bool(self.file.events.works) and any(step.collectives for step in self.steps)
+
+
+def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
+    """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
+    file = read_kineto(path)
+    found = find_steps(file.events, file.place)
+    steps, notes = _alike(found)
+    mapping = map_arrivals(steps, shapes, file.place)
+    return Traced(file, steps, Timeline(file.events.works, found), mapping, notes)
+
+
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
     """Return the workload recorded in a Kineto trace.
 
@@ -94,15 +126,16 @@ def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
         TraceError: an unreadable trace, one without iterations or gradients, or without shapes where none are given.
         WorkloadError: `shapes` is of another model.
     """
-    file = read_kineto(path)
-    found = find_steps(file.events, file.place)
-    timeline = Timeline(file.events.works, found)
-    steps, notes = _alike(found)
-    mapping = map_arrivals(steps, shapes, file.place)
-    recorded = [_record(step, timeline) for step in steps]
+    return workload_in(open_trace(path, shapes), shapes)
+
+
+def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
+    """Return the workload in a trace taken apart with `shapes`; see `import_trace`."""
+    file, steps, mapping = traced.file, traced.steps, traced.mapping
+    recorded = [_record(step, traced.timeline) for step in steps]
     precision = shapes.precision if shapes is not None and not file.events.works else _precision(file.events)
     batch_size = shapes.batch_size if shapes is not None else 1
-    model = shapes.name.partition("@")[0] if shapes is not None else Path(path).name.partition(".")[0]
+    model = shapes.name.partition("@")[0] if shapes is not None else Path(file.place).name.partition(".")[0]
     hook, ready = (np.full((len(steps), len(mapping.parameters)), np.nan) for _ in range(2))
     for row, record in enumerate(recorded):
         hook[row, list(mapping.order)] = record.hooks
@@ -123,8 +156,7 @@ def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
         synchronises=_synchronises(steps),
         provenance={"how": "imported from a Kineto trace; the profiler slows the host", "mapping": mapping.how},
     )
-    notes += [mapping.how, *_pace(workload), *_batch(shapes)]
-    return Imported(workload, tuple(notes))
+    return Imported(workload, (*traced.notes, mapping.how, *_pace(workload), *_batch(shapes)))
 
 
 @dataclass(frozen=True, slots=True)
