@@ -8,6 +8,8 @@ from xml.parsers import expat
 
 from ddpsim.errors import TopologyError
 
+_MOST_LEVELS = 60
+
 
 @dataclass(slots=True)
 class Element:
@@ -38,6 +40,8 @@ def read_xml(text: str, place: str) -> Element:
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         element = Element(tag, attributes, parser.CurrentLineNumber)
+        if len(stack) > _MOST_LEVELS:
+            raise TopologyError("nested too deep", place=f"{place}: line {element.line}")
         stack[-1].children.append(element)
         stack.append(element)
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from ddpsim.errors import TopologyError
 
-_WIDTH, _SHORT = 110, 110
+_WIDTH, _SHORT, _MOST_LEVELS = 110, 110, 200
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
-class _UniqueKeys(_Loader):  # type: ignore[misc]
-    """A loader that refuses a key given twice, which YAML forbids and PyYAML lets pass."""
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """A loader that refuses a key given twice, and takes for numbers only what people mean as numbers.
+
+    PyYAML lets duplicates pass, and reads 12:30 as 750 and 010 as 8.
+    """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [entry for entry in entries if entry[0] not in (_INT, _FLOAT)]
+        for first, entries in _Loader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """Return the mapping of `node`."""
@@ -27,14 +37,21 @@ class _UniqueKeys(_Loader):  # type: ignore[misc]
         return mapping
 
 
+_StrictLoader.add_implicit_resolver(_INT, re.compile(r"(0|[-+]?[1-9][0-9]*)$"), list("-+0123456789"))
+_StrictLoader.add_implicit_resolver(
+    _FLOAT, re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?$"), list("-+.0123456789")
+)
+
+
 def read_mapping(text: str, place: str) -> dict[str, object]:
     """Return the mapping that a YAML file is.
 
     Raises:
         TopologyError: not YAML, with its line; not a mapping; a key given twice.
     """
+    _check_depth(text, place)
     try:
-        document = yaml.load(text, Loader=_UniqueKeys)
+        document = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{place}: line {mark.line + 1}, column {mark.column + 1}" if mark else place
@@ -49,9 +66,21 @@ def read_mapping(text: str, place: str) -> dict[str, object]:
     return document
 
 
+def _check_depth(text: str, place: str) -> None:
+    """Raise `TopologyError` for nesting that no machine has, before a parser recurses into it."""
+    depth = deepest = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        for bracket in re.findall(r"[][{}]", line):
+            depth += 1 if bracket in "[{" else -1
+            deepest = max(deepest, depth)
+        indent = len(line) - len(line.lstrip(" -"))
+        if max(deepest, indent) > _MOST_LEVELS:
+            raise TopologyError("nested too deep", place=f"{place}: line {number}", remedy="use fewer levels")
+
+
 def line_of(text: str, path: Sequence[str | int]) -> int | None:
     """Return the line, from 1, of the value at `path`, or of its nearest parent that the text has."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = yaml.compose(text, Loader=_Loader)
     for key in path:
         inner = _child(node, key)
         if inner is None:

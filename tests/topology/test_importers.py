@@ -118,6 +118,7 @@ BAD_XML = {
     "no bus id": (XML.replace('busid="0000:02:00.0" ', ""), ["`busid`", "line 4"]),
     "no GPU": ('<system><cpu numaid="0"/></system>', ["no GPU"]),
     "entities": ('<!DOCTYPE s [<!ENTITY a "b">]><system/>', ["entities"]),
+    "too deep": ("<system>" + "<pci>" * 3000, ["nested too deep"]),
     "neither": ("hello", ["neither NCCL"]),
     "empty": ("", ["neither NCCL"]),
 }

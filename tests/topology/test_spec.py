@@ -124,6 +124,13 @@ BAD = {
     "unknown link": (NODE + "degraded: [{link: gpu0-gpu9, bandwidth: 1GB/s}]\n", ["gpu0-gpu9"]),
     "nothing degraded": (NODE + "degraded: [{link: gpu0-cpu0}]\n", ["not changed"]),
     "unknown machine": ("name: x\nnode: dgx-1\n", ["dgx-1", "dgx-1v"]),
+    "sexagesimal": ("name: x\nnode:\n  gpus: {count: 12:30, model: V100}\n", ["node.gpus.count", "'12:30'"]),
+    "octal": ("name: x\nnode:\n  gpus: {count: 010, model: V100}\n", ["node.gpus.count", "'010'"]),
+    "too deep": ("name: " + "[" * 5000, ["nested too deep"]),
+    "switches too deep": (
+        NODE + "  pcie: {switches: [" + "{switches: [" * 300 + "]}" * 300 + "]}\n",
+        ["nested too deep"],
+    ),
     "text as number": ("name: x\nnode:\n  gpus: {count: '2', model: V100}\n", ["node.gpus.count", "'2'"]),
 }
 
