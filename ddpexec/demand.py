@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ddpexec.netlab.launch import RANKS_HERE
 from ddpexec.timed import timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
+from ddpsim.workload.single_clock import single_clock
 
 SHARE = 0.5
 """Of the machine that hooks and copies may ask for; beyond it gradients come late."""
@@ -78,6 +80,22 @@ def demand(workload: Workload, costs: HookCosts, ranks: int, processors: int) ->
     backward_s = float(workload.backward.device_s.mean())
     busy_s = len(workload.parameters) * costs.hook_s + workload.gradient_bytes / costs.copy_Bps
     return math.inf if backward_s == 0 else busy_s * ranks / (backward_s * processors)
+
+
+def check_capacity(workload: Workload, scale_compute: float, group: dist.ProcessGroup) -> None:
+    """Raise `InputError` on every rank of `group` where this machine cannot replay `workload` at its pace.
+
+    Rank 0 measures while the others wait, and tells them.
+    """
+    refusal: list[InputError | None] = [None]
+    if group.rank() == 0:
+        try:
+            require_capacity(single_clock(workload, scale_compute), measure_hook_costs(), ranks_here())
+        except InputError as error:
+            refusal = [error]
+    dist.broadcast_object_list(refusal, group_src=0, group=group)
+    if refusal[0] is not None:
+        raise refusal[0]
 
 
 def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processors: int | None = None) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ddpexec.clock import clock_of, offset_to_rank_zero
 from ddpexec.ddp import DistributedDataParallel
+from ddpexec.demand import check_capacity
 from ddpexec.describe import device_model
 from ddpexec.errors import ExecutionError, LostRankError, OptionError
 from ddpexec.models import TrainingModel, build
@@ -70,6 +71,8 @@ class Run:
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
         torch.manual_seed(settings.seed)
+        if workload is not None and self.device.type == "cpu":
+            check_capacity(workload, settings.scale_compute, self.communicator.main)
         self.subject = _subject(model, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
         self.observer = Observer(clock_of(self.device))

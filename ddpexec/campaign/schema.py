@@ -87,6 +87,18 @@ class RunSpec(Spec):
         return self
 
 
+class MicrobenchSpec(Spec):
+    """Sizes of the allreduces that calibrate a network, as nccl-tests takes them."""
+
+    minbytes: str = "4K"
+    maxbytes: str = "64M"
+    stepfactor: Annotated[int, Field(ge=2)] = 2
+
+    def arguments(self) -> list[str]:
+        """Return the options of `microbench`."""
+        return ["-b", self.minbytes, "-e", self.maxbytes, "-f", str(self.stepfactor)]
+
+
 class CampaignSpec(Spec):
     """A whole file."""
 
@@ -94,5 +106,6 @@ class CampaignSpec(Spec):
     iterations: Count = 12
     repeats: Count = 1
     max_step: Time = 3.0
+    microbench: MicrobenchSpec = MicrobenchSpec()
     networks: Annotated[dict[str, NetworkSpec], Field(min_length=1)]
     runs: Annotated[list[dict[str, Any]], Field(min_length=1)]

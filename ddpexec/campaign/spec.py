@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, NetworkSpec, RunSpec
+from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.topology.cluster import Topology
@@ -48,6 +48,7 @@ class Configuration:
     network: NetworkSpec
     iterations: int
     repeats: int
+    microbench: MicrobenchSpec
 
     @property
     def name(self) -> str:
@@ -149,6 +150,7 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
         network=network,
         iterations=run.iterations or spec.iterations,
         repeats=run.repeats or spec.repeats,
+        microbench=spec.microbench,
     )
 
 

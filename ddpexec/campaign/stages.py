@@ -39,7 +39,6 @@ from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.single_clock import single_clock
 
 TIMEOUT_S = 1800.0
-MICROBENCH = ("-b", "4K", "-e", "64M", "-f", "2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def measure_network(name: str, configuration: Configuration, folder: Path) -> Ne
         network.table.unlink(missing_ok=True)
         network.calibration.unlink(missing_ok=True)
     if not network.table.exists():
-        in_lab(network.topology, ["microbench", *MICROBENCH, "-o", str(network.table)])
+        in_lab(network.topology, ["microbench", *configuration.microbench.arguments(), "-o", str(network.table)])
     if not network.calibration.exists():
         tables = [read_table(network.table)]
         report = calibrate(tables, load_topology(str(network.topology)), backend="gloo", host_costs=PRIORS["gloo"])

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +15,10 @@ from ddpexec.demand import SHARE, HookCosts, demand, measure_hook_costs, require
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
+from ddpsim.workload.files import save_workload
 from ddpsim.workload.single_clock import single_clock
 
+ROOT = Path(__file__).parents[2]
 COSTS = HookCosts(hook_s=10e-6, copy_Bps=5e9)
 
 
@@ -59,10 +64,23 @@ def test_a_backward_without_time_cannot_be_stretched() -> None:
     nothing = np.zeros(1)
     empty = replace(recorded, backward=Phase(nothing, nothing), gradient_ready_s=recorded.gradient_ready_s * 0)
     with pytest.raises(InputError, match="takes none"):
-        require_capacity(single_clock(empty), COSTS, 1, 1)
+        require_capacity(empty, COSTS, 1, 1)
 
 
 def test_costs_of_this_machine_are_costs() -> None:
     costs = measure_hook_costs()
     assert 0 < costs.hook_s < 0.1
     assert 1e6 < costs.copy_Bps < 1e13
+
+
+def test_every_rank_refuses_alike(tmp_path: Path) -> None:
+    save_workload(workload(1e-4), tmp_path / "fast.json")
+    arguments = ["--workload", str(tmp_path / "fast.json"), "--backend", "gloo", "--out", str(tmp_path / "out")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run(
+        [*torchrun, "-m", "ddpexec", "run", *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert result.returncode != 0
+    told = [line for line in result.stderr.splitlines() if "multiply --scale-compute by" in line]
+    assert len(told) == 1
+    assert not (tmp_path / "out").exists()
