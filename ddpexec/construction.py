@@ -11,12 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpexec.drop import LayerDrop
 from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
-from ddpsim.order import OrderPolicy
 
 COMM = ("real", "noop")
 
@@ -117,23 +115,6 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
         return BufferSync(True, forward_sync_buffers)
     both = True if broadcast_buffers is None else broadcast_buffers
     return BufferSync(both, both)
-
-
-def check_order_policy(plan: BucketPlan | None, order_policy: OrderPolicy | None) -> None:
-    """Raise OptionError where a plan that is never rebuilt and a policy of rebuilding are both given."""
-    if plan is not None and order_policy is not None:
-        raise OptionError(
-            "plan and order_policy are both given, and a plan is never rebuilt", remedy="keep the plan or the policy"
-        )
-
-
-def check_drop(drop: LayerDrop | None, *, find_unused: bool, static: bool) -> None:
-    """Raise OptionError where layers are left out and an option expects to find out, or that nothing changes."""
-    for option, given in (("find_unused_parameters", find_unused), ("static_graph", static)):
-        if drop is not None and given:
-            raise OptionError(
-                f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
-            )
 
 
 def first_plan(

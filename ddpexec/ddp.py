@@ -13,25 +13,19 @@ from torch import nn
 from ddpexec import construction
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
-from ddpexec.drop import LayerDrop
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters, agree, broadcast_state, collect, verify
 from ddpexec.reducer import Reducer, ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketCaps, BucketPlan
-from ddpsim.order import OrderPolicy
 
 
 class DistributedDataParallel(nn.Module):
-    """Train `module` data parallel: the arguments of torch's class by the same names, and six more.
+    """Train `module` data parallel: the arguments of torch's class by the same names, and five more.
 
     Args:
         module: the module; parameters and buffers are made equal to rank 0's.
         plan: buckets to use from the first iteration on, in launch order, never rebuilt.
-        order_policy: when to rebuild the buckets, and for which arrival order; None is torch's way: once, as rank 0
-            saw it, and never under `find_unused_parameters`.
-        drop: leaves layers of `module` out of an iteration, the same on every rank; buckets without a gradient are
-            not sent.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
@@ -62,8 +56,6 @@ class DistributedDataParallel(nn.Module):
         forward_sync_buffers: bool | None = None,
         *,
         plan: BucketPlan | None = None,
-        order_policy: OrderPolicy | None = None,
-        drop: LayerDrop | None = None,
         first_bucket_mb: float | None = None,
         comm: str = "real",
         observer: Observer | None = None,
@@ -83,9 +75,6 @@ class DistributedDataParallel(nn.Module):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        construction.check_order_policy(plan, order_policy)
-        construction.check_drop(drop, find_unused=find_unused_parameters, static=static_graph)
-        self.drop = drop
         caps = tuple(bucket_cap_mb_list) if bucket_cap_mb_list is not None else None
         options = ReducerOptions(
             caps=BucketCaps(bucket_cap_mb, first_bucket_mb, caps),
@@ -95,7 +84,6 @@ class DistributedDataParallel(nn.Module):
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
             batched_grad_copy=batched_grad_copy,
             rebuild=plan is None,
-            order_policy=order_policy,
         )
         model = collect(module, ignored)
         first = construction.first_plan(
@@ -152,9 +140,6 @@ class DistributedDataParallel(nn.Module):
                 self.reducer.start_iteration()
             self.reducer.check_finished()
             self.reducer.rebuild()
-            if self.drop is not None:
-                coming = self.reducer.iteration + (not self.require_backward_grad_sync)
-                self.reducer.dropped = self.drop.start(coming)
         if self.require_forward_param_sync and self.forward_sync_buffers:
             begin = self.observer.now() if self.observer is not None else None
             if self.buffer_sync.broadcast() and self.observer is not None:

@@ -16,7 +16,7 @@ from torch.autograd import Variable
 
 from ddpexec import messages
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
-from ddpexec.consensus import times_of_all
+from ddpexec.consensus import of_rank_zero
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
 from ddpexec.observe import Observer
@@ -24,9 +24,7 @@ from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator, Work, wait
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
-from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.bucketing.launch import ReadyTwiceError
-from ddpsim.order import Arrivals, Never, OrderPolicy
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +38,6 @@ class ReducerOptions:
     skip_all_reduce_unused_params: bool = False
     batched_grad_copy: bool = False
     rebuild: bool = True
-    order_policy: OrderPolicy | None = None
 
 
 class Reducer:
@@ -71,10 +68,8 @@ class Reducer:
         self.divisor = communicator.world_size
         self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
         self._index_of = {node: index for index, node in enumerate(self._accumulators)}
-        self.order_policy = options.order_policy or OrderPolicy(None if self._rebuilds_once else Never())
-        self.order_policy.attach(len(model.tensors))
+        self._order: list[int] = []
         self._unused: list[int] = []
-        self.dropped: frozenset[int] = frozenset()
         self._unused_marked = False
         self._used: set[int] = set()
         self._expecting = self._unfinished = False
@@ -123,18 +118,14 @@ class Reducer:
         )
 
     def rebuild(self) -> bool:
-        """Rebuild the buckets where the order policy has ranks confer and they agree to; by default once, as torch."""
+        """Rebuild the buckets in the arrival order that rank 0 saw, where that is due."""
         self.check_finished()
-        if not self.order_policy.due():
+        if not self._order or not self._rebuild_due():
             return False
-        device = self.model.tensors[0].device
-        order = self.order_policy.confer(
-            self.plan.groups(), lambda times: times_of_all(times, self.communicator, device)
-        )
-        if order is None:
-            return False
+        order = of_rank_zero(self._order, self.communicator, self.model.tensors[0].device)
         self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         self.has_rebuilt = True
+        self._order = []
         return True
 
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
@@ -147,8 +138,6 @@ class Reducer:
         elif self.options.find_unused_parameters:
             found = reachable(outputs, self._index_of)
             self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
-        else:
-            self._unused = sorted(self.dropped)
         self._queue.reset(self._skipped())
         self._works: list[Work | torch.futures.Future[Any] | None] = [None] * len(self.buckets)
         self._launched = 0
@@ -330,7 +319,7 @@ class Reducer:
     def _untouched(self, bucket: FlatBucket | SparseBucket) -> set[int]:
         """Return the bucket's parameters that no rank used; asks the other ranks only where this one used not all."""
         if self._bitmap is None:
-            return set(self.dropped.intersection(bucket.indices))
+            return set()
         idle = set(bucket.indices) - self._used.union(self.arrival)
         if not idle:
             return idle
@@ -355,14 +344,17 @@ class Reducer:
         places = {i: (n, p) for n, bucket in enumerate(plan.buckets) for p, i in enumerate(bucket.parameters)}
         self._locators = [places[index] for index in range(len(tensors))]
 
-    @property
-    def _rebuilds_once(self) -> bool:
-        return self.options.rebuild and (self.options.static_graph or not self.options.find_unused_parameters)
+    def _rebuild_due(self) -> bool:
+        once = self.options.static_graph or not self.options.find_unused_parameters
+        return self.options.rebuild and once and not self.has_rebuilt
 
     def _record_order(self) -> None:
-        if not self.counting:
-            self.order_policy.observe(Arrivals(self.communicator.rank, self.iteration, tuple(self.arrival)))
+        if self._rebuild_due() and not self.counting:
+            seen = set(self.arrival)
+            self._order = self.arrival + [i for i in range(len(self.model.tensors)) if i not in seen]
 
     def _skipped(self) -> list[int]:
-        spare = self.options.skip_all_reduce_unused_params or self.dropped
-        return skipped_buckets(self.plan.groups(), self._unused) if spare else []
+        if not self.options.skip_all_reduce_unused_params:
+            return []
+        unused = set(self._unused)
+        return [number for number, bucket in enumerate(self.buckets) if unused.issuperset(bucket.indices)]

@@ -106,11 +106,11 @@ class OnDrift:
 class OrderPolicy:
     """Watches arrivals on one rank and says, with the other ranks, when to rebuild and in which order.
 
-    Drive it so: `attach` it to a model; after each synced backward `observe` the order; before the next forward ask
-    `due`, and where that is true `confer` with a function that gathers from all ranks. `due` counts backwards alone
-    and is the same everywhere.
+    Drive it so: after each synced backward `observe` the order; before the next forward ask `due`, and where that is
+    true `confer` with a function that gathers from all ranks. `due` counts backwards alone and is the same everywhere.
 
     Args:
+        count: parameters of the model.
         rebuild: when.
         predictor: what to expect; a new one for each rank. None is `LastArrival`.
         consensus: one of `CONSENSUS`.
@@ -119,6 +119,7 @@ class OrderPolicy:
 
     def __init__(
         self,
+        count: int,
         rebuild: Rebuild | None = None,
         predictor: Predictor | None = None,
         consensus: str = "rank0",
@@ -126,25 +127,15 @@ class OrderPolicy:
     ) -> None:
         if consensus not in CONSENSUS:
             raise UnknownNameError.among("consensus", consensus, CONSENSUS)
-        self._count = 0
+        self._count = count
         self._rebuild = Once() if rebuild is None else rebuild
         self._predictor = LastArrival() if predictor is None else predictor
-        self._consensus = consensus
+        self.consensus = consensus
         self._unused = unused
         self._pending: list[Arrivals] = []
         self._conferred_at = 0
         self.backwards = 0
         self.rebuilds = 0
-
-    def attach(self, count: int) -> None:
-        """Watch a model of `count` parameters, from now on and this one only.
-
-        Raises:
-            InputError: where it watches another already.
-        """
-        if self._count:
-            raise InputError("this order policy is in use already", remedy="make a new one for each model and rank")
-        self._count = count
 
     def observe(self, arrivals: Arrivals) -> None:
         """Take the arrivals of one synced backward on this rank; cheap, the work is done when ranks confer."""
@@ -184,7 +175,7 @@ class OrderPolicy:
             All registration indices, the same on every rank.
         """
         self._conferred_at = self.backwards
-        agreed = consensus(gather(self.expected()), self._consensus)
+        agreed = consensus(gather(self.expected()), self.consensus)
         order = arrange(agreed, self._unused)
         if not self._rebuild.wanted(plan_tau(groups, (i for i in order if not math.isnan(agreed[i]))), self.rebuilds):
             return None
@@ -215,13 +206,11 @@ def replay(
 
     Args:
         arrivals: of every rank, `policies[rank]` sees those of its rank; iterations without all ranks are passed over.
-        policies: one a rank, alike and not yet attached.
+        policies: one a rank, alike.
         groups: buckets in force at first.
         assign: buckets for an order, such as `lambda order: rebuilt_plan(parameters, caps, order).groups()`.
     """
     known = {(a.iteration, a.rank): a for a in arrivals}
-    for policy in policies:
-        policy.attach(sum(map(len, groups)))
     for iteration in sorted({iteration for iteration, _ in known}):
         if any((iteration, rank) not in known for rank in range(len(policies))):
             continue

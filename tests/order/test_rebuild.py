@@ -39,33 +39,22 @@ def run(orders, policies, first=BACKWARDS):
     return list(replay(arrivals, policies, groups(first), groups))
 
 
-def attached(*arguments, count=8, **options):
-    policy = OrderPolicy(*arguments, **options)
-    policy.attach(count)
-    return policy
-
-
-def test_a_policy_watches_one_model():
-    with pytest.raises(InputError, match="in use already; make a new one"):
-        attached().attach(8)
-
-
 def test_never_and_once():
-    assert run([[FORWARDS] * 5], [OrderPolicy(Never())]) == []
-    assert run([[FORWARDS, BACKWARDS, FORWARDS]], [OrderPolicy()]) == [Rebuilt(1, FORWARDS)]
-    assert run([[FORWARDS, BACKWARDS, FORWARDS]], [OrderPolicy(Once(after=2))]) == [Rebuilt(2, BACKWARDS)]
+    assert run([[FORWARDS] * 5], [OrderPolicy(8, Never())]) == []
+    assert run([[FORWARDS, BACKWARDS, FORWARDS]], [OrderPolicy(8)]) == [Rebuilt(1, FORWARDS)]
+    assert run([[FORWARDS, BACKWARDS, FORWARDS]], [OrderPolicy(8, Once(after=2))]) == [Rebuilt(2, BACKWARDS)]
 
 
 def test_on_drift_rebuilds_first_then_when_the_order_has_drifted():
     orders = [BACKWARDS] * 6 + [FORWARDS] * 6
-    assert run([orders], [OrderPolicy(OnDrift(every=2))]) == [Rebuilt(1, BACKWARDS), Rebuilt(8, FORWARDS)]
-    assert run([orders], [OrderPolicy(OnDrift(every=2, at_most=1))]) == [Rebuilt(1, BACKWARDS)]
-    assert run([orders], [OrderPolicy(OnDrift(tau=-1, every=2))]) == [Rebuilt(1, BACKWARDS)]
+    assert run([orders], [OrderPolicy(8, OnDrift(every=2))]) == [Rebuilt(1, BACKWARDS), Rebuilt(8, FORWARDS)]
+    assert run([orders], [OrderPolicy(8, OnDrift(every=2, at_most=1))]) == [Rebuilt(1, BACKWARDS)]
+    assert run([orders], [OrderPolicy(8, OnDrift(tau=-1, every=2))]) == [Rebuilt(1, BACKWARDS)]
 
 
 def test_a_swap_inside_a_bucket_is_no_drift():
     swapped = (6, 7, 5, 4, 2, 3, 1, 0)
-    policy = OrderPolicy(OnDrift(tau=1.0, every=1))
+    policy = OrderPolicy(8, OnDrift(tau=1.0, every=1))
     assert [r.iteration for r in run([[BACKWARDS, swapped, swapped, (5, 7, 6, 4, 3, 2, 1, 0)]], [policy])] == [1, 4]
 
 
@@ -73,14 +62,14 @@ def test_rank_0_or_the_mean_decides_where_ranks_disagree():
     """Two of three ranks see the reverse of what rank 0 sees."""
     orders = [[FORWARDS], [BACKWARDS], [BACKWARDS]]
     for how, expected in (("rank0", FORWARDS), ("mean", BACKWARDS)):
-        assert run(orders, [OrderPolicy(consensus=how) for _ in range(3)]) == [Rebuilt(1, expected)]
+        assert run(orders, [OrderPolicy(8, consensus=how) for _ in range(3)]) == [Rebuilt(1, expected)]
 
 
 def test_all_ranks_come_to_the_same_answer():
     rng = random.Random(7)
     seen = [from_times([rng.random() if rng.random() < 0.8 else math.nan for _ in range(8)], rank) for rank in range(5)]
     for how in ("rank0", "mean", "slowest"):
-        policies = [attached(consensus=how, unused="first") for _ in seen]
+        policies = [OrderPolicy(8, consensus=how, unused="first") for _ in seen]
         for policy, arrivals in zip(policies, seen, strict=True):
             policy.observe(arrivals)
         everybody = [policy.expected() for policy in policies]
@@ -91,8 +80,8 @@ def test_all_ranks_come_to_the_same_answer():
 
 def test_a_mean_outvotes_a_single_odd_backward():
     orders = [BACKWARDS, BACKWARDS, BACKWARDS, FORWARDS]
-    assert run([orders], [OrderPolicy(Once(4), LastArrival())]) == [Rebuilt(4, FORWARDS)]
-    assert run([orders], [OrderPolicy(Once(4), MeanReady())]) == [Rebuilt(4, BACKWARDS)]
+    assert run([orders], [OrderPolicy(8, Once(4), LastArrival())]) == [Rebuilt(4, FORWARDS)]
+    assert run([orders], [OrderPolicy(8, Once(4), MeanReady())]) == [Rebuilt(4, BACKWARDS)]
 
 
 def test_unused_parameters_do_not_hold_back_the_buckets_of_used_ones():
@@ -100,7 +89,7 @@ def test_unused_parameters_do_not_hold_back_the_buckets_of_used_ones():
     used = (7, 1, 5, 3)
     plan = unused_plan(PARAMETERS, CAPS)
     arrivals = [Arrivals(0, i, used) for i in range(3)]
-    rebuilds = list(replay(arrivals, [OrderPolicy(Once(), unused="first")], plan.groups(), groups))
+    rebuilds = list(replay(arrivals, [OrderPolicy(8, Once(), unused="first")], plan.groups(), groups))
     assert rebuilds == [Rebuilt(1, (0, 2, 4, 6, *used))]
     assert groups(rebuilds[0].order) == [(0, 2), (4, 6), (7, 1), (5, 3)]
     assert plan_tau(plan.groups(), used) < plan_tau(groups(rebuilds[0].order), used) == 1
@@ -108,7 +97,7 @@ def test_unused_parameters_do_not_hold_back_the_buckets_of_used_ones():
 
 def test_sometimes_unused_parameters_keep_the_place_they_have_when_used():
     often, seldom = (3, 2, 1, 0), (3, 1, 0)
-    policy = attached(Once(3), MeanReady(), count=4)
+    policy = OrderPolicy(4, Once(3), MeanReady())
     for iteration, order in enumerate((seldom, often, seldom)):
         policy.observe(Arrivals(0, iteration, order))
     assert policy.confer([(0, 1, 2, 3)], lambda expected: [expected]) == [3, 2, 1, 0]
@@ -126,7 +115,7 @@ def test_a_predictor_of_ten_lines_will_do():
             return [statistics.median(times) for times in zip(*self.seen, strict=True)]
 
     orders = [BACKWARDS, FORWARDS, BACKWARDS]
-    assert run([orders], [OrderPolicy(Once(3), MedianReady())]) == [Rebuilt(3, BACKWARDS)]
+    assert run([orders], [OrderPolicy(8, Once(3), MedianReady())]) == [Rebuilt(3, BACKWARDS)]
 
 
 def test_a_predictor_that_forgets_parameters_is_told_so():
@@ -135,11 +124,11 @@ def test_a_predictor_that_forgets_parameters_is_told_so():
             return [1.0]
 
     with pytest.raises(InputError, match=r"Short.predict\(\) gave 1 times for 8 parameters; return one for each"):
-        attached(predictor=Short()).expected()
+        OrderPolicy(8, predictor=Short()).expected()
 
 
 def test_ranks_confer_once_after_a_backward_though_asked_before_each_forward():
-    policy = attached(OnDrift(every=1))
+    policy = OrderPolicy(8, OnDrift(every=1))
     assert not policy.due()
     policy.observe(Arrivals(0, 0, FORWARDS))
     assert policy.due()
@@ -158,7 +147,7 @@ def test_many_backwards_are_digested_and_a_finished_policy_stops_watching():
             super().observe(ready)
 
     predictor = Counting()
-    policy = attached(Once(200), predictor)
+    policy = OrderPolicy(8, Once(200), predictor)
     for iteration in range(200):
         policy.observe(Arrivals(0, iteration, BACKWARDS))
     policy.confer(groups(FORWARDS), lambda expected: [expected])
@@ -172,7 +161,7 @@ def test_many_backwards_are_digested_and_a_finished_policy_stops_watching():
 
 def test_iterations_that_a_rank_lacks_are_passed_over():
     arrivals = [Arrivals(0, 0, FORWARDS), Arrivals(0, 1, BACKWARDS), Arrivals(1, 1, BACKWARDS)]
-    policies = [OrderPolicy(), OrderPolicy()]
+    policies = [OrderPolicy(8), OrderPolicy(8)]
     assert list(replay(arrivals, policies, groups(FORWARDS), groups)) == [Rebuilt(2, BACKWARDS)]
 
 
