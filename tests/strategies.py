@@ -36,3 +36,15 @@ def groups(draw: st.DrawFn, max_parameters: int = 30) -> list[tuple[int, ...]]:
     order = draw(st.permutations(range(count)))
     cuts = sorted(draw(st.sets(st.integers(1, count - 1), max_size=8))) if count > 1 else []
     return [tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
+
+
+json_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 10**7),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+"""What a malformed document may hold in place of anything."""

@@ -33,7 +33,7 @@ class DeviceWork:
     name: str
     start_s: float
     end_s: float
-    stream: object
+    stream: str
     size_bytes: int
     launch: HostEvent | None
 
@@ -82,15 +82,17 @@ def parse_events(raw: object, place: str) -> Events:
         return sorted(events, key=lambda event: (event.start_s, -event.end_s))
 
     launches = host(_LAUNCH)
-    by_correlation = {event.args.get("correlation"): event for event in launches}
+    by_correlation: dict[int | None, HostEvent] = {
+        n: event for event in launches if (n := _correlation(event.args)) is not None
+    }
     works = [
         DeviceWork(
             str(e.get("name")),
             (t - origin) / 1e6,
             (t - origin + d) / 1e6,
-            _args(e).get("stream", e.get("tid")),
+            str(_args(e).get("stream", e.get("tid"))),
             int(size) if isinstance(size := _args(e).get("bytes", 0), int | float) else 0,
-            by_correlation.get(_args(e).get("correlation")),
+            by_correlation.get(_correlation(_args(e))),
         )
         for category in _DEVICE
         for t, d, e in found.get(category, ())
@@ -168,6 +170,11 @@ def device_use(raw: object, prefix: str) -> DeviceUse:
 def _args(event: Mapping[str, object]) -> Mapping[str, object]:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
+
+
+def _correlation(args: Mapping[str, object]) -> int | None:
+    number = args.get("correlation")
+    return number if isinstance(number, int) else None
 
 
 def _is_time(value: object) -> bool:

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import json
 
@@ -10,6 +11,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
+from tests.strategies import json_values
 
 times = st.floats(0, 1e3, allow_subnormal=False)
 
@@ -146,3 +148,17 @@ def test_truncated_anywhere_is_one_error(document, tmp_path):
 def test_an_unknown_name_is_an_error():
     with pytest.raises(UnknownNameError, match="unknown workload 'no-such-net'"):
         load_workload("no-such-net")
+
+
+@given(workloads(), st.data())
+def test_a_malformed_document_is_read_or_refused_in_one_message(workload, data):
+    document = json.loads(json.dumps(workload_document(workload)))
+    target = document
+    while True:
+        key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else range(len(target))))
+        if not isinstance(target[key], dict | list) or not target[key] or data.draw(st.booleans()):
+            break
+        target = target[key]
+    target[key] = data.draw(json_values)
+    with contextlib.suppress(WorkloadError):
+        workload_from(document, "w.json")

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import json
 import os
@@ -14,7 +15,9 @@ from ddpsim.errors import TraceError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.kineto import import_trace
+from ddpsim.workload.kineto import import_trace, open_trace, workload_in
+from ddpsim.workload.kineto_ddp import ddp_run
+from tests.strategies import json_values
 from tests.workload.kineto_traces import TAIL, Job
 
 DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -194,3 +197,25 @@ def test_a_truncated_trace_is_one_error(tmp_path):
         path.write_bytes(cut)
         with pytest.raises(TraceError, match=rf"{name}: .*(truncated|damaged|not JSON)"):
             import_trace(path)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_malformed_trace_is_read_or_refused_in_one_message(folder, data):
+    document = Job([20.0] * 3, ddp=True).document(1)
+    for _ in range(data.draw(st.integers(1, 3))):
+        event = data.draw(st.sampled_from(document["traceEvents"]))
+        key = data.draw(st.sampled_from([*event, *event["args"]]))
+        target = event["args"] if key in event["args"] else event
+        if data.draw(st.booleans()):
+            target[key] = data.draw(json_values)
+        elif key != "args":
+            del target[key]
+        if not isinstance(event.get("args"), dict):
+            break
+    path = folder / "broken.json"
+    path.write_text(json.dumps(document))
+    with contextlib.suppress(TraceError, WorkloadError):
+        traced = open_trace(path, shapes(3))
+        workload_in(traced, shapes(3))
+        ddp_run(traced)
