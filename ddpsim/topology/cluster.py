@@ -80,7 +80,7 @@ class Topology:
 
     Attributes:
         groups: node templates in node order, each with its count.
-        elastic: whether more nodes than declared may be asked for; so where there is one template only.
+        gpus_per_node: ranks of a node where nothing else is asked for; None for one on each GPU.
         confidence: how sure the figures are, in words.
     """
 
@@ -90,6 +90,7 @@ class Topology:
     degraded: tuple[DegradedLink, ...] = ()
     sources: tuple[str, ...] = ()
     confidence: str = ""
+    gpus_per_node: int | None = None
 
     @property
     def nodes(self) -> int:
@@ -124,7 +125,8 @@ class Topology:
 
         Args:
             nodes: the declared number where None.
-            gpus_per_node: all GPUs of a node where None; of the node with fewest, where templates differ.
+            gpus_per_node: the declared number where None, else all GPUs of a node; of the node with fewest, where
+                templates differ.
 
         Raises:
             TopologyError: more nodes or GPUs than there are, or several nodes without a network between them.

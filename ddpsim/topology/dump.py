@@ -30,6 +30,8 @@ def document_of(topology: Topology) -> dict[str, object]:
     else:
         document["nodes"] = {group.template.name: group.count for group in topology.groups}
         document["templates"] = {group.template.name: _node(group.template) for group in topology.groups}
+    if topology.gpus_per_node is not None:
+        document["gpus_per_node"] = topology.gpus_per_node
     document["fabric"] = _fabric(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_degraded(entry) for entry in topology.degraded]

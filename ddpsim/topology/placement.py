@@ -77,6 +77,7 @@ class Placement:
 def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> Placement:
     """Place ranks; see `Topology.place`."""
     nodes = topology.nodes if nodes is None else nodes
+    gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes", place="--nodes", remedy="ask for at least one")
     if nodes > 1:

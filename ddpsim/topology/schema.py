@@ -186,6 +186,7 @@ class TopologySpec(Spec):
     sources: list[str] = []
     confidence: str = ""
     nodes: Counts = 1
+    gpus_per_node: Count | None = None
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}
     fabric: FabricSpec | None = None

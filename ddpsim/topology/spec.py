@@ -119,7 +119,10 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         degraded=degraded,
         sources=tuple(spec.sources),
         confidence=spec.confidence,
+        gpus_per_node=spec.gpus_per_node,
     )
+    if spec.gpus_per_node is not None:
+        _check_gpus_per_node(topology, f"{place}: gpus_per_node")
     _check_degraded(topology, place)
     return topology
 
@@ -154,6 +157,16 @@ def _degraded(spec: DegradedSpec, place: str) -> DegradedLink:
     if spec.bandwidth is None and spec.delay is None:
         raise TopologyError(f"{spec.link} is not changed", place=place, remedy="give `bandwidth`, `delay` or both")
     return DegradedLink(spec.link, spec.node, Degradation(spec.bandwidth, spec.delay))
+
+
+def _check_gpus_per_node(topology: Topology, place: str) -> None:
+    fewest = min(len(group.template.gpus) for group in topology.groups)
+    if topology.gpus_per_node is not None and topology.gpus_per_node > fewest:
+        raise TopologyError(
+            f"{topology.gpus_per_node} ranks a node, a node has {fewest} GPUs",
+            place=place,
+            remedy=f"write at most {fewest}",
+        )
 
 
 def _check_degraded(topology: Topology, place: str) -> None:

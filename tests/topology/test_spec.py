@@ -100,6 +100,14 @@ def test_fingerprint_sees_hardware_not_names() -> None:
     assert same != parse_topology(text.format(name="a", gpu="A100"), "a").fingerprint()
 
 
+def test_a_file_may_say_how_many_ranks_a_node_has() -> None:
+    text = "name: x\ngpus_per_node: 2\nnode:\n  gpus: {count: 4, model: V100}\n"
+    topology = parse_topology(text, "x.yaml")
+    assert topology.place().world_size == 2
+    assert topology.place(gpus_per_node=4).world_size == 4
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
 NODE = "name: x\nnode:\n  gpus: {count: 2, model: V100}\n"
 BAD = {
     "bare number": (NODE + "  nvlink: {pairs: [[0, 1, 1]], bandwidth: 20}\n", ["20", "unit", "line 4", "50GB/s"]),
@@ -123,6 +131,7 @@ BAD = {
     "socket beyond": (NODE + "  pcie: {slots: [{socket: 1, gpus: [0, 1]}]}\n", ["socket 1 of 1"]),
     "unknown link": (NODE + "degraded: [{link: gpu0-gpu9, bandwidth: 1GB/s}]\n", ["gpu0-gpu9"]),
     "nothing degraded": (NODE + "degraded: [{link: gpu0-cpu0}]\n", ["not changed"]),
+    "ranks beyond": ("name: x\ngpus_per_node: 3\nnode:\n  gpus: {count: 2, model: V100}\n", ["3 ranks", "2 GPUs"]),
     "unknown machine": ("name: x\nnode: dgx-1\n", ["dgx-1", "dgx-1v"]),
     "sexagesimal": ("name: x\nnode:\n  gpus: {count: 12:30, model: V100}\n", ["node.gpus.count", "'12:30'"]),
     "octal": ("name: x\nnode:\n  gpus: {count: 010, model: V100}\n", ["node.gpus.count", "'010'"]),
