@@ -1,8 +1,9 @@
-"""Module buffers, made equal to rank 0's before each forward."""
+"""Module buffers, made equal to rank 0's before each forward, or reduced by a hook."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ddpexec.parameters import broadcast
 from ddpexec.process_groups import Communicator
+
+BufferHook = Callable[[Any, dict[str, Tensor]], Any]
 
 
 class BufferSynchroniser:
@@ -22,6 +25,12 @@ class BufferSynchroniser:
         self._communicator = communicator
         self._ignored = frozenset(ignored)
         self._owners = list(module.named_modules())
+        self._hook: tuple[BufferHook, Any] | None = None
+        self.after_forward = False
+
+    def set_hook(self, hook: BufferHook, state: Any, *, after_forward: bool) -> None:
+        """Let `hook(state, named buffers)` synchronise, before or after forward; it may return futures."""
+        self._hook, self.after_forward = (hook, state), after_forward
 
     def named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""
@@ -35,14 +44,18 @@ class BufferSynchroniser:
                     found[full] = buffer
         return found
 
-    def broadcast(self, source: int = 0) -> bool:
-        """Overwrite the buffers with rank `source`'s and return whether there were any.
+    def synchronise(self, source: int = 0) -> list[torch.futures.Future[Any]] | None:
+        """Overwrite the buffers with rank `source`'s, or call the hook; return its futures, None without buffers.
 
         Autograd does not count this as a modification.
         """
-        buffers = tuple(self.named().values())
-        if buffers and not self._communicator.noop:
-            with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
-                broadcast(buffers, self._communicator, source)
-            return True
-        return False
+        named = self.named()
+        buffers = tuple(named.values())
+        if not buffers or self._communicator.noop:
+            return None
+        with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
+            if self._hook is not None:
+                hook, state = self._hook
+                return list(hook(state, named) or ())
+            broadcast(buffers, self._communicator, source)
+        return []

@@ -54,7 +54,7 @@ class HostClock:
     def watch(self, work: Any) -> Callable[[], float | None]:
         """Stamp the end of `work` from its future, on the backend's own thread."""
         done: list[float] = []
-        future = work if isinstance(work, torch.futures.Future) else getattr(work, "get_future", lambda: None)()
+        future = work if isinstance(work, torch._C.Future) else getattr(work, "get_future", lambda: None)()
         if future is not None:
             future.add_done_callback(lambda _: done.append(time.perf_counter()))
         return lambda: done[0] if done else None

@@ -1,4 +1,4 @@
-"""What ranks must decide alike: the arrival order from which buckets are rebuilt."""
+"""How ranks exchange what each expects, so that they rebuild their buckets alike."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch.distributed as dist
 from ddpexec.process_groups import Communicator
 
 
-def of_rank_zero(order: Sequence[int], communicator: Communicator, device: torch.device) -> list[int]:
-    """Return rank 0's `order` on every rank: one broadcast of as many integers as there are parameters."""
+def gather_times(times: Sequence[float], *, communicator: Communicator, device: torch.device) -> list[list[float]]:
+    """Return every rank's `times`, by rank: one allgather of as many numbers as there are parameters."""
     if communicator.world_size == 1:
-        return list(order)
-    table = torch.tensor(order, dtype=torch.int64, device=communicator.device_for(device))
-    dist.broadcast(table, group_src=0, group=communicator.main)
-    return [int(index) for index in table.tolist()]
+        return [list(times)]
+    mine = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(device))
+    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
+    dist.all_gather(theirs, mine, group=communicator.main)
+    return [row.tolist() for row in theirs]

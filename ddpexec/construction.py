@@ -14,7 +14,9 @@ from torch import nn
 from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
+from ddpexec.reducer import ReducerOptions
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
 
 COMM = ("real", "noop")
 
@@ -54,9 +56,69 @@ def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communic
     return Communicator(groups, noop=comm == "noop")
 
 
-def check_module(module: nn.Module, parameters: Sequence[nn.Parameter], *, delayed: bool) -> None:
+def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:
+    """Raise for what does not apply here, with what to do instead; warn of what has no effect."""
+    if dim != 0:
+        raise OptionError(
+            f"dim={dim} has no effect: inputs are not scattered", remedy="split the batch by rank yourself"
+        )
+    if delayed:
+        raise OptionError(
+            "delay_all_reduce_named_params and param_to_hook_all_reduce are not offered",
+            remedy="give a plan with a bucket of their own for these parameters, where it is wanted in the order",
+        )
+    if mixed_with:
+        raise not_with_mixed_precision("find_unused_parameters and static_graph")
+    if check_reduction:
+        text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
+        warnings.warn(text, FutureWarning, stacklevel=3)
+
+
+def not_with_mixed_precision(what: str) -> OptionError:
+    """Return the error for something that cannot go with `mixed_precision`."""
+    return OptionError(f"{what} and mixed_precision do not go together", remedy="use torch.autocast instead")
+
+
+def hook_twice() -> OptionError:
+    """Return the error for a second communication hook."""
+    return OptionError("a communication hook is registered already", remedy="register one, which may call both")
+
+
+def only_default_group() -> OptionError:
+    """Return the error for pickling a module of another process group."""
+    return OptionError(
+        "DDP Pickling/Unpickling are only supported when using DDP with the default process group",
+        remedy="leave process_group out, or pickle ddp.module",
+    )
+
+
+def caps_of(cap: float | None, first: float | None, caps: Sequence[float] | None) -> BucketCaps:
+    """Return the cap options, checked for type, range and contradiction."""
+    for name, value in (("bucket_cap_mb", cap), ("first_bucket_mb", first)):
+        if value is not None and not _is_number(value):
+            raise OptionError(f"{name}={value!r} is not a size in MiB", remedy="give a number, e.g. 25")
+    if caps is None:
+        return BucketCaps(cap, first)
+    if isinstance(caps, (str, bytes)) or not isinstance(caps, Sequence) or not all(map(_is_number, caps)):
+        raise OptionError(f"bucket_cap_mb_list={caps!r} is not a list of sizes in MiB", remedy="give e.g. [1, 25]")
+    return BucketCaps(cap, first, tuple(caps))
+
+
+def order_policy(
+    count: int, options: ReducerOptions, planned: bool, when: str | Rebuild | None, expect: str | Predictor, whose: str
+) -> OrderPolicy:
+    """Return when to rebuild, and for which order: by default once, but never for a plan or unused parameters."""
+    policy: Rebuild = rebuild(when) if isinstance(when, str) else when or Once()
+    if when is None and (planned or options.searching):
+        policy = Never()
+    chosen = predictor(expect) if isinstance(expect, str) else expect
+    unused = "first" if options.searching else "last"
+    return OrderPolicy(count, policy, chosen, whose, unused)
+
+
+def check_module(parameters: Sequence[nn.Parameter]) -> None:
     """Raise where a module cannot be trained data parallel: nothing to reduce, lazy parameters, mixed device types."""
-    if not any(parameter.requires_grad for parameter in parameters) and not delayed:
+    if not any(parameter.requires_grad for parameter in parameters):
         raise OptionError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
             remedy="train the module as it is",
@@ -124,8 +186,17 @@ def first_plan(
     if plan is None:
         return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
     if caps != BucketCaps():
-        raise OptionError("a plan and cap options are both given", remedy="keep the plan or the caps")
+        raise OptionError(f"a plan and {_given(caps)} are both given", remedy="keep one")
     return BucketPlan.from_document(plan.document(), model.policy, "plan")
+
+
+def _given(caps: BucketCaps) -> str:
+    names = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
+    return ", ".join(f"{name}={getattr(caps, name)}" for name in names if getattr(caps, name) is not None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _index(device: Any) -> int:

@@ -9,27 +9,35 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join, Joinable
 
 from ddpexec import construction
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
+from ddpexec.compatible import TorchMethods
+from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
+from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
-from ddpexec.parameters import ModelParameters, agree, broadcast_state, collect, verify
+from ddpexec.parameters import BROADCAST_BYTES, ModelParameters, agree, broadcast_state, collect, verify
 from ddpexec.reducer import Reducer, ReducerOptions
 from ddpexec.unused import tensors_in, tie
-from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing import BucketPlan
+from ddpsim.order import Predictor, Rebuild
 
 
-class DistributedDataParallel(nn.Module):
-    """Train `module` data parallel: the arguments of torch's class by the same names, and five more.
+class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
+    """Train `module` data parallel: the arguments of torch's class by the same names, and these.
 
     Args:
-        module: the module; parameters and buffers are made equal to rank 0's.
-        plan: buckets to use from the first iteration on, in launch order, never rebuilt.
+        process_group: torch's, or a list of groups used in turn.
+        plan: buckets to use from the first iteration on, in launch order; not rebuilt unless `rebuild` is given.
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
+        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.order.Rebuild`. None
+            is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
+        predictor: what each rank expects: `last`, `mean`, `exponential`, or a new `ddpsim.order.Predictor`.
+        consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
-        process_group: one group, or a list of groups used in turn.
 
     Raises:
         ExecutionError: an option that contradicts another or does not apply, or ranks that differ.
@@ -49,6 +57,9 @@ class DistributedDataParallel(nn.Module):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
         bucket_cap_mb_list: Sequence[float] | None = None,
@@ -57,52 +68,94 @@ class DistributedDataParallel(nn.Module):
         *,
         plan: BucketPlan | None = None,
         first_bucket_mb: float | None = None,
+        rebuild: str | Rebuild | None = None,
+        predictor: str | Predictor = "last",
+        consensus: str = "rank0",
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
+        Joinable.__init__(self)
+        construction.refuse(
+            dim=dim,
+            delayed=delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None,
+            check_reduction=check_reduction,
+            mixed_with=mixed_precision is not None and (find_unused_parameters or static_graph),
+        )
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
-        self.process_group = self.communicator.main
-        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self.parameters_to_ignore = ignored
-        tensors = [parameter for name, parameter in module.named_parameters() if name not in ignored]
-        construction.check_module(module, tensors, delayed=False)
+        self.process_group, self.device_mesh = self.communicator.main, device_mesh
+        self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
+        construction.check_module(tensors)
         self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
-        self.module, self.dim, self.device = module, dim, tensors[0].device
+        self.module, self.device = module, tensors[0].device
         sync = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
         self.forward_sync_buffers = sync.in_forward
-        self.find_unused_parameters = find_unused_parameters
-        self.gradient_as_bucket_view = gradient_as_bucket_view
-        self.static_graph = static_graph
-        self.require_backward_grad_sync = self.require_forward_param_sync = True
-        caps = tuple(bucket_cap_mb_list) if bucket_cap_mb_list is not None else None
-        options = ReducerOptions(
-            caps=BucketCaps(bucket_cap_mb, first_bucket_mb, caps),
+        self.require_backward_grad_sync = self.require_forward_param_sync = self.clone_outputs = True
+        self._options = ReducerOptions(
+            caps=construction.caps_of(bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list),
             gradient_as_bucket_view=gradient_as_bucket_view,
             find_unused_parameters=find_unused_parameters,
             static_graph=static_graph,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
             batched_grad_copy=batched_grad_copy,
-            rebuild=plan is None,
         )
-        model = collect(module, ignored)
-        first = construction.first_plan(
-            model, options.caps, plan, find_unused=find_unused_parameters, static=static_graph
-        )
+        self._order = rebuild, predictor, consensus
+        self._plan = plan
+        model, first = self._first_plan()
         if init_sync:
             self._synchronise(model, first, buffers=sync.at_construction)
-        self.reducer = Reducer(model, first, self.communicator, options, observer)
-        self.observer = observer
-        self.buffer_sync = BufferSynchroniser(module, self.communicator, ignored)
+        self.mixed = None
+        if mixed_precision is not None:
+            self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
+        self._build(model, first, observer)
+
+    # ---- what torch's class shows
+
+    broadcast_bucket_size = BROADCAST_BYTES
 
     @property
     def broadcast_buffers(self) -> bool:
         """Whether buffers are broadcast before each forward; torch's former name for `forward_sync_buffers`."""
         return self.forward_sync_buffers
 
+    @property
+    def find_unused_parameters(self) -> bool:
+        """As given."""
+        return self._options.find_unused_parameters
+
+    @property
+    def gradient_as_bucket_view(self) -> bool:
+        """As given."""
+        return self._options.gradient_as_bucket_view
+
+    @property
+    def static_graph(self) -> bool:
+        """As given, or as set since."""
+        return self._options.static_graph
+
+    @property
+    def device_type(self) -> str:
+        """Type of the parameters' devices."""
+        return self.device.type
+
+    @property
+    def bucket_bytes_cap(self) -> int:
+        """The largest limit of a bucket, in bytes."""
+        return max(self._options.caps.limits())
+
+    @property
+    def bucket_bytes_cap_list(self) -> list[int]:
+        """The limits of `bucket_cap_mb_list` in bytes; empty without it."""
+        return self._options.caps.limits() if self._options.caps.bucket_cap_mb_list is not None else []
+
+    # ---- training
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients locally; the first backward whose forward is outside reduces what has accumulated."""
+        if self.mixed is not None:
+            raise construction.not_with_mixed_precision("no_sync()")
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -122,9 +175,59 @@ class DistributedDataParallel(nn.Module):
             return self._after_forward(output)
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
-        """Let `hook(state, bucket)` reduce each bucket; it returns a future of the reduced flat tensor."""
-        check_hook(hook)
+        """Let `hook(state, bucket)` reduce each bucket; it returns a future of the reduced flat tensor.
+
+        Raises:
+            TypeError, ValueError: what cannot be a hook.
+            ExecutionError: a hook is registered already.
+        """
+        try:
+            check_hook(hook)
+            if self.reducer.hook is not None:
+                raise construction.hook_twice()
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.reducer.failure = error
+            raise
         self.reducer.hook = (hook, state)
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Return a context in which ranks may have different numbers of inputs; see torch's class."""
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> ShadowHook:
+        """Return what a rank that has run out of input does."""
+        self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
+        return ShadowHook(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Device of the join context's collectives."""
+        return self.communicator.device_for(self.device)
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """Process group of the join context."""
+        return self.process_group
+
+    def buffers_due(self, *, after_forward: bool) -> bool:
+        """Whether buffers are synchronised before, or after, this forward."""
+        here = self.buffer_sync.after_forward == after_forward
+        return here and self.require_forward_param_sync and self.forward_sync_buffers
+
+    # ---- construction
+
+    def _first_plan(self) -> tuple[ModelParameters, BucketPlan]:
+        options = self._options
+        model = collect(self.module, self.parameters_to_ignore)
+        find_unused, static = options.find_unused_parameters, options.static_graph
+        return model, construction.first_plan(model, options.caps, self._plan, find_unused=find_unused, static=static)
 
     def _synchronise(self, model: ModelParameters, plan: BucketPlan, *, buffers: bool) -> None:
         verify(model, self.communicator, self.device)
@@ -132,29 +235,77 @@ class DistributedDataParallel(nn.Module):
         agree(rows, [f"bucket {number}" for number in range(len(rows))], self.communicator, self.device)
         broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
 
+    def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
+        if self.mixed is not None:
+            model = model.in_dtype(self.mixed.dtype)
+        order = construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
+        self.reducer = Reducer(model, plan, self.communicator, self._options, order, observer)
+        if self.mixed is not None:
+            self.reducer.finished = self.mixed.restore
+        self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
+        self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
+        self.observer = observer
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.process_group is not dist.group.WORLD:
+            raise construction.only_default_group()
+        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh")
+        return {name: value for name, value in self.__dict__.items() if name not in dropped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.communicator = construction.communicator_of(None, None, "real")
+        self.process_group, self.device_mesh = self.communicator.main, None
+        self._build(*self._first_plan(), None)
+
+    # ---- around forward
+
     def _before_forward(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            self.reducer.start_iteration()
+        self._notify_join()
         if torch.is_grad_enabled():
-            if self.require_backward_grad_sync:
-                self.reducer.start_iteration()
-            self.reducer.check_finished()
             self.reducer.rebuild()
-        if self.require_forward_param_sync and self.forward_sync_buffers:
-            begin = self.observer.now() if self.observer is not None else None
-            if self.buffer_sync.broadcast() and self.observer is not None:
-                self.observer.buffers(begin)
+        if self.buffers_due(after_forward=False):
+            self._synchronise_buffers()
+        if self._join_config.enable:
+            backward_is_synced(self, joined=False)
         if self.device_ids:
             moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
-            return moved[0], moved_kwargs[0]
+            inputs, kwargs = moved[0], moved_kwargs[0]
+        if self.mixed is not None:
+            self.mixed.lower()
+            return tuple(map(self.mixed.cast, inputs)), {name: self.mixed.cast(value) for name, value in kwargs.items()}
         return inputs, kwargs
 
     def _after_forward(self, output: Any) -> Any:
+        if self.buffers_due(after_forward=True):
+            self._synchronise_buffers()
         synced = torch.is_grad_enabled() and self.require_backward_grad_sync
-        searching = self.find_unused_parameters and not self.static_graph
+        if self.mixed is not None and not synced:
+            self.mixed.restore()
+        searching = self._options.searching
         if synced:
             self.reducer.prepare_backward(tensors_in(output) if searching else ())
         self.require_forward_param_sync = synced
         if searching or self.reducer.counting:
-            return tie(output, self.reducer.backward_started, clone=True)
+            return tie(output, self.reducer.backward_started, clone=self.clone_outputs)
         return output
+
+    def _notify_join(self) -> None:
+        work = Join.notify_join_context(self)
+        if work is not None and not self._divide_by_initial_world_size:
+            self.reducer.divisor = active_ranks(work)
+        elif work is not None:
+            self.reducer.divisor = self.communicator.world_size
+
+    def _synchronise_buffers(self) -> None:
+        begin = self.observer.now() if self.observer is not None else None
+        source = common_rank(self, candidate=True) if self._join_config.enable else 0
+        futures = self.buffer_sync.synchronise(source)
+        if futures is not None:
+            self.reducer.futures += futures
+            if self.observer is not None:
+                self.observer.buffers(begin)

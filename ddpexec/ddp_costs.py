@@ -161,7 +161,7 @@ def _finish(communicator: Communicator, device: torch.device) -> float:
 def _buffer(communicator: Communicator, device: torch.device) -> float:
     """Compare a broadcast of many buffers with one of few; the bytes are too few to matter."""
     many, few = (DistributedDataParallel(_Chain(1, count).to(device)).buffer_sync for count in (_BUFFERS, 1))
-    return median_difference(many.broadcast, few.broadcast, device, 30) / (_BUFFERS - 1)
+    return median_difference(many.synchronise, few.synchronise, device, 30) / (_BUFFERS - 1)
 
 
 def _bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:

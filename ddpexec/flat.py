@@ -26,11 +26,19 @@ class FlatBucket:
         bucket: what the policy decided.
         parameters: all parameters of the model, by registration index.
         as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
+        dtype: of the gradients; None is the parameters'.
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
     """
 
     def __init__(
-        self, number: int, bucket: Bucket, parameters: Sequence[nn.Parameter], *, as_view: bool, batched: bool
+        self,
+        number: int,
+        bucket: Bucket,
+        parameters: Sequence[nn.Parameter],
+        *,
+        as_view: bool,
+        batched: bool,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
@@ -38,7 +46,8 @@ class FlatBucket:
         self.parameters = [parameters[index] for index in bucket.parameters]
         self.as_view = as_view
         first = self.parameters[0]
-        self.buffer = torch.zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
+        size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
+        self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
         self.views = views_of(self.buffer, self.parameters)
         limit = float("inf") if batched else EAGER_BYTES
         self.eager = [view.numel() * view.element_size() >= limit for view in self.views]
