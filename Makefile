@@ -6,13 +6,14 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench conformance bench-exec clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    every test"
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
+	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/.run: pyproject.toml constraints.txt
@@ -41,6 +42,9 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
+
+conformance: .venv/.dev
+	$(BIN)/python tests/conformance/run.py
 
 clean:
 	rm -rf .venv $(OUT)

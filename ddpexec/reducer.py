@@ -17,7 +17,7 @@ from torch.autograd import Variable
 
 from ddpexec import messages
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
-from ddpexec.consensus import gather_times
+from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
 from ddpexec.observe import Observer
@@ -127,7 +127,8 @@ class Reducer:
         self.check_finished()
         if not self.order.due():
             return False
-        gather = functools.partial(gather_times, communicator=self.communicator, device=self.model.tensors[0].device)
+        exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
+        gather = functools.partial(exchange, communicator=self.communicator, device=self.model.tensors[0].device)
         order = self.order.confer(self.plan.groups(), gather)
         if order is not None:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
@@ -170,10 +171,10 @@ class Reducer:
             if self.options.find_unused_parameters:
                 self.used.mark(index, parameter)
             return
-        if self._visits and not self._visit(index, parameter):
-            return
         if not self._started:
             self._start()
+        if self._visits and not self._visit(index, parameter):
+            return
         self.arrival.append(index)
         self._unfinished = True
         number, place = self._locators[index]
@@ -199,9 +200,12 @@ class Reducer:
             raise self._fail(error) from None
 
     def _start(self) -> None:
+        if self.counting:
+            return
         self._queue_callback()
         if not self._unused_marked:
             self._unused_marked = True
+            self._unfinished = bool(self._unused)
             for index in self._unused:
                 number, place = self._locators[index]
                 if self.buckets[number].eager[place]:

@@ -1,0 +1,101 @@
+"""Run torch's own DDP tests against a class and hold the outcome against what torch's class does.
+
+    python tests/conformance/run.py [--class module:Class | torch] [-k EXPRESSION] [--world 2] [--slow]
+
+Exit code 1 where a test of tier A or B that torch's class passes does not pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+OURS = "ddpexec.ddp:DistributedDataParallel"
+SLOW = "test_ddp_uneven_inputs"
+REQUIRED = ("A", "B")
+
+
+def main() -> int:
+    """Run, print what is missing by tier, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--class", dest="under_test", default=OURS, help="module:Class, or torch; default ours")
+    parser.add_argument("-k", dest="pick", help="only tests that match, as pytest's -k")
+    parser.add_argument("--world", type=int, default=2, help="number of ranks")
+    parser.add_argument("--timeout", type=int, default=60, help="seconds a test may take")
+    parser.add_argument("--slow", action="store_true", help=f"also {SLOW}")
+    arguments = parser.parse_args()
+    with open(HERE / "tests.tsv") as file:
+        rows = {row["test"]: row for row in csv.DictReader(file, delimiter="\t")}
+    with tempfile.TemporaryDirectory() as folder:
+        results = run(list(rows), arguments, Path(folder))
+    return report(rows, results)
+
+
+def run(names: list[str], arguments: argparse.Namespace, folder: Path) -> dict[str, tuple[str, str]]:
+    """Return status and message of each test that ran, by name."""
+    (folder / "x").touch()  # torch's tests look for a file and a folder here
+    (folder / "barrier").mkdir()
+    wanted = " or ".join(name for name in names if arguments.slow or name != SLOW)
+    expression = f"({wanted})" + ("" if arguments.slow else f" and not ({SLOW} and not stop_iteration)")
+    expression += f" and ({arguments.pick})" if arguments.pick else ""
+    environment = os.environ | {
+        "DDP_CLASS": arguments.under_test,
+        "BACKEND": "gloo",
+        "WORLD_SIZE": str(arguments.world),
+        "TEMP_DIR": str(folder),
+        "INIT_METHOD": "env://",
+        "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(arguments.timeout),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "--tb=short"]
+    command += ["-o", "timeout=0", f"--junitxml={folder}/results.xml", "-k", expression, str(HERE / "suite.py")]
+    with open(folder / "log", "w") as log:
+        subprocess.run(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if not (folder / "results.xml").exists():
+        raise SystemExit((folder / "log").read_text()[-3000:])
+    return {case.get("name", ""): _status(case) for case in ElementTree.parse(folder / "results.xml").iter("testcase")}
+
+
+def report(rows: dict[str, dict[str, str]], results: dict[str, tuple[str, str]]) -> int:
+    """Print what torch's class passes and this one does not; return 1 where that is required."""
+    passed, expected = Counter[str](), Counter[str]()
+    missing = []
+    for name, (status, message) in sorted(results.items()):
+        tier = rows[name]["tier"]
+        if rows[name]["torch"] != "passed":
+            continue
+        expected[tier] += 1
+        passed[tier] += status == "passed"
+        if status != "passed":
+            missing.append((tier, name, message))
+    for tier in sorted(expected):
+        print(f"tier {tier}: {passed[tier]} of {expected[tier]}")
+    for tier, name, message in missing:
+        print(f"  {tier} {name}: {message}")
+    if not results:
+        print("no test was selected")
+    return int(not results or any(tier in REQUIRED for tier, _, _ in missing))
+
+
+def _status(case: ElementTree.Element) -> tuple[str, str]:
+    for child in case:
+        if child.tag in ("failure", "error"):
+            lines = (child.text or "").splitlines()
+            return "failed", next((line.strip() for line in reversed(lines) if "Error" in line), "failed")[:200]
+        if child.tag == "skipped":
+            return "skipped", child.get("message") or ""
+    return "passed", ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
