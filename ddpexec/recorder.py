@@ -218,5 +218,6 @@ def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) 
     device = np.array([end.device_since(start) for start, end in stamps])
     if use is not None:
         host = np.maximum(host - use.waited_s[name], 0.0)
-        device = np.minimum(device, use.busy_s[name])
+        if use.busy_s[name] > 0:  # a profiler that may not look at the device sees nothing
+            device = np.minimum(device, use.busy_s[name])
     return Phase(host.round(_NANOSECOND), device.round(_NANOSECOND))

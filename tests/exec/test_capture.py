@@ -8,8 +8,10 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capture import Capture, Settings, capture_model, capture_step  # noqa: E402
+from ddpexec.recorder import Stamp, _phase  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
+from ddpsim.workload.kineto_events import DeviceUse  # noqa: E402
 
 QUICK = Settings(iterations=3, warm_up=1, threads=1)
 
@@ -209,3 +211,23 @@ def test_the_command_ends_with_2_and_one_message(arguments, message, tmp_path, c
     assert end.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+class Event:
+    """What a CUDA event tells: milliseconds to another."""
+
+    def __init__(self, at_ms):
+        self.at_ms = at_ms
+
+    def elapsed_time(self, later):
+        return later.at_ms - self.at_ms
+
+
+@pytest.mark.parametrize(("busy_s", "device_s"), [(0.004, 0.004), (0.2, 0.06), (0.0, 0.06)])
+def test_a_phase_on_a_gpu_has_busy_time_and_no_waiting(busy_s, device_s):
+    # The host took 10 ms, 3 of them waiting; the device passed from one event to the next in 60 ms.
+    stamps = [(Stamp(5.0, Event(100.0)), Stamp(5.010, Event(160.0)))]
+    use = DeviceUse({"forward": busy_s}, {"forward": 0.003}, ())
+    phase = _phase(stamps, "forward", use)
+    assert phase.host_s == pytest.approx([0.007])
+    assert phase.device_s == pytest.approx([device_s])

@@ -52,6 +52,18 @@ def test_published_steps_are_met(key):
     assert workload.provenance["scale"] == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "precision", "images_per_s", "within"),
+    # NVIDIA DeepLearningExamples, ResNet-50 v1.5, one GPU; amp with channels last, which torch does not do by itself.
+    [("A100", "tf32", 938, 0.1), ("V100", "fp32", 367, 0.1), ("A100", "amp", 2470, 0.25)],
+)
+def test_throughput_is_near_what_was_published_and_not_used(gpu, precision, images_per_s, within):
+    workload = estimate_model("resnet50", gpu, precision, 256)
+    step = sum(phase.device_s[0] for phase in (workload.forward, workload.backward, workload.optimizer))
+    assert workload.provenance["scaled_to"] is None
+    assert 256 / step == pytest.approx(images_per_s, rel=within)
+
+
 def test_shipped_files_are_what_the_command_makes(tmp_path):
     """Byte for byte, so that a change to the estimate is a change to the files."""
     made = {path.name: gzip.decompress(path.read_bytes()) for path in write_shipped(tmp_path)}
