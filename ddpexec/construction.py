@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddpexec.drop import LayerDrop
 from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
@@ -177,6 +178,15 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
         return BufferSync(True, forward_sync_buffers)
     both = True if broadcast_buffers is None else broadcast_buffers
     return BufferSync(both, both)
+
+
+def check_drop(drop: LayerDrop | None, options: ReducerOptions) -> None:
+    """Raise OptionError where layers are left out and an option expects to find out, or that nothing changes."""
+    for option in ("find_unused_parameters", "static_graph"):
+        if drop is not None and getattr(options, option):
+            raise OptionError(
+                f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
+            )
 
 
 def first_plan(

@@ -15,6 +15,7 @@ from ddpexec import construction
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
+from ddpexec.drop import LayerDrop
 from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
 from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
@@ -36,6 +37,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
         predictor: what each rank expects: `last`, `mean`, `exponential`, or a new `ddpsim.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
+        drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
 
@@ -71,6 +73,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         rebuild: str | Rebuild | None = None,
         predictor: str | Predictor = "last",
         consensus: str = "rank0",
+        drop: LayerDrop | None = None,
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
@@ -101,6 +104,8 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             batched_grad_copy=batched_grad_copy,
         )
         self._order = rebuild, predictor, consensus
+        construction.check_drop(drop, self._options)
+        self.drop = drop
         self._plan = plan
         model, first = self._first_plan()
         if init_sync:
@@ -268,6 +273,9 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         self._notify_join()
         if torch.is_grad_enabled():
             self.reducer.rebuild()
+            if self.drop is not None:
+                coming = self.reducer.iteration + (not self.require_backward_grad_sync)
+                self.reducer.dropped = self.drop.start(coming)
         if self.buffers_due(after_forward=False):
             self._synchronise_buffers()
         if self._join_config.enable:

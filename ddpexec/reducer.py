@@ -26,6 +26,7 @@ from ddpexec.process_groups import Communicator, Work, wait
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpexec.visits import StaticGraph, UsedMap
 from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
+from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.bucketing.launch import ReadyTwiceError
 from ddpsim.order import Arrivals, OrderPolicy
 
@@ -84,6 +85,7 @@ class Reducer:
         self.static: StaticGraph | None = None
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
+        self.dropped: frozenset[int] = frozenset()
         self._unused: list[int] = []
         self._expecting = self._unfinished = self._started = self._unused_marked = False
         self._install(plan)
@@ -145,6 +147,8 @@ class Reducer:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
                 found = reachable(outputs, self._nodes)
             self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
+        else:
+            self._unused = sorted(self.dropped)
         self._visits = self.static is not None or self.options.find_unused_parameters
         self._queue.reset(self._skipped())
         self._works: list[tuple[AnyBucket, Pending]] = []
@@ -287,11 +291,11 @@ class Reducer:
                 start = observer.now()
                 reduced = self.wait(work, bucket)
                 observer.waited(position, start)
-                bucket.write_back(reduced, self.used.untouched(bucket.indices))
+                bucket.write_back(reduced, self._untouched(bucket))
                 observer.written(position)
         else:
             for bucket, work in self._works:
-                bucket.write_back(self.wait(work, bucket), self.used.untouched(bucket.indices))
+                bucket.write_back(self.wait(work, bucket), self._untouched(bucket))
         for future in self.futures:
             future.wait()
         self.used.finish(keep=self.static is not None)
@@ -332,10 +336,12 @@ class Reducer:
         self._locators = [places[index] for index in range(len(tensors))]
 
     def _skipped(self) -> list[int]:
-        if not self.options.skip_all_reduce_unused_params:
-            return []
-        unused = set(self._unused)
-        return [number for number, bucket in enumerate(self.buckets) if unused.issuperset(bucket.indices)]
+        spare = self.options.skip_all_reduce_unused_params or self.dropped
+        return skipped_buckets(self.plan.groups(), self._unused) if spare else []
+
+    def _untouched(self, bucket: AnyBucket) -> set[int]:
+        """Return the bucket's parameters that no rank gave a gradient."""
+        return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
 
     # ---- the rest
 
