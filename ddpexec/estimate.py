@@ -15,8 +15,8 @@ from ddpsim.workload.files import save_workload
 from ddpsim.workload.gpus import gpu_named
 
 SHIPPED = (
-    ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("GP100", "fp32"),
-    ("GTX1080Ti", "fp32"),
+    ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
+    ("B200", "bf16"), ("GP100", "fp32"), ("GTX1080Ti", "fp32"),
 )  # fmt: skip
 """GPU and precision of the shipped workloads; the first is the one a bare name means."""
 

@@ -51,45 +51,66 @@ _RESNET = (
 _FP32 = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85}
 
 
-def _tensor_core_shares(*, conv: float, gemm_tf32: float, gemm_half: float) -> Mapping[tuple[str, str], float]:
-    half = {("gemm", precision): gemm_half for precision in ("amp", "bf16")}
-    convolutions = {("conv", precision): conv for precision in ("tf32", "amp", "bf16")}
-    return {**_FP32, **convolutions, ("gemm", "tf32"): gemm_tf32, **half}
+def _plain(name: str, memory: float, fp32: float, memory_share: float = 0.75) -> Gpu:
+    """Return a GPU whose matrix units torch does not use for fp32 tensors."""
+    return Gpu(name, memory, {"fp32": fp32}, _FP32, memory_share, 4e-6, f"NVIDIA {name} data sheet", _RESNET)
+
+
+def _tensor_core(
+    name: str,
+    memory: float,
+    fp32: float,
+    tf32: float,
+    half: float,
+    *,
+    gap_s: float,
+    like_a100: bool = False,
+) -> Gpu:
+    """Return a GPU with tensor cores for tf32 and for 16-bit types; peaks are dense."""
+    conv, gemm_tf32, gemm_half = (0.35, 0.6, 0.55) if like_a100 else (0.3, 0.5, 0.5)
+    shares = {**_FP32, ("conv", "tf32"): conv, ("gemm", "tf32"): gemm_tf32}
+    for precision in ("amp", "bf16"):
+        shares |= {("conv", precision): conv, ("gemm", precision): gemm_half}
+    peaks = {"fp32": fp32, "tf32": tf32, "amp": half, "bf16": half}
+    source = _RESNET if like_a100 else "prior: somewhat below the A100's shares, as arithmetic grew more than bandwidth"
+    return Gpu(name, memory, peaks, shares, 0.8, gap_s, f"NVIDIA {name} data sheet, dense figures", source)
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         gpu.name: gpu
         for gpu in (
-            Gpu("V100", 900e9, {"fp32": 15.7e12}, _FP32, 0.78, 4e-6, "NVIDIA V100 SXM2 data sheet", _RESNET),
-            Gpu(
-                "A100",
-                1555e9,
-                {"fp32": 19.5e12, "tf32": 156e12, "amp": 312e12, "bf16": 312e12},
-                _tensor_core_shares(conv=0.35, gemm_tf32=0.6, gemm_half=0.55),
-                0.8,
-                3e-6,
-                "NVIDIA A100 SXM4 40 GB data sheet",
-                _RESNET,
-            ),
-            Gpu(
-                "H100",
-                3350e9,
-                {"fp32": 66.9e12, "tf32": 494.7e12, "amp": 989.4e12, "bf16": 989.4e12},
-                _tensor_core_shares(conv=0.3, gemm_tf32=0.5, gemm_half=0.5),
-                0.8,
-                2.5e-6,
-                "NVIDIA H100 SXM5 data sheet, dense figures",
-                "prior: somewhat below the A100's shares, as arithmetic grew more than bandwidth",
-            ),
-            Gpu("GP100", 717e9, {"fp32": 10.3e12}, _FP32, 0.75, 4e-6, "NVIDIA Quadro GP100 data sheet", _RESNET),
-            Gpu("GTX1080Ti", 484e9, {"fp32": 11.3e12}, _FP32, 0.75, 4e-6, "NVIDIA GTX 1080 Ti data sheet", _RESNET),
+            _plain("V100", 900e9, 15.7e12, memory_share=0.78),
+            _plain("GP100", 717e9, 10.3e12),
+            _plain("GTX1080Ti", 484e9, 11.3e12),
+            _plain("RTX2080Ti", 616e9, 13.4e12),
+            _plain("K80", 240e9, 4.1e12),
+            _tensor_core("A100", 1555e9, 19.5e12, 156e12, 312e12, gap_s=3e-6, like_a100=True),
+            _tensor_core("H100", 3350e9, 66.9e12, 494.7e12, 989.4e12, gap_s=2.5e-6),
+            _tensor_core("H200", 4800e9, 66.9e12, 494.7e12, 989.4e12, gap_s=2.5e-6),
+            _tensor_core("GH200", 4000e9, 66.9e12, 494.7e12, 989.4e12, gap_s=2.5e-6),
+            _tensor_core("B200", 8000e9, 80e12, 1100e12, 2250e12, gap_s=2.5e-6),
         )
     }
 )
+"""By name. V100 and H100 are the SXM boards, the A100 the one of 40 GB; a K80 is one of its two processors."""
 
-
-KNOWN_MODELS = ("GB200", "B200", "H200", "H100", "GH200", "A100", "V100", "GP100", "P100", "L40S", "L4", "A10G", "T4")
+KNOWN_MODELS = (
+    "GB200",
+    "B200",
+    "H200",
+    "H100",
+    "GH200",
+    "A100",
+    "V100",
+    "GP100",
+    "P100",
+    "K80",
+    "L40S",
+    "L4",
+    "A10G",
+    "T4",
+)
 
 
 def gpu_model(driver_name: str) -> str:
@@ -99,8 +120,9 @@ def gpu_model(driver_name: str) -> str:
     'A100'
     """
     words = driver_name.replace("-", " ").split()
-    if "1080" in words and "Ti" in words:
-        return "GTX1080Ti"
+    for number, model in (("1080", "GTX1080Ti"), ("2080", "RTX2080Ti")):
+        if number in words and "Ti" in words:
+            return model
     known = (model for model in KNOWN_MODELS if model in words)
     return next(known, driver_name.removeprefix("NVIDIA ").replace(" ", "-"))
 

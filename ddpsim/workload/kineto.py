@@ -214,9 +214,8 @@ def _synchronises(steps: Sequence[Step]) -> tuple[str, ...]:
 
 def _precision(events: Events) -> str:
     names = {work.name for work in events.works}
-    if any("bf16" in name or "bfloat16" in name.lower() or "f16f16" in name for name in names):
-        return "amp"
-    return "tf32" if any("tf32" in name for name in names) else "fp32"
+    marks = {"amp": ("bf16", "BFloat16", "c10::Half", "f16f16", "h884", "h1688", "h16816"), "tf32": ("tf32",)}
+    return next((p for p, words in marks.items() if any(w in name for name in names for w in words)), "fp32")
 
 
 def _pace(workload: Workload) -> list[str]:
