@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -24,12 +25,22 @@ def app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
+    code = _exit_code(arguments)
+    # A process group that lives, in some cycle, until the interpreter goes down aborts it: its threads still run.
+    gc.collect()
+    sys.exit(code)
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     try:
         app()(arguments, prog_name="ddpexec")
     except InputError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    except SystemExit as done:
+        return done.code
+    return 0
 
 
 def _ddpexec() -> None:
