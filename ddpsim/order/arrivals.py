@@ -32,8 +32,10 @@ class Arrivals:
         next by one.
         """
         times = [math.nan] * count
-        for place, index in enumerate(self.order):
-            times[index] = place if self.ready_s is None else self.ready_s[place]
+        for time, index in zip(
+            range(len(self.order)) if self.ready_s is None else self.ready_s, self.order, strict=True
+        ):
+            times[index] = time
         return times
 
 

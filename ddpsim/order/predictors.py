@@ -41,7 +41,7 @@ class LastArrival:
     def observe(self, ready: Sequence[float]) -> None:
         """Keep `ready`."""
         before = self._last or [math.nan] * len(ready)
-        self._last = [old if math.isnan(new) else new for old, new in zip(before, ready, strict=True)]
+        self._last = [new if new == new else old for old, new in zip(before, ready, strict=True)]
 
     def predict(self) -> list[float]:
         """Return the last ready times."""
@@ -59,10 +59,9 @@ class MeanReady:
         """Add `ready` to the sums."""
         if not self._sums:
             self._sums, self._counts = [0.0] * len(ready), [0] * len(ready)
-        for index, time in enumerate(ready):
-            if not math.isnan(time):
-                self._sums[index] += time
-                self._counts[index] += 1
+        # Only NaN differs from itself; saves a call for each parameter.
+        self._sums = [s + time if time == time else s for s, time in zip(self._sums, ready, strict=True)]
+        self._counts = [n + (time == time) for n, time in zip(self._counts, ready, strict=True)]
 
     def predict(self) -> list[float]:
         """Return the means."""
