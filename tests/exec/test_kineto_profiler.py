@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from ddpsim.workload.kineto import import_trace  # noqa: E402
+from tests.exec.ranks import run  # noqa: E402
 
 LAYERS, SLEEP_S = 4, 0.01
 
@@ -85,3 +86,48 @@ def test_the_import_command(tmp_path, capsys):
         main(["workload", "import", str(tmp_path / "bare.json")])
     assert end.value.code == 2
     assert "the trace holds no shapes of gradients; give --shapes W" in capsys.readouterr().err
+
+
+LATE_S = 0.08
+
+
+def ddp_trace(rank, folder):
+    """Train under torch's DDP; rank 1 comes late to forward, so that rank 0 waits for it in its last bucket."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(Net(), torch.nn.BatchNorm1d(4))
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(4):
+            output = ddp(torch.ones(7, 4))
+            time.sleep(LATE_S * rank)
+            output.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            profiler.step()
+    if rank == 0:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+
+
+def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
+    run(2, ddp_trace, str(tmp_path))
+    result = import_trace(tmp_path / "trace.json")
+    workload = result.workload
+    assert any("allreduces" in note for note in result.notes)
+    assert len(workload.parameters) == LAYERS + 2
+    # The trace's own events bound what is the model's: backward ends with its last node, forward begins after the
+    # broadcast of buffers; what rank 0 waits for rank 1 comes after the one and in the other.
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e.get("ph") == "X"]
+    steps = sorted((start, end) for name, start, end in spans if name.startswith("ProfilerStep"))[
+        -workload.iterations :
+    ]
+    for row, (begin, stop) in enumerate(steps):
+        inside = [span for span in spans if begin <= span[1] < stop]
+        nodes = [span for span in inside if "evaluate_function" in span[0]]
+        backward_s = min(start for _, start, _ in nodes)
+        forward_s = next(start for name, start, _ in inside if name == "DistributedDataParallel.forward")
+        broadcasts = [end - start for name, start, end in inside if name == "c10d::broadcast_"]
+        assert LAYERS * SLEEP_S <= workload.backward.host_s[row] <= max(end for _, _, end in nodes) - backward_s + 1e-6
+        assert workload.forward.host_s[row] <= backward_s - forward_s - sum(broadcasts) + 1e-6
+    assert workload.arrival_order()[:2] in ([5, 4], [4, 5])
