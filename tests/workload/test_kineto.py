@@ -56,18 +56,18 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("kineto")
 
 
+def alone_and_under_ddp(folder, kernels, forward, bucket, wire):
+    jobs = (Job(kernels, ddp=ddp, forward_kernel=forward, bucket=bucket, wire=wire) for ddp in (False, True))
+    return [imported(folder, job, shapes(len(kernels))).workload for job in jobs]
+
+
 durations = st.lists(st.floats(1, 400), min_size=1, max_size=9)
 
 
 @settings(max_examples=60)
 @given(kernels=durations, forward=st.floats(1, 2000), bucket=st.integers(1, 4), wire=st.floats(1, 3000))
 def test_a_trace_under_ddp_gives_what_the_same_job_gives_alone(folder, kernels, forward, bucket, wire):
-    alone, ddp = (
-        imported(
-            folder, Job(kernels, ddp=ddp, forward_kernel=forward, bucket=bucket, wire=wire), shapes(len(kernels))
-        ).workload
-        for ddp in (False, True)
-    )
+    alone, ddp = alone_and_under_ddp(folder, kernels, forward, bucket, wire)
     # Hooks: what DDP does after accumulation is cut out of all that follows.
     assert ddp.gradient_hook_s == pytest.approx(alone.gradient_hook_s, abs=1e-9)
     expected = [(i + 1) * (30 + TAIL) + i * (12 + TAIL) + 12 for i in range(len(kernels))]
@@ -82,12 +82,7 @@ def test_a_trace_under_ddp_gives_what_the_same_job_gives_alone(folder, kernels, 
 @settings(max_examples=60)
 @given(kernels=durations, forward=st.floats(1, 30), bucket=st.integers(1, 4), wire=st.floats(1, 3000))
 def test_completions_on_the_device_are_those_of_the_job_alone(folder, kernels, forward, bucket, wire):
-    alone, ddp = (
-        imported(
-            folder, Job(kernels, ddp=ddp, forward_kernel=forward, bucket=bucket, wire=wire), shapes(len(kernels))
-        ).workload
-        for ddp in (False, True)
-    )
+    alone, ddp = alone_and_under_ddp(folder, kernels, forward, bucket, wire)
     # In-order stream: each kernel starts 5 us after its launch or when the one before is done.
     free = start = None
     completions = []
