@@ -6,11 +6,12 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint bench conformance bench-exec clean
+.PHONY: smoke help demo test lint bench conformance bench-exec clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    every test"
+	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
@@ -32,6 +33,10 @@ demo: .venv/.run
 
 test: .venv/.dev
 	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10
+
+smoke: .venv/.dev
+	rm -rf $(OUT)/smoke
+	$(BIN)/python -m ddpexec campaign traces/smoke.yaml --out $(OUT)/smoke
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

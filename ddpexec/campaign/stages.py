@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddpexec.campaign.baselines import baselines
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
@@ -97,7 +99,7 @@ def scaled(configuration: Configuration, workload: Workload) -> Workload:
     run = configuration.run
     scale = run.scale_compute or 1.0
     if run.wire_over_backward is not None:
-        backward_s = statistics.fmean(single_clock(workload).backward.device_s)
+        backward_s = float(single_clock(workload).backward.device_s.mean())
         scale = wire_s(configuration, workload) / run.wire_over_backward / backward_s
     return single_clock(workload, scale)
 
@@ -197,7 +199,7 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
     write_whole(folder / "validation.json", json_text(held.document()))
     local_s = _number(prediction, "local_s")
     table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
-    wire = wire_s(configuration, workload) / statistics.fmean(workload.backward.device_s)
+    wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())
     result = Result(
         name=configuration.name,
         group=configuration.group,
@@ -216,7 +218,7 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
             table,
             summaries[middle].buckets,
             local_s,
-            statistics.median(workload.optimizer.device_s),
+            float(np.median(workload.optimizer.device_s)),
             configuration.run.no_sync_every,
         ),
         largest_term=held.largest_term.name,

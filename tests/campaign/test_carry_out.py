@@ -1,0 +1,158 @@
+"""A campaign carried out on a pretended lab: microbenchmarks from a formula, runs from the simulator itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ddpexec.campaign import stages
+from ddpexec.campaign.campaign import carry_out
+from ddpexec.campaign.results import Result
+from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
+from ddpexec.netlab import support
+from ddpsim.errors import InputError
+from ddpsim.simulation import simulate
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace_json import write_trace
+from ddpsim.workload.files import load_workload
+
+FILE = """
+name: pretended
+iterations: 3
+repeats: 2
+networks:
+  flat: {ranks: 2, rate: 1gbit}
+runs:
+  - {network: flat, workload: mlp, wire_over_backward: 2, vary: {bucket_cap_mb: [null, 5]}}
+"""
+
+
+class PretendedLab:
+    """Leaves what the commands would; remembers their names and what was there when they ran."""
+
+    def __init__(self, campaign: Campaign, folder: Path) -> None:
+        self.configurations = {each.name: each for each in campaign.configurations}
+        self.folder, self.commands, self.failing = folder, list[str](), ""
+
+    def __call__(self, topology: Path, command: Sequence[str]) -> None:
+        self.commands.append(command[0])
+        if command[0] == "microbench":
+            rows = [{"size": size, "out_of_place": {"time": 500 + size / 120}} for size in (4096, 1 << 20, 1 << 26)]
+            document = {"config": {"ranks": 2, "nodes": 2, "backend": "gloo"}, "results": rows}
+            Path(command[-1]).write_text(json.dumps(document))
+            return
+        out = Path(command[-1])
+        assert (out.parent / "prediction.json").exists(), "run before it was predicted"
+        configuration = self.configurations[out.parent.name]
+        if configuration.caps == self.failing:
+            raise InputError("a rank died")
+        write_trace(self._measured(configuration, out.parent, topology), out)
+
+    @staticmethod
+    def _measured(configuration: Configuration, folder: Path, topology: Path):  # type: ignore[no-untyped-def]
+        calibration = stages.load_calibration(str(topology.parent / "calibration.json"))
+        workload = load_workload(folder / "workload.json.gz")
+        return simulate(workload, load_topology(str(topology)).place(), stages.options(configuration), calibration)
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    return parse_campaign(FILE, "c.yaml")
+
+
+@pytest.fixture
+def lab(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedLab:
+    pretended = PretendedLab(campaign, tmp_path)
+    monkeypatch.setattr(stages, "in_lab", pretended)
+    monkeypatch.setattr(support, "missing", list)
+    return pretended
+
+
+def go(campaign: Campaign, folder: Path) -> tuple[list[Result], list[str]]:
+    return carry_out(campaign, folder, lambda line: None)
+
+
+def test_what_the_simulator_measures_it_predicts(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert lab.commands == ["microbench", "run", "run", "run", "run"]
+    assert [result.caps for result in results] == ["default", "cap5"]
+    for result in results:
+        assert result.wire_over_backward == pytest.approx(2, rel=1e-3)
+        assert result.error == pytest.approx(0, abs=1e-9)
+        assert max(map(abs, result.bucket_errors)) < 1e-6
+        assert result.noise == 0
+        assert result.baselines_s["one_process"] == pytest.approx(result.local_s)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["step_error_median"] == pytest.approx(0, abs=1e-9)
+    assert len((tmp_path / "summary.md").read_text().splitlines()) > 30
+
+
+def test_an_interrupted_campaign_goes_on_where_it_stopped(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "cap5"
+    results, failures = go(campaign, tmp_path)
+    assert len(results) == 1
+    assert len(failures) == 1
+    assert "cap5" in failures[0]
+    assert "a rank died" in failures[0]
+    prediction = (tmp_path / "runs" / campaign.configurations[1].name / "prediction.json").read_bytes()
+    lab.failing, lab.commands = "", []
+    again, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert lab.commands == ["run", "run"]
+    assert again[0] == results[0]
+    assert (tmp_path / "runs" / campaign.configurations[1].name / "prediction.json").read_bytes() == prediction
+    lab.commands = []
+    assert go(campaign, tmp_path)[0] == again
+    assert lab.commands == []
+
+
+def test_a_changed_configuration_is_done_anew_and_a_changed_network_measured_anew(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    lab.commands = []
+    go(parse_campaign(FILE.replace("iterations: 3", "iterations: 4"), "c.yaml"), tmp_path)
+    assert lab.commands == ["run"] * 4
+    lab.commands = []
+    go(parse_campaign(FILE.replace("1gbit", "2gbit"), "c.yaml"), tmp_path)
+    assert lab.commands == ["microbench", *["run"] * 4]
+
+
+def test_a_prediction_says_when_it_was_written_and_from_what(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    stamps = [
+        json.loads((tmp_path / "runs" / each.name / "prediction.json").read_text())["campaign"]
+        for each in campaign.configurations
+    ]
+    assert all(stamp["written_at"].endswith("Z") for stamp in stamps)
+    assert len({stamp["inputs_fingerprint"] for stamp in stamps}) == 2
+
+
+def test_steps_that_would_last_too_long_are_all_named(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    slow = parse_campaign(FILE.replace("1gbit", "10mbit"), "c.yaml")
+    with pytest.raises(InputError) as told:
+        go(slow, tmp_path)
+    assert all(each.name in str(told.value) for each in slow.configurations)
+    assert lab.commands == []
+
+
+def test_a_run_is_what_a_user_would_type() -> None:
+    runs = (
+        "{network: flat, workload: mlp, impl: ddpexec, bucket_cap_mb_list: [1, 25], no_sync_every: 2, "
+        "process_groups: 2, straggler: {1: 1.5}, gradient_as_bucket_view: true, broadcast_buffers: false, seed: 7}"
+    )
+    text = FILE.split("runs:")[0] + f"runs:\n  - {runs}\n"
+    arguments = stages.run_arguments(parse_campaign(text, "c.yaml").configurations[0], Path("x"))
+    assert " ".join(arguments) == (
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25 --no-sync-every 2 --process-groups 2 "
+        "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.5 "
+        "--impl ddpexec --backend gloo --iterations 6 --seed 1007"
+    )
