@@ -43,8 +43,13 @@ class CpuRank(Rank):
         setting = self.setting
         if setting.broadcasts(book.index):
             begin = self.env.now
-            yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
-            yield self.communicator.launch(setting.workload.buffer_bytes).done
+            yield self.env.timeout(len(setting.workload.buffers) * setting.costs.buffer_s)
+            launches = []
+            for size in setting.broadcast_bytes():
+                yield self.env.timeout(setting.costs.launch_s)
+                launches.append(self.communicator.launch(size, operation="broadcast"))
+            for launch in launches:
+                yield launch.done
             book.buffer_broadcast_s = self.env.now - begin
         begin = self.begin_phase()
         yield from self.compute(setting.pace(book.index).forward_host)

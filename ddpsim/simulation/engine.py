@@ -18,7 +18,7 @@ from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import Setting
-from ddpsim.simulation.rendezvous import Communicator, Meetings
+from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.spans import spans_of
 from ddpsim.topology.graph import Placement
@@ -117,7 +117,11 @@ class _Job:
             algorithm=self.options.algorithm,
             fidelity=self.options.fidelity,
         )
-        meetings = Meetings(env, len(settings), collectives.allreduce) if self.options.comm == "real" else None
+        transfers: dict[Operation, Callable[[int], simpy.Event]] = {
+            "allreduce": collectives.allreduce,
+            "broadcast": collectives.broadcast,
+        }
+        meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs.communication_slowdown, self.wire_factor)
         ranks = []
         for number, setting in settings:

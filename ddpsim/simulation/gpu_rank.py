@@ -59,11 +59,12 @@ class GpuRank(Rank):
     def _forward(self, book: Book) -> Process:
         setting, pace = self.setting, self.setting.pace(book.index)
         if setting.broadcasts(book.index):
-            yield self.env.timeout(setting.costs.launch_s + len(setting.workload.buffers) * setting.costs.buffer_s)
+            yield self.env.timeout(len(setting.workload.buffers) * setting.costs.buffer_s)
             copies = setting.costs.copies_s(len(setting.workload.buffers), setting.workload.buffer_bytes)
             self.stream.work(copies)
-            launch = self.communicator.launch(setting.workload.buffer_bytes, after=self.stream.mark())
-            self.stream.wait(launch.done)
+            for size in setting.broadcast_bytes():
+                yield self.env.timeout(setting.costs.launch_s)
+                self.stream.wait(self.communicator.launch(size, self.stream.mark(), "broadcast").done)
             self.stream.work(copies)
 
             def broadcast_done() -> None:

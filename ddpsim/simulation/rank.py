@@ -19,9 +19,6 @@ from ddpsim.workload import Workload
 BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
-COALESCED_BYTES = 250 * (1 << 20)
-"""Size of the pieces in which torch broadcasts buffers."""
-
 
 @dataclass(slots=True)
 class Setting:
@@ -64,6 +61,13 @@ class Setting:
             return 0.0
         search = len(self.workload.parameters) * self.costs.search_s if self.options.find_unused_parameters else 0.0
         return self.costs.forward_s + search
+
+    def broadcast_bytes(self) -> list[int]:
+        """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""
+        sizes: dict[str, int] = {}
+        for buffer in self.workload.buffers:
+            sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
+        return list(sizes.values())
 
     def write_back_s(self, number: int) -> float:
         """Return the device time of copying bucket `number` out; nothing where gradients are its views."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import simpy
 
 from ddpsim.simulation.processor import Process, Processor
+
+Operation = Literal["allreduce", "broadcast"]
 
 
 @dataclass(slots=True)
@@ -17,12 +20,14 @@ class Launch:
     Attributes:
         number: the collective's place in the order of launches, equal on all ranks.
         size_bytes: message size.
+        operation: what is done with the message.
         after: event on this rank's device before which its stream cannot begin; None where data are ready at launch.
         done: succeeds when the collective has ended on this rank.
     """
 
     number: int
     size_bytes: int
+    operation: Operation
     after: simpy.Event | None
     done: simpy.Event
     launched_s: float
@@ -44,13 +49,15 @@ class Meetings:
     Args:
         env: the simulation.
         ranks: number of simulated ranks.
-        transfer: starts the bytes of a collective of given size, returns its end.
+        transfers: by operation, what starts the bytes of a message of given size and returns the event of their end.
     """
 
-    def __init__(self, env: simpy.Environment, ranks: int, transfer: Callable[[int], simpy.Event]) -> None:
+    def __init__(
+        self, env: simpy.Environment, ranks: int, transfers: Mapping[Operation, Callable[[int], simpy.Event]]
+    ) -> None:
         self._env = env
         self._ranks = ranks
-        self._transfer = transfer
+        self._transfers = transfers
         self._meetings: dict[int, _Meeting] = {}
 
     def attend(self, launch: Launch) -> simpy.Event:
@@ -61,7 +68,7 @@ class Meetings:
             for each in meeting.launches:
                 each.wire_s = self._env.now
             del self._meetings[launch.number]
-            _chain(self._transfer(launch.size_bytes), meeting.finished)
+            _chain(self._transfers[launch.operation](launch.size_bytes), meeting.finished)
         return meeting.finished
 
 
@@ -93,9 +100,9 @@ class Communicator:
             for stream in range(streams_per_group):
                 env.process(self._stream(queue, group * streams_per_group + stream))
 
-    def launch(self, size_bytes: int, after: simpy.Event | None = None) -> Launch:
+    def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
         """Launch a collective now; it begins when its stream is free and `after` has happened."""
-        launch = Launch(self._launched, size_bytes, after, self._env.event(), self._env.now)
+        launch = Launch(self._launched, size_bytes, operation, after, self._env.event(), self._env.now)
         self._queues[self._launched % len(self._queues)].put(launch)
         self._launched += 1
         return launch

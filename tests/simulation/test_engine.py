@@ -1,5 +1,6 @@
 """The simulation held to closed forms of what one step must take."""
 
+import dataclasses
 from statistics import median
 
 import pytest
@@ -15,6 +16,7 @@ from ddpsim.metrics import summarise
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs, all_priors
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Buffer
 from tests.simulation.builders import workload
 
 ONE_BUCKET = BucketCaps(bucket_cap_mb=1000)
@@ -177,3 +179,22 @@ def test_measured_slowdowns_stretch_what_they_name():
     assert busy.buckets[-1].finished_s - busy.buckets[-1].wire_s == pytest.approx(
         plain.buckets[-1].finished_s - plain.buckets[-1].wire_s, rel=0.01
     )
+
+
+def test_buffers_are_broadcast_a_message_a_dtype_before_each_synced_forward():
+    source = workload(buffers=3)
+    counter = Buffer("steps", (1,), "int64")
+    source = dataclasses.replace(source, buffers=(*source.buffers, counter))
+    placement, costs = place(ranks=4), Costs.of("gloo", None)
+    collectives = Collectives(simpy.Environment(), placement, backend="gloo", calibration=None)
+    start = collectives.env.now
+    collectives.env.run(collectives.broadcast(3 * 64 * 4))
+    first = collectives.env.now - start
+    collectives.env.run(collectives.broadcast(8))
+    second = collectives.env.now - start - first
+    found = summarise(simulate(source, placement, options(no_sync_every=1))).buffer_broadcast_s
+    own = 4 * costs.buffer_s + 2 * costs.launch_s
+    assert max(first, second) <= found - own + costs.launch_s
+    assert found <= own + first + second
+    off = summarise(simulate(source, placement, options(broadcast_buffers=False)))
+    assert off.buffer_broadcast_s == 0
