@@ -18,10 +18,11 @@ Vector = npt.NDArray[np.float64]
 _HUBER = 1.345
 _ROUNDS = 40
 _SMALLEST_SCALE = 0.01
+_FIRST_SCALE = 0.05
 _OUTLIER = 5.0
 _STEP = 1e-4
 # A constant is determined where the rows took at least this much off its prior's standard deviation.
-_DETERMINED = 0.7
+_DETERMINED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,26 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
     """
     unused = _unused(_Problem(predict, priors, np.log(measured)))
     problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured))
-    theta, damping = problem.centre, 1e-2
-    residuals = problem.residuals(theta)
-    scale = _scale(residuals)
+    # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
+    theta, residuals = _minimise(problem, problem.centre, _FIRST_SCALE)
+    scale = _scale(residuals, problem.parameters_used(theta, residuals, _FIRST_SCALE))
+    theta, residuals = _minimise(problem, theta, scale)
+    covariance = problem.covariance(theta, residuals, scale)
+    known = np.sqrt(np.diag(covariance)) < _DETERMINED * problem.stds
+    return Fit(
+        values=problem.values(theta),
+        covariance=covariance,
+        residuals=residuals,
+        scale=scale,
+        outliers=tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > _OUTLIER * scale)),
+        undetermined=tuple(name for name, sure in zip(problem.names, known, strict=True) if not sure),
+        unused=unused,
+    )
+
+
+def _minimise(problem: _Problem, theta: Vector, scale: float) -> tuple[Vector, Vector]:
+    """Return the constants of least loss and their residuals."""
+    residuals, damping = problem.residuals(theta), 1e-2
     for _ in range(_ROUNDS):
         gradient, curvature = problem.derivatives(theta, residuals, scale)
         before = problem.loss(theta, residuals, scale)
@@ -82,20 +100,9 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
         else:
             break
         theta, residuals, damping = theta + step, tried, max(damping / 8, 1e-9)
-        last, scale = scale, _scale(residuals)
-        if np.abs(step).max(initial=0.0) < 1e-4 and abs(scale / last - 1) < 1e-3:
+        if np.abs(step).max(initial=0.0) < 1e-3:
             break
-    covariance = np.asarray(np.linalg.inv(problem.derivatives(theta, residuals, scale)[1]), dtype=np.float64)
-    known = np.sqrt(np.diag(covariance)) < _DETERMINED * problem.stds
-    return Fit(
-        values=problem.values(theta),
-        covariance=covariance,
-        residuals=residuals,
-        scale=scale,
-        outliers=tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > _OUTLIER * scale)),
-        undetermined=tuple(name for name, sure in zip(problem.names, known, strict=True) if not sure),
-        unused=unused,
-    )
+    return theta, residuals
 
 
 def _unused(problem: _Problem) -> tuple[str, ...]:
@@ -127,6 +134,15 @@ class _Problem:
         columns = [(self.residuals(theta + shift) - residuals) / _STEP for shift in np.eye(len(theta)) * _STEP]
         return np.column_stack(columns) if columns else np.zeros((len(residuals), 0))
 
+    def covariance(self, theta: Vector, residuals: Vector, scale: float) -> Vector:
+        """Return the inverse of the curvature."""
+        return np.asarray(np.linalg.inv(self.derivatives(theta, residuals, scale)[1]), dtype=np.float64)
+
+    def parameters_used(self, theta: Vector, residuals: Vector, scale: float) -> float:
+        """Return how many constants' worth of freedom the rows use up; the rest is held by the priors."""
+        held = np.diag(self.covariance(theta, residuals, scale)) / self.stds**2
+        return float(len(theta) - held.sum())
+
     def derivatives(self, theta: Vector, residuals: Vector, scale: float) -> tuple[Vector, Vector]:
         """Return gradient and curvature (Gauss-Newton) of the loss at `theta`."""
         jacobian = self.jacobian(theta, residuals)
@@ -135,6 +151,7 @@ class _Problem:
         return gradient, (jacobian.T * weights) @ jacobian + np.diag(1 / self.stds**2)
 
 
-def _scale(residuals: Vector) -> float:
-    """Return a robust standard deviation about zero: 1.4826 times the median absolute residual."""
-    return max(1.4826 * float(np.median(np.abs(residuals))), _SMALLEST_SCALE)
+def _scale(residuals: Vector, used: float) -> float:
+    """Return a robust standard deviation about zero, 1.4826 times the median absolute residual, for `used` constants."""
+    freedom = max(1 - used / len(residuals), 0.1)
+    return max(1.4826 * float(np.median(np.abs(residuals))) / float(np.sqrt(freedom)), _SMALLEST_SCALE)

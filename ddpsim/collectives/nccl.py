@@ -16,7 +16,7 @@ from ddpsim.collectives import nccl_priors, nccl_steps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_layout import GROUPS, Layout, Pattern
 from ddpsim.collectives.transport import Choice, Steps
-from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, table, time_us
+from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, ll_max, table, time_us
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.fairness import Demand, LinkId
 
@@ -188,7 +188,10 @@ class NcclTransport:
             return _Cost(entry, channels, self._get["nvls.start_s"], links * self._get["nvls.efficiency"])
         sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
         threads = channels * self._get[f"channel.{protocol}"] / sent
-        rate = (links**-_CORNER + threads**-_CORNER) ** (-1 / _CORNER)
+        limits = [links, threads]
+        if protocol == LL:
+            limits.append(ll_max(self.layout.shape) * 1e9 * self._get["ll_max_share"] / sent)
+        rate = sum(limit**-_CORNER for limit in limits) ** (-1 / _CORNER)
         return _Cost(entry, channels, latency_s, rate)
 
     def _channels(self, entry: Entry, size_bytes: int) -> int:
@@ -208,12 +211,13 @@ class NcclTransport:
         return self._get[f"start.{protocol}_s"]
 
     def _hop_s(self, algorithm: str, protocol: str) -> float:
-        kind = "nvlink" if self.layout.hop == "nvlink" else "pcie"
+        kind = "nvlink" if self.layout.shape.nvlink else "pcie"
         return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
 
     def _net_s(self, algorithm: str, protocol: str) -> float:
         return (
-            self._get[f"{algorithm}.hop.net.{protocol}_s"] + self.layout.nic_latency_s * self._get["nic.latency_share"]
+            self._get[f"{algorithm}.hop.net.{protocol}_s"]
+            + self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
         )
 
     def _latency_s(self, algorithm: str, protocol: str) -> float:

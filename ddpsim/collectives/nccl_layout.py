@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.routes import PlacedLink, Wiring
@@ -13,11 +13,14 @@ from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
 
-NVLINK, PCIE, HOST, NET = "nvlink", "pcie", "host", "net"
-GROUPS = (NVLINK, PCIE, HOST, NET)
-"""Kinds of hops that differ in efficiency: NVLink, peer-to-peer over PCIe, through host memory, between nodes."""
+NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
+GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
+"""Kinds of hops that differ in efficiency: NVLink from GPU to GPU, through a switch, peer-to-peer over PCIe, through host memory, to another node."""
 
-_GROUP_OF = {"nvlink": NVLINK, "nic": NET, "network": NET}
+_LATENCY_KNOWN_FROM = 2013
+"""Version from which network plugins tell NCCL their latency (net API v6)."""
+
+_GROUP_OF = {"nic": NET, "network": NET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class Pattern:
 def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
     """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
     for link, load in route.loads():
-        yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
+        if link.kind == "nvlink":
+            yield link, NVSWITCH if "nvswitch" in link.source + link.target else NVLINK, load
+        else:
+            yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
 
 
 def route_group(route: Route) -> str:
@@ -116,15 +122,20 @@ class Layout:
         """Yield the way of a ring from a node's last GPU to the next node's first: links, groups, loads."""
         if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
             return
-        yield from self.inside(source, leaving.exit)
+        yield from self._to_nic(source, leaving.exit)
         for placed in self.wiring.between(source, leaving.nic_out, target, entering.nic_in):
             yield placed, NET, 1.0
-        yield from self.inside(target, entering.entry)
+        yield from self._to_nic(target, entering.entry)
 
     def inside(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield the links of a route on `node`."""
         for link, group, load in route_loads(route):
             yield self.wiring.at(node, [link])[0], group, load
+
+    def _to_nic(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the way between a GPU and a NIC: part of the hop between nodes, unless through host memory."""
+        for placed, group, load in self.inside(node, route):
+            yield placed, HOST if group == HOST else NET, load
 
     def _ring_loads(self) -> Iterator[Load]:
         """Yield 2(p-1)/p bytes for each hop of each ring, the rings sharing the message."""
@@ -151,7 +162,8 @@ class Layout:
                 for route in chain.routes:
                     yield from self._both_ways(node, template, route, 1 / len(chains))
                 if self.nodes > 1 and chain.entry is not None:
-                    yield from self._both_ways(node, template, chain.entry, carried / len(chains))
+                    for load in self._both_ways(node, template, chain.entry, carried / len(chains)):
+                        yield replace(load, group=HOST if load.group == HOST else NET)
         for source, target in self.wiring.boundaries:
             for out, into in zip(self.channels_of(source).trees, self.channels_of(target).trees, strict=False):
                 for first, second in (((source, out), (target, into)), ((target, into), (source, out))):
@@ -172,7 +184,7 @@ class Layout:
             gpus = self.placement.gpus(self.placement.class_of(node))
             for link in self.wiring.template(node).links:
                 if {link.source, link.target} & set(gpus) and "nvswitch" in link.source + link.target:
-                    yield Load(self.wiring.at(node, [link])[0], NVLINK, 1 + 1 / self.per_node)
+                    yield Load(self.wiring.at(node, [link])[0], NVSWITCH, 1 + 1 / self.per_node)
 
     def _shape(self, version: int) -> Shape:
         slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
@@ -188,14 +200,20 @@ class Layout:
             channel_bandwidth=slowest.channel_bandwidth / 1e9,
             tree_bandwidth=slowest.tree_intra_bandwidth / 1e9,
             sm=sm,
-            nvlink=self.hop == NVLINK,
-            nic_latency_us=self.nic_latency_s * 1e6,
+            nvlink=self.hop in (NVLINK, NVSWITCH),
+            nic_latency_us=self.nic_latency_s * 1e6 if version >= _LATENCY_KNOWN_FROM else 0.0,
             intel=vendors == {"intel"},
             amd=vendors == {"amd"},
             ll128=sm >= 70 and near and nic_near and version >= 2005,
+            simple_only=self.nodes > 1 and any(map(_keeps_no_order, templates)),
             nvls=bool(self.nvls.loads) and sm >= 90 and version >= 2017 and self.per_node > 2,
             version=version,
         )
+
+
+def _keeps_no_order(template: NodeTemplate) -> bool:
+    """Whether the NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
+    return any(nic.kind == "efa" and nic.gpudirect for nic in template.nics)
 
 
 def _most_carried(nodes: int) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ddpsim.collectives.calibration import Constant
 
 _TUNING = "NCCL 2.30 src/graph/tuning.cc"
-_TABLES = "public nccl-tests tables of V100 and A100 machines"
+_TABLES = "pooled fit to 22 public nccl-tests tables (docs/reference/accuracy.md)"
+_NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
 _PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -23,29 +24,29 @@ def _row(
 PRIORS: tuple[Constant, ...] = (
     Constant("nccl.version", 2030, "1", "the version modelled, major * 1000 + minor"),
     Constant("nccl.isolated_s", 4e-6, "s", "start of a kernel on an idle stream; estimate"),
-    Constant("nccl.launch_s", 4.3e-6, "s", "of one GPU's kernel; 34 us for 8 GPUs of one process", log_std=0.5),
-    *_row("nccl.start.{}_s", "s", 1e-6, (6.0, 12.0, 10.0), f"{_TUNING} baseLat; {_TABLES}", 0.4),
-    *_row("nccl.ring.hop.nvlink.{}_s", "s", 1e-6, (1.4, 4.5, 6.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.pcie.{}_s", "s", 1e-6, (1.3, 2.5, 4.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.net.{}_s", "s", 1e-6, (3.0, 8.0, 20.0), f"{_TUNING} hwLat; {_TABLES}", 0.6),
-    *_row("nccl.tree.hop.nvlink.{}_s", "s", 1e-6, (1.3, 4.5, 6.0), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.pcie.{}_s", "s", 1e-6, (1.3, 2.5, 4.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.net.{}_s", "s", 1e-6, (6.0, 9.0, 18.0), f"{_TUNING} hwLat; {_TABLES}", 0.6),
     Constant(
-        "nccl.nic.latency_share",
-        0.6,
-        "1",
-        "of the NIC latency that a plugin states to NCCL, per hop; p3dn, p4d",
-        log_std=0.5,
+        "nccl.launch_s", 3.91e-06, "s", f"of one GPU's kernel, by the process that launches; {_TABLES}", log_std=0.5
     ),
-    *_row("nccl.channel.{}", "B/s", 1e9, (3.5, 15.0, 25.0), f"one channel's threads; {_TABLES}", 0.4),
-    *_row("nccl.efficiency.nvlink.{}", "1", 1.0, (0.2, 0.7, 1.05), f"LL moves a flag with each word; {_TABLES}", 0.25),
-    *_row("nccl.efficiency.pcie.{}", "1", 1.0, (0.4, 0.8, 0.9), f"{_TABLES}", 0.25),
-    *_row("nccl.efficiency.host.{}", "1", 1.0, (0.2, 0.4, 0.5), f"through host memory; {_TABLES}", 0.5),
-    *_row("nccl.efficiency.net.{}", "1", 1.0, (0.4, 0.85, 0.95), f"{_TABLES}", 0.25),
-    Constant("nccl.nvls.start_s", 3.6e-5, "s", f"{_TUNING} NVLS baseLat", log_std=0.4),
-    Constant("nccl.nvls.efficiency", 0.8, "1", f"{_TUNING} nvlsEfficiency, Hopper", log_std=0.2),
-    Constant("nccl.crossover.ll", 1.0, "1", "NCCL's belief of LL times this", log_std=0.3),
-    Constant("nccl.crossover.ll128", 1.0, "1", "NCCL's belief of LL128 times this", log_std=0.3),
-    Constant("nccl.crossover.tree", 1.0, "1", "NCCL's belief of trees times this", log_std=0.3),
+    *_row("nccl.start.{}_s", "s", 1e-6, (5.74, 33.5, 8.25), f"{_TUNING} baseLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.nvlink.{}_s", "s", 1e-6, (0.98, 3.21, 7.12), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.pcie.{}_s", "s", 1e-6, (0.856, 2.5, 2.18), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.net.{}_s", "s", 1e-6, (1.6, 8.31, 11.7), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.nvlink.{}_s", "s", 1e-6, (2.03, 3.6, 4.0), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.pcie.{}_s", "s", 1e-6, (1, 1.9, 4.0), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.net.{}_s", "s", 1e-6, (5.02, 9.66, 14), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row(
+        "nccl.nic.latency.{}", "1", 1.0, (0.193, 0.983, 0.54), "of the latency that the NIC's plugin states, a hop", 0.5
+    ),
+    *_row("nccl.channel.{}", "B/s", 1e9, (3.07, 8.22, 25.1), f"one channel's threads; {_TUNING}, {_TABLES}", 0.5),
+    Constant("nccl.ll_max_share", 0.338, "1", f"of llMaxBws that LL reaches; {_TUNING}, {_TABLES}", log_std=0.5),
+    *_row("nccl.efficiency.nvlink.{}", "1", 1.0, (0.5, 1.02, 1.12), f"{_NVLINK}; {_TABLES}", 0.25),
+    *_row("nccl.efficiency.nvswitch.{}", "1", 1.0, (0.5, 0.758, 0.949), f"{_TUNING} and {_TABLES}", 0.25),
+    *_row("nccl.efficiency.pcie.{}", "1", 1.0, (0.348, 0.8, 0.888), f"{_TUNING} and {_TABLES}", 0.25),
+    *_row("nccl.efficiency.host.{}", "1", 1.0, (0.236, 0.4, 0.542), f"{_TABLES}", 0.4),
+    *_row("nccl.efficiency.net.{}", "1", 1.0, (0.479, 0.81, 0.934), f"{_TUNING} and {_TABLES}", 0.25),
+    Constant("nccl.nvls.start_s", 4.08e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
+    Constant("nccl.nvls.efficiency", 0.81, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
+    Constant("nccl.crossover.ll", 1.0, "1", "NCCL's belief of LL times this", log_std=0.1),
+    Constant("nccl.crossover.ll128", 1.0, "1", "NCCL's belief of LL128 times this", log_std=0.1),
+    Constant("nccl.crossover.tree", 1.0, "1", "NCCL's belief of trees times this", log_std=0.1),
 )

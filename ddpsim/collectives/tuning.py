@@ -31,9 +31,10 @@ class Shape:
         tree_bandwidth: GB/s of one tree channel inside the node.
         sm: compute capability of the slowest GPU, 70 for 7.0.
         nvlink: whether hops inside a node are by NVLink.
-        nic_latency_us: the card's, from its plugin or XML.
+        nic_latency_us: the card's, from its plugin or XML, where NCCL asks for it (2.13 and later).
         intel, amd: the host's vendor.
         ll128: whether paths allow LL128.
+        simple_only: whether the network's plugin rules out the other protocols.
         nvls: whether the node's switch reduces.
         version: as major * 1000 + minor.
     """
@@ -49,6 +50,7 @@ class Shape:
     intel: bool = True
     amd: bool = False
     ll128: bool = True
+    simple_only: bool = False
     nvls: bool = False
     version: int = CURRENT
 
@@ -98,6 +100,11 @@ _TREE_FACTOR = {
 }
 
 
+_TUNED_FROM = 2005
+_OLD_LL_BYTES = 16384
+"""Before 2.5 there was no model: LL up to 16 KiB a rank (NCCL_LL_THRESHOLD), trees between nodes only."""
+
+
 def generation(sm: int) -> int:
     """Return 0 to 3 for Volta (and older), Ampere, Hopper, Blackwell."""
     return 0 if sm < 80 else 1 if sm < 90 else 2 if sm < 100 else 3
@@ -111,6 +118,8 @@ def table(shape: Shape) -> tuple[Entry, ...]:
 
 def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     """Return what NCCL believes an allreduce of `size_bytes` takes by `entry`."""
+    if shape.version < _TUNED_FROM and (entry.protocol == LL) != (size_bytes <= _OLD_LL_BYTES * shape.ranks):
+        return math.inf
     bandwidth, latency_us = entry.bandwidth, entry.latency_us
     if entry.algorithm == TREE:
         factors = _TREE_FACTOR[entry.protocol]
@@ -130,10 +139,10 @@ def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> Entry:
 
 def _entries(shape: Shape) -> Iterator[Entry]:
     for protocol in PROTOCOLS:
-        if protocol == LL128 and not shape.ll128:
+        if (protocol == LL128 and not shape.ll128) or (protocol != SIMPLE and shape.simple_only):
             continue
         yield Entry(RING, protocol, _ring_latency_us(shape, protocol), _ring_bandwidth(shape, protocol))
-        if shape.version >= 2004 and shape.ranks > 1:
+        if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == 2004 and shape.nodes > 1)):
             yield Entry(TREE, protocol, _tree_latency_us(shape, protocol), _tree_bandwidth(shape, protocol))
     if shape.nvls and shape.nodes == 1:
         yield Entry(NVLS, SIMPLE, _NVLS_BASE_US, _nvls_bandwidth(shape))
@@ -143,7 +152,8 @@ def _index(shape: Shape) -> int:
     return min(shape.nodes, 3) - 1
 
 
-def _ll_max(shape: Shape) -> float:
+def ll_max(shape: Shape) -> float:
+    """Return the bus bandwidth in GB/s beyond which LL does not go."""
     row = generation(shape.sm)
     if row == 0 or (shape.nodes > 1 and shape.intel):
         row = 0
@@ -155,7 +165,7 @@ def _ll_max(shape: Shape) -> float:
 def _ring_bandwidth(shape: Shape, protocol: str) -> float:
     total = shape.channels * shape.channel_bandwidth
     if protocol == LL:
-        total = min(_ll_max(shape), total / (4 if shape.old else 2))
+        total = min(ll_max(shape), total / (4 if shape.old else 2))
     if protocol == LL128:
         total = min(0.92 * total, shape.channels * _PER_CHANNEL_RING_LL128[generation(shape.sm)])
     return total * shape.ranks / (2 * (shape.ranks - 1)) if shape.ranks > 1 else total
@@ -163,12 +173,13 @@ def _ring_bandwidth(shape: Shape, protocol: str) -> float:
 
 def _tree_bandwidth(shape: Shape, protocol: str) -> float:
     gen, index = generation(shape.sm), _index(shape)
-    channel = shape.tree_bandwidth if shape.nodes <= 2 else shape.channel_bandwidth
+    # NCCL takes the bandwidth inside the node where there are two; measured tables there are a ring's all the same.
+    channel = shape.tree_bandwidth if shape.nodes == 1 else shape.channel_bandwidth
     total = min(0.92 * shape.channels * channel, shape.channels * _PER_CHANNEL_TREE[gen][index])
     if shape.per_node == 1:
         total *= 0.85
     if protocol == LL:
-        total = min(total / 3.8, _ll_max(shape))
+        total = min(total / 3.8, ll_max(shape))
     if protocol == LL128:
         part = 7 / 9 if shape.nodes == 1 else 120 / 128
         total = min(total * part, shape.channels * _PER_CHANNEL_TREE_LL128[gen][index])

@@ -1,0 +1,78 @@
+"""The measured tables with the machine each was measured on, from its header and its vendor's documents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpsim.measured import read_table
+from ddpsim.samples import Sample
+from ddpsim.topology.spec import load_topology
+
+MACHINES = Path(__file__).parent / "machines"
+SMALLEST_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class System:
+    """A table's file, its machine (shipped, or in `machines/`), its nodes, the site whose machine it is."""
+
+    table: str
+    machine: str
+    nodes: int
+    site: str
+    ranks: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return Path(self.table).stem
+
+
+SYSTEMS = (
+    System("measured/abci_A_a100_8gpu.csv", "abci-a", 1, "abci-a"),
+    System("measured/abci_A_a100_16gpu.csv", "abci-a", 2, "abci-a"),
+    System("measured/abci_A_a100_32gpu.csv", "abci-a", 4, "abci-a"),
+    System("measured/abci_V_v100_4gpu.csv", "abci-v", 1, "abci-v"),
+    System("measured/abci_V_v100_8gpu.csv", "abci-v", 2, "abci-v"),
+    System("measured/abci_V_v100_16gpu.csv", "abci-v", 4, "abci-v"),
+    System("measured/aws_p3dn_2node_16xV100_efa_nccl246.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("measured/aws_p3dn_2node_16xV100_efa_nccl248.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("measured/aws_p4d_2node_16xA100_efa.csv", "p4d.24xlarge", 2, "p4d"),
+    System("measured/aws_p5_1node_8xH100.csv", "dgx-h100", 1, "p5"),
+    System("measured/azure_4xK80_pcie.csv", "4xk80", 1, "nc24"),
+    System("measured/azure_nd_A100_v4_1node_8gpu.csv", "dgx-a100", 1, "ndv4"),
+    System("measured/deepops_2xDGX1V_roce.csv", "dgx-1v-roce", 2, "dgx-1v-roce"),
+    System("measured/deepops_2xDGXA100_ib.csv", "dgx-a100", 2, "dgx-a100"),
+    System("measured/deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100"),
+    System("measured/sheffield_bessemer_4xV100pcie_nccl2.4.2_2019a.csv", "4xv100-pcie", 1, "bessemer"),
+    System("measured/sheffield_bessemer_4xV100pcie_nccl2.8.3_11.0.2.csv", "4xv100-pcie", 1, "bessemer"),
+    System("measured/sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage"),
+    System("measured/superbench_8xA100_nvswitch.csv", "dgx-a100", 1, "superbench"),
+    System("vtrain/v100_AR_GPU2.csv", "dgx-1v", 1, "vtrain", 2),
+    System("vtrain/v100_AR_GPU4.csv", "dgx-1v", 1, "vtrain", 4),
+    System("vtrain/v100_AR_GPU8.csv", "dgx-1v", 1, "vtrain", 8),
+)
+
+
+def data_folder() -> Path | None:
+    """Return the folder of measured data: `DDPSIM_DATA`, else `../shared/data`; None where there is none."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = Path(os.environ.get("DDPSIM_DATA", beside))
+    return folder if (folder / "measured").is_dir() else None
+
+
+def load(system: System, data: Path, *, every: int = 1) -> Sample:
+    """Return the rows of 1 KiB and more, every `every`-th of them."""
+    table = read_table(data / system.table)
+    rows = [row for row in table.rows if row.size_bytes >= SMALLEST_BYTES][::every]
+    table = replace(table, rows=tuple(rows), ranks=table.ranks or system.ranks)
+    path = MACHINES / f"{system.machine}.yaml"
+    return Sample.of(table, load_topology(str(path) if path.is_file() else system.machine), system.nodes)
+
+
+def load_all(data: Path) -> Mapping[System, Sample]:
+    """Return every system's sample."""
+    return {system: load(system, data) for system in SYSTEMS}
