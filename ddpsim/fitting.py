@@ -152,6 +152,6 @@ class _Problem:
 
 
 def _scale(residuals: Vector, used: float) -> float:
-    """Return a robust standard deviation about zero, 1.4826 times the median absolute residual, for `used` constants."""
+    """Return 1.4826 times the median absolute residual, a robust standard deviation, widened for `used` constants."""
     freedom = max(1 - used / len(residuals), 0.1)
     return max(1.4826 * float(np.median(np.abs(residuals))) / float(np.sqrt(freedom)), _SMALLEST_SCALE)

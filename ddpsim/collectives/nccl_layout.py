@@ -15,7 +15,8 @@ from ddpsim.topology.paths import KINDS, Route
 
 NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
 GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
-"""Kinds of hops that differ in efficiency: NVLink from GPU to GPU, through a switch, peer-to-peer over PCIe, through host memory, to another node."""
+"""Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch,
+peer-to-peer over PCIe, through host memory, to another node."""
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
