@@ -78,7 +78,7 @@ def test_flow_equals_steps_where_two_share_the_links(machine: str, sizes: tuple[
 def test_a_large_ring_equals_the_closed_form(fidelity: str) -> None:
     placement = parse_topology(PAIR, "pair").place(1)
     ring = collectives(placement, fidelity, "ring")
-    efficiency = ring.calibration["nccl.efficiency.nvlink.simple"]
+    efficiency = ring.calibration["nccl.efficiency.nvswitch.simple"]
     size_bytes = 64 << 30
     expected = ring_s(4, size_bytes, 0.0, 1 / (20e9 * efficiency))
     assert ring.simulate_s(size_bytes) == pytest.approx(expected, rel=0.005)
