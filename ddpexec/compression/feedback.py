@@ -96,5 +96,7 @@ def gathered_mean(
 def mean_of(tensor: Tensor, group: dist.ProcessGroup) -> torch.futures.Future[torch.Tensor]:
     """Return a future of the mean of `tensor` over ranks, by one allreduce."""
     work = dist.all_reduce(tensor, group=group, async_op=True)
-    averaged = work.get_future().then(lambda _: tensor.div_(group.size()))
+    # A callback must not hold the group: its thread would be the last to let it go, and gloo aborts on that.
+    world_size = group.size()
+    averaged = work.get_future().then(lambda _: tensor.div_(world_size))
     return cast("torch.futures.Future[Tensor]", averaged)
