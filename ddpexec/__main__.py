@@ -47,5 +47,21 @@ def _ddpexec() -> None:
     """Run, measure and trace distributed data parallel training on torch.distributed."""
 
 
+def _run_and_leave() -> None:
+    """Run the command and end the process at once, without the interpreter's own teardown.
+
+    gloo's threads may still wind down then; where teardown destroys one that runs, C++ aborts, and a finished rank
+    would look like a failed one.
+    """
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
 if __name__ == "__main__":
-    main()
+    _run_and_leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,20 +98,24 @@ def draw(report: PlanReport, path: str) -> None:
 def text(report: PlanReport) -> str:
     """Return the report as a table and the lines to paste."""
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
-    groups: dict[str, list[str]] = {}
-    for row in report.rows:
-        groups.setdefault(_advice(row), []).append(f"{row.best.topology.name} x {row.best.nodes}")
-    for advice, where in groups.items():
-        lines += [f"{', '.join(where)}:", f"    {advice}"]
+    kept = [row for row in report.rows if row.keep_default]
+    if kept:
+        most = percent(max(row.gain for row in kept))
+        lines += [f"keep torch's default on {_where(kept)} (at most {most} faster found):", f"    {kept[0].advice}"]
+    changed = [row for row in report.rows if not row.keep_default]
+    for advice in dict.fromkeys(row.advice for row in changed):
+        lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     best = report.best.chosen
     lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
     return "\n".join(lines)
 
 
-def _advice(row: PlanRow) -> str:
-    if not row.keep_default:
-        return row.advice
-    return f"keep torch's default (best found: {percent(row.gain)} faster): {row.advice}"
+def _where(rows: Sequence[PlanRow]) -> str:
+    """Return machines and node counts in few words: `dgx-1v (1, 2 nodes), dgx-a100 (4 nodes)`."""
+    machines: dict[str, list[str]] = {}
+    for row in rows:
+        machines.setdefault(row.best.topology.name, []).append(str(row.best.nodes))
+    return ", ".join(f"{name} ({', '.join(counts)} nodes)" for name, counts in machines.items())
 
 
 def _cells(row: PlanRow) -> tuple[object, ...]:
