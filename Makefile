@@ -15,6 +15,7 @@ help:
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
+	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/.run: pyproject.toml constraints.txt
@@ -47,6 +48,9 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
+
+accuracy: .venv/.dev
+	$(BIN)/python -m tests.accuracy
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py

@@ -15,6 +15,7 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration, Constant, Curve, CurvePoint
 from ddpsim.collectives.execute import PRIORS
+from ddpsim.collectives.tuning import OLD
 from ddpsim.errors import CalibrationError
 from ddpsim.fitting import Fit, Prior, Vector, fit
 from ddpsim.measured import MeasuredTable
@@ -83,7 +84,11 @@ def calibrate(
         raise CalibrationError("one row determines nothing", place=place, remedy="measure several sizes")
     backend = backend or _backend(tables, topology)
     start = Calibration(backend, {constant.name: constant for constant in (*PRIORS[backend], *host_costs)})
+    samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
+    if backend == "nccl":
+        version = max(sample.version for sample in samples)
+        calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
     held_out = _held_out(samples, start)
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
@@ -102,6 +107,18 @@ def calibrate(
     return CalibrationReport(
         calibration, _error(fitted, measured), _error(held_out, measured), _notes(samples, found), tuple(rows)
     )
+
+
+def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]:
+    """Return the samples with the NCCL version that explains their rows best, where their header states none.
+
+    Two lines of constants are known; where the older explains the rows clearly better, it is taken.
+    """
+    if start.backend != "nccl" or all(sample.version_known for sample in samples):
+        return list(samples)
+    older = [sample if sample.version_known else sample.at_version(OLD) for sample in samples]
+    scales = [fit_samples(candidate, start)[0].scale for candidate in (samples, older)]
+    return older if scales[1] < 0.9 * scales[0] else list(samples)
 
 
 def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:

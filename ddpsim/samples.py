@@ -30,6 +30,7 @@ class Sample:
         sizes: bytes of each row.
         measured: seconds of each row.
         version: of NCCL, major * 1000 + minor; the current one where the header says nothing.
+        version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
     """
@@ -39,6 +40,7 @@ class Sample:
     sizes: tuple[int, ...]
     measured: Vector
     version: int
+    version_known: bool
     algorithm: str
     gpus_per_process: int
     _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
@@ -51,7 +53,8 @@ class Sample:
             placement=place_table(table, topology, nodes),
             sizes=tuple(row.size_bytes for row in table.rows),
             measured=np.array([row.time_s for row in table.rows]),
-            version=_version(table.header.get("nccl", "")),
+            version=_version(table.header.get("nccl", "")) or CURRENT,
+            version_known=_version(table.header.get("nccl", "")) is not None,
             algorithm=_forced(table.header.get("algorithm", "")),
             gpus_per_process=_gpus_per_process(table.header),
         )
@@ -81,15 +84,23 @@ class Sample:
             tuple(CurvePoint(size, time_s) for size, time_s in points),
         )
 
+    def layout(self) -> Layout:
+        """Return what NCCL's patterns load on the placement, found once."""
+        if "layout" not in self._layouts:
+            self._layouts["layout"] = Layout(self.placement, self.version)
+        return self._layouts["layout"]
+
+    def at_version(self, version: int) -> Sample:
+        """Return the sample as if measured with `version` of NCCL."""
+        return replace(self, version=version, _layouts={})
+
     def _transport(self, calibration: Calibration) -> Transport:
         transport: Transport
         if calibration.backend == "gloo":
             transport = GlooTransport(self.placement, calibration)
         else:
-            if "layout" not in self._layouts:
-                self._layouts["layout"] = Layout(self.placement, self.version)
             transport = NcclTransport(
-                self._layouts["layout"],
+                self.layout(),
                 calibration,
                 algorithm=self.algorithm,
                 isolated=False,
@@ -124,9 +135,9 @@ def predicted(samples: Sequence[Sample], calibration: Calibration) -> Vector:
     return np.concatenate([sample.predicted(calibration) for sample in samples])
 
 
-def _version(text: str) -> int:
+def _version(text: str) -> int | None:
     match = re.match(r"(\d+)\.(\d+)", text)
-    return int(match[1]) * 1000 + int(match[2]) if match else CURRENT
+    return int(match[1]) * 1000 + int(match[2]) if match else None
 
 
 def _forced(text: str) -> str:

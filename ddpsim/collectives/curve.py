@@ -24,13 +24,18 @@ class CurveTransport:
     inner: Transport
     points: tuple[CurvePoint, ...]
     factors: tuple[float, ...]
+    start_s: float = 0.0
 
     @classmethod
-    def over(cls, inner: Transport, curve: Curve) -> CurveTransport:
-        """Return `inner` corrected by `curve`, whose times are first made to rise with size."""
+    def over(cls, inner: Transport, curve: Curve, start_s: float = 0.0) -> CurveTransport:
+        """Return `inner` corrected by `curve`, whose times are first made to rise with size.
+
+        Args:
+            start_s: what a collective takes beyond those measured, on an idle stream.
+        """
         points = monotone(curve.points)
         factors = tuple(math.log(p.time_s / inner.allreduce_s(p.size_bytes)) for p in points)
-        return cls(inner, points, factors)
+        return cls(inner, points, factors, start_s)
 
     @property
     def backend(self) -> str:
@@ -64,7 +69,7 @@ class CurveTransport:
         factor = self._factor(size_bytes, self.inner.allreduce_s(size_bytes))
         return replace(
             demand,
-            latency_s=demand.latency_s * factor,
+            latency_s=demand.latency_s * factor + self.start_s,
             loads={link: load * factor for link, load in demand.loads.items()},
             rate_limit=demand.rate_limit / factor,
         )
@@ -72,7 +77,7 @@ class CurveTransport:
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the corrected time."""
         modelled_s = self.inner.allreduce_s(size_bytes)
-        return modelled_s * self._factor(size_bytes, modelled_s) if size_bytes else modelled_s
+        return modelled_s * self._factor(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the demand inside, uncorrected."""

@@ -50,9 +50,14 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    transport = _physical(placement, backend, calibration, algorithm, isolated=isolated, expand=expand)
-    curve = matching(transport.calibration, placement)
-    return transport if curve is None else CurveTransport.over(transport, curve)
+    curve = matching(calibration, placement)
+    transport = _physical(
+        placement, backend, calibration, algorithm, isolated=isolated and curve is None, expand=expand
+    )
+    if curve is None:
+        return transport
+    start_s = transport.calibration["nccl.isolated_s"] if isolated and backend == "nccl" else 0.0
+    return CurveTransport.over(transport, curve, start_s)
 
 
 def _physical(

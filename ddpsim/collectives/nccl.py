@@ -190,7 +190,8 @@ class NcclTransport:
         threads = channels * self._get[f"channel.{protocol}"] / sent
         limits = [links, threads]
         if protocol == LL:
-            limits.append(ll_max(self.layout.shape) * 1e9 * self._get["ll_max_share"] / sent)
+            place = "node" if self.layout.nodes == 1 else "net"
+            limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
         rate = sum(limit**-_CORNER for limit in limits) ** (-1 / _CORNER)
         return _Cost(entry, channels, latency_s, rate)
 
@@ -211,7 +212,7 @@ class NcclTransport:
         return self._get[f"start.{protocol}_s"]
 
     def _hop_s(self, algorithm: str, protocol: str) -> float:
-        kind = "nvlink" if self.layout.shape.nvlink else "pcie"
+        kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
         return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
 
     def _net_s(self, algorithm: str, protocol: str) -> float:

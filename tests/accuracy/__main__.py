@@ -1,0 +1,37 @@
+"""Hold predictions of allreduce times against public measured tables; write docs/reference/accuracy.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.accuracy import cases
+from tests.accuracy.page import page
+from tests.accuracy.systems import data_folder, load_all
+
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "accuracy.md"
+
+
+def main() -> int:
+    """Run every case and write the page."""
+    data = data_folder()
+    if data is None:
+        print("no measured tables: set DDPSIM_DATA to their folder", file=sys.stderr)
+        return 2
+    samples = load_all(data)
+    priors = cases.site_priors(samples, lambda site: print(f"fitting without {site}", file=sys.stderr))
+    held_out = cases.every_fourth(samples, priors)
+    text = page(
+        cases.uncalibrated(samples, priors),
+        held_out,
+        cases.eight_rows(samples, priors),
+        cases.more_nodes(samples, priors),
+        cases.bands(held_out),
+    )
+    print(text)
+    _PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

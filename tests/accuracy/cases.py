@@ -1,0 +1,168 @@
+"""The cases of the accuracy page: each returns its rows as relative errors, predicted over measured minus one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.calibrate import fit_samples, with_versions
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.fitting import Vector
+from ddpsim.samples import Sample
+from tests.accuracy import baselines
+from tests.accuracy.documented import documented
+from tests.accuracy.systems import System
+
+MIB = 1 << 20
+_POOLED_ROWS = 12
+_VTRAIN_MIB = (1, 2, 3, 5, 8, 13, 20, 32)
+_MORE_NODES = (
+    (("abci_V_v100_4gpu", "abci_V_v100_8gpu"), "abci_V_v100_16gpu"),
+    (("abci_A_a100_8gpu", "abci_A_a100_16gpu"), "abci_A_a100_32gpu"),
+    (("deepops_2xDGXA100_ib",), "deepops_4xDGXA100_ib"),
+)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of the predictors of one system, a row each.
+
+    Attributes:
+        columns: predictor to errors; the first is ours.
+    """
+
+    system: str
+    sizes: tuple[int, ...]
+    columns: Mapping[str, Vector]
+
+
+def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None]) -> dict[str, Calibration]:
+    """Return for each site the documented constants fitted to every other site's tables, each table thinned alike."""
+    start = documented()
+    result = {}
+    for site in dict.fromkeys(system.site for system in samples):
+        progress(site)
+        others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
+        result[site] = _free(replace(fit_samples(others, start)[1], curves=()), start)
+    return result
+
+
+def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
+    """Return errors at 1 MiB and more from the topology and other sites' constants."""
+    rows = []
+    for system, sample in samples.items():
+        large = sample.only([row for row, size in enumerate(sample.sizes) if size >= MIB])
+        ours = large.predicted(priors[system.site])
+        columns = {"ddpsim": ours, "NCCL's model": baselines.nccl_model(large)}
+        rows.append(_errors(system.name, large, {**columns, "torch comm_analysis": baselines.comm_analysis(large)}))
+    return rows
+
+
+def every_fourth(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
+    """Return errors on the rows left out of a calibration on rows 0, 4, 8, ..."""
+    rows = []
+    for system, sample in samples.items():
+        if system.site == "vtrain":
+            continue
+        numbers = range(len(sample.sizes))
+        known, asked = (sample.only([n for n in numbers if (n % 4 == 0) is kept]) for kept in (True, False))
+        ours = _calibrated([known], [asked], priors[system.site])
+        columns = {"ddpsim": ours, "log-log": baselines.log_log(known, asked)}
+        rows.append(_errors(system.name, asked, {**columns, "alpha-beta": baselines.alpha_beta(known, asked)}))
+    return rows
+
+
+def eight_rows(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
+    """Return errors up to 32 MiB on vTrain's tables, calibrated on eight rows; alpha-beta saw every row."""
+    rows = []
+    for system, sample in samples.items():
+        if system.site != "vtrain":
+            continue
+        known = sample.only([n for n, size in enumerate(sample.sizes) if size in [m * MIB for m in _VTRAIN_MIB]])
+        asked = sample.only([n for n, s in enumerate(sample.sizes) if s <= 32 * MIB and s not in known.sizes])
+        ours = _calibrated([known], [asked], priors[system.site])
+        rows.append(_errors(system.name, asked, {"ddpsim": ours, "alpha-beta": baselines.alpha_beta(sample, asked)}))
+    return rows
+
+
+def more_nodes(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
+    """Return errors at 1 MiB and more on a node count above those calibrated on."""
+    by_name = {system.name: (system, sample) for system, sample in samples.items()}
+    rows = []
+    for known_names, asked_name in _MORE_NODES:
+        system, sample = by_name[asked_name]
+        asked = sample.only([n for n, size in enumerate(sample.sizes) if size >= MIB])
+        known = [by_name[name][1] for name in known_names]
+        ours = _calibrated(known, [asked], priors[system.site])
+        rows.append(
+            _errors(asked_name, asked, {"ddpsim": ours, "constant busbw": baselines.constant_busbw(known[-1], asked)})
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class Band:
+    """An 80 % band on one system's held-out rows: share inside, and median of upper over lower edge."""
+
+    system: str
+    inside: float
+    width: float
+    baseline_inside: float
+    baseline_width: float
+
+
+def bands(held_out: Sequence[Errors]) -> list[Band]:
+    """Return bands from other systems' held-out errors at like sizes, beside one global quantile of theirs."""
+    rows = []
+    for errors in held_out:
+        others = [each for each in held_out if each.system != errors.system]
+        sizes = np.log10(np.concatenate([each.sizes for each in others]))
+        residuals = np.concatenate([-np.log1p(each.columns["ddpsim"]) for each in others])
+        own = -np.log1p(errors.columns["ddpsim"])
+        near = [residuals[np.abs(sizes - np.log10(size)) <= 0.5] for size in errors.sizes]
+        edges = np.array([np.percentile(found if len(found) >= 10 else residuals, [10, 90]) for found in near])
+        low, high = np.percentile(residuals, [10, 90])
+        rows.append(
+            Band(
+                errors.system,
+                float(((own >= edges[:, 0]) & (own <= edges[:, 1])).mean()),
+                float(np.exp(np.median(edges[:, 1] - edges[:, 0]))),
+                float(((own >= low) & (own <= high)).mean()),
+                float(np.exp(high - low)),
+            )
+        )
+    return rows
+
+
+def _calibrated(known: list[Sample], asked: list[Sample], priors: Calibration) -> Vector:
+    versioned = with_versions(known, priors)
+    calibration = fit_samples(versioned, priors)[1]
+    return np.concatenate([sample.at_version(versioned[0].version).predicted(calibration) for sample in asked])
+
+
+def _errors(name: str, sample: Sample, predicted: Mapping[str, Vector]) -> Errors:
+    return Errors(name, sample.sizes, {key: times / sample.measured - 1 for key, times in predicted.items()})
+
+
+def _thinned(sample: Sample) -> Sample:
+    """Return at most twelve rows: those of 1 MiB and more and every third below, evenly."""
+    rows = [row for row, size in enumerate(sample.sizes) if size >= MIB or row % 3 == 0]
+    if len(sample.sizes) > 100:
+        rows = [2**k - 1 for k in range(len(sample.sizes).bit_length()) if 2**k <= len(sample.sizes)]
+    if len(rows) > _POOLED_ROWS:
+        rows = [rows[round(n * (len(rows) - 1) / (_POOLED_ROWS - 1))] for n in range(_POOLED_ROWS)]
+    return sample.only(rows)
+
+
+def _free(fitted: Calibration, start: Calibration) -> Calibration:
+    """Return `fitted` with its constants free again, as loosely as the shipped priors are."""
+    from ddpsim.collectives.execute import PRIORS
+
+    stds = {constant.name: constant.log_std for constant in PRIORS["nccl"]}
+    constants = {
+        name: replace(constant, log_std=stds[name] if start.constants[name].log_std is not None else None)
+        for name, constant in fitted.constants.items()
+    }
+    return replace(fitted, constants=constants, fitted_names=(), covariance=())
