@@ -19,7 +19,7 @@ from ddpexec.drop import LayerDrop
 from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
 from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
-from ddpexec.parameters import BROADCAST_BYTES, ModelParameters, agree, broadcast_state, collect, verify
+from ddpexec.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
 from ddpexec.reducer import Reducer, ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketPlan
@@ -236,8 +236,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
 
     def _synchronise(self, model: ModelParameters, plan: BucketPlan, *, buffers: bool) -> None:
         verify(model, self.communicator, self.device)
-        rows: list[object] = [list(bucket) for bucket in plan.groups()]
-        agree(rows, [f"bucket {number}" for number in range(len(rows))], self.communicator, self.device)
+        verify_plan(plan, self.communicator, self.device)
         broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
 
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:

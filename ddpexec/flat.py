@@ -19,7 +19,7 @@ class FlatBucket:
     """The flat buffer of one bucket.
 
     Small gradients are copied by one call for all of them when the bucket is complete, large ones each as it comes.
-    Both write `grad / world_size`, rounded as torch's reducer rounds it.
+    Both write `grad / world_size`, rounded as torch's reducer rounds it, which under `batched_grad_copy` divides.
 
     Args:
         number: place in launch order.
@@ -44,7 +44,7 @@ class FlatBucket:
         self.indices = bucket.parameters
         self.size_bytes = bucket.size_bytes
         self.parameters = [parameters[index] for index in bucket.parameters]
-        self.as_view = as_view
+        self.as_view, self._batched = as_view, batched
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
         self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
@@ -66,13 +66,15 @@ class FlatBucket:
             view.zero_()
         elif self.is_view(grad, place):
             if divisor is not None:
-                view.div_(divisor)
+                (_real(view) if self._batched else view).div_(divisor)
         else:
             self._check(place, grad)
-            if divisor is None:
-                view.copy_(grad.detach())
-            else:
+            if divisor is not None and not self._batched:
                 torch.mul(grad.detach(), 1.0 / divisor, out=view)
+            else:
+                view.copy_(grad.detach())
+                if divisor is not None:
+                    _real(view).div_(divisor)
             if self.as_view:
                 parameter.grad = view
 
@@ -89,7 +91,10 @@ class FlatBucket:
             torch._foreach_copy_(self._late_views, grads)
             if divisor is not None and divisor != 1:
                 for run in self._late_runs:
-                    run.mul_(1.0 / divisor)
+                    if self._batched:
+                        _real(run).div_(divisor)
+                    else:
+                        run.mul_(1.0 / divisor)
         if self.as_view:
             for parameter, view in zip(self._late_parameters, self._late_views, strict=True):
                 parameter.grad = view
@@ -225,6 +230,11 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
             views.append(flat[offset : offset + size].view(parameter.shape))
         offset += size
     return views
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs: dividing those, part by part, rounds otherwise than complex division."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _is_dense(tensor: Tensor) -> bool:

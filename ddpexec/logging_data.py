@@ -34,7 +34,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
         "num_parameter_tensors": len(policy),
         "bucket_cap_bytes": ddp.bucket_bytes_cap,
         "bucket_sizes": ddp.first_bucket_sizes,
-        "num_buckets_reduced": reducer.launched,
+        "num_buckets_reduced": len(reducer.launch_order),
         "broadcast_buffers": int(ddp.forward_sync_buffers),
         "find_unused_parameters": int(ddp.find_unused_parameters),
         "gradient_as_bucket_view": int(ddp.gradient_as_bucket_view),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ddpexec.errors import ModelMismatchError
 from ddpexec.process_groups import Communicator
-from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError
+from ddpsim.bucketing import BucketPlan, Parameter
 
 BROADCAST_BYTES = 250 << 20
 """Bytes of one coalesced piece of the construction broadcast, as torch's."""
@@ -76,16 +75,27 @@ def verify(parameters: ModelParameters, communicator: Communicator, device: torc
         ModelMismatchError: names the first rank that differs from rank 0, and its first parameter that does.
     """
     rows = [
-        [list(t.shape), list(t.stride()), p.dtype] for t, p in zip(parameters.tensors, parameters.policy, strict=True)
+        f"{described.dtype} of shape {described.shape}, strides {tensor.stride()}"
+        for tensor, described in zip(parameters.tensors, parameters.policy, strict=True)
     ]
-    agree(rows, parameters.names, communicator, device)
+    agree(rows, [f"parameter {i} ({name})" for i, name in enumerate(parameters.names)], communicator, device)
 
 
-def agree(rows: Sequence[object], names: Sequence[str], communicator: Communicator, device: torch.device) -> None:
-    """Raise on every rank unless every rank has the same `rows`, one for each of its parameters `names`."""
+def verify_plan(plan: BucketPlan, communicator: Communicator, device: torch.device) -> None:
+    """Check that every rank has the same buckets.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first bucket that does.
+    """
+    rows = [f"parameters {list(group)}" for group in plan.groups()]
+    agree(rows, [f"bucket {number}" for number in range(len(rows))], communicator, device)
+
+
+def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator, device: torch.device) -> None:
+    """Raise on every rank unless every rank has the same `rows`, each of which belongs to one of `names`."""
     if communicator.world_size == 1 or _all_equal(rows, communicator, device):
         return
-    gathered: list[object] = [None] * communicator.world_size
+    gathered: list[Any] = [None] * communicator.world_size
     dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
     _raise_difference(gathered)
 
@@ -110,7 +120,7 @@ def _describe(tensor: Tensor, name: str, sparse: bool) -> Parameter:
     return Parameter(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device), sparse)
 
 
-def _all_equal(rows: Sequence[object], communicator: Communicator, device: torch.device) -> bool:
+def _all_equal(rows: Sequence[str], communicator: Communicator, device: torch.device) -> bool:
     digest = hashlib.sha256(json.dumps(rows).encode()).digest()
     mine = torch.frombuffer(bytearray(digest[:16]), dtype=torch.int64).to(communicator.device_for(device))
     theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
@@ -118,35 +128,24 @@ def _all_equal(rows: Sequence[object], communicator: Communicator, device: torch
     return all(torch.equal(mine, other) for other in theirs)
 
 
-def _raise_difference(gathered: Sequence[object]) -> None:
-    rows, names = _rows(gathered[0])
-    for rank, other in enumerate(gathered):
-        their_rows, their_names = _rows(other)
+def _raise_difference(gathered: Sequence[tuple[list[str], list[str]]]) -> None:
+    rows, names = gathered[0]
+    kind = names[0].split()[0] if names else "parameter"
+    for rank, (their_rows, their_names) in enumerate(gathered):
         if len(their_rows) != len(rows):
             extra = sorted(set(their_names) ^ set(names))
             raise ModelMismatchError(
-                "DDP expects same model across all ranks, but Rank 0 has "
-                f"{len(rows)} params, while rank {rank} has inconsistent {len(their_rows)} params"
-                + (f"; in one of them only: {', '.join(extra[:5])}" if extra else ""),
-                remedy="build the same model on every rank",
+                f"DDP expects same model across all ranks, but Rank 0 has {len(rows)} {_PLURAL[kind]}, while rank "
+                f"{rank} has inconsistent {len(their_rows)} {_PLURAL[kind]}; on one of them only: "
+                + ", ".join(extra[:5]),
+                remedy=_REMEDY[kind],
             )
-        for index, (row, their_row) in enumerate(zip(rows, their_rows, strict=True)):
+        for row, their_row, name, their_name in zip(rows, their_rows, names, their_names, strict=True):
             if row != their_row:
                 raise ModelMismatchError(
-                    f"parameter {index} ({their_names[index]}) of rank {rank} is {_show(their_row)}, "
-                    f"rank 0's ({names[index]}) is {_show(row)}",
-                    remedy="build the same model on every rank",
+                    f"{their_name} of rank {rank} is {their_row}; on rank 0 {name} is {row}", remedy=_REMEDY[kind]
                 )
-    raise InputError("the ranks differ, but not in their parameters", remedy="report this")
 
 
-def _rows(gathered: object) -> tuple[list[object], list[str]]:
-    rows, names = cast("tuple[list[object], list[str]]", gathered)
-    return rows, names
-
-
-def _show(row: object) -> str:
-    if isinstance(row, list) and len(row) == 3:
-        shape, stride, dtype = row
-        return f"{dtype} of shape {tuple(shape)}, strides {tuple(stride)}"
-    return repr(row)
+_PLURAL = {"parameter": "params", "bucket": "buckets"}
+_REMEDY = {"parameter": "build the same model on every rank", "bucket": "give every rank the same plan and caps"}

@@ -78,7 +78,8 @@ class Reducer:
         self.failure: Exception | None = None
         self.finished: Callable[[], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
-        self.iteration = self.launched = 0
+        self.iteration = 0
+        self.launch_order: list[int] = []
         self.arrival: list[int] = []
         self.divisor = communicator.world_size
         self.used = UsedMap(model, communicator)
@@ -274,13 +275,12 @@ class Reducer:
         assert self.static is not None
         self._unused = self.static.finish_counting()
         self._unused_marked = self._unfinished = True
-        for number, bucket in enumerate(self.buckets):
-            for place, eager in enumerate(bucket.eager):
-                if eager:
+        for bucket in self.buckets:
+            for place, index in enumerate(bucket.indices):
+                if bucket.eager[place]:
                     bucket.fill(place, self._divisor)
-            for index in bucket.indices:
                 self._queue.ready(index)
-            self._launch([number])
+            self._launch([bucket.number])
         self.used.reduce(len(self._works))
 
     def _finish(self) -> None:
@@ -299,7 +299,7 @@ class Reducer:
         for future in self.futures:
             future.wait()
         self.used.finish(keep=self.static is not None)
-        self.launched = len(self._works)
+        self.launch_order = [bucket.number for bucket, _ in self._works]
         self._observe_order()
         self.futures, self._works = [], []
         self._expecting = self._unfinished = False

@@ -1,0 +1,224 @@
+"""What else a DDP must do, each against torch's own or against what it says itself."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.utils.checkpoint import checkpoint
+
+from ddpexec.ddp import DistributedDataParallel
+from ddpexec.errors import ModelMismatchError, NeverReadyError, OptionError, ReadyTwiceError
+from ddpexec.process_groups import round_robin
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.errors import InputError, PlanError
+from ddpsim.order import OnDrift
+from tests.exec import ranks
+
+BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
+
+
+@dataclass
+class Output:
+    main: Tensor
+    rest: tuple[Tensor, ...]
+
+
+class Odd(nn.Module):
+    """A shared weight, an unused layer where asked for, and a dataclass for an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.layers[3].weight = self.layers[0].weight
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor, skip: int = -1, checkpointed: str = "") -> Output:
+        for number, layer in enumerate(self.layers):
+            if number == skip:
+                continue
+            x = checkpoint(layer, x, use_reentrant=checkpointed == "reentrant") if checkpointed else layer(x)
+            x = x.tanh()
+        self.mean += x.detach().mean(0)
+        return Output(x, (x * 2,))
+
+
+def train(
+    kind: Any,
+    options: dict[str, Any],
+    prepare: Callable[[Any], None] = lambda ddp: None,
+    steps: int = 4,
+    **forward: Any,
+) -> list[Tensor]:
+    torch.manual_seed(0)
+    ddp = kind(Odd(), **options)
+    prepare(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        optimizer.zero_grad()
+        output = ddp(x.requires_grad_(), **forward)
+        (output.main.square().mean() + output.rest[0].mean()).backward()
+        optimizer.step()
+    return [tensor.detach().clone() for tensor in (*ddp.parameters(), *ddp.buffers())]
+
+
+def same(options: dict[str, Any], **others: Any) -> None:
+    ours, theirs = (train(kind, options, **others) for kind in BOTH)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, other), (options, others)
+
+
+def hooks_and_graphs(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    small = {"bucket_cap_mb": 0.0003}
+    for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
+        for view in (False, True):
+            same(
+                {**small, "gradient_as_bucket_view": view}, prepare=lambda ddp, h=hook: ddp.register_comm_hook(None, h)
+            )
+
+    def power(ddp: Any) -> None:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    same({}, prepare=power, steps=6)
+    same({**small, "static_graph": True}, checkpointed="reentrant")
+    same(small, checkpointed="other")
+    same({**small, "find_unused_parameters": True}, skip=2)
+    same({"forward_sync_buffers": False})
+    ddp = DistributedDataParallel(Odd())
+    with pytest.raises(TypeError, match="must be callable"):
+        ddp.register_comm_hook(None, 3)
+    bucket: Any = default_hooks.bf16_compress_hook
+    ddp.register_comm_hook(None, bucket)
+    with pytest.raises(OptionError, match="registered already"):
+        ddp.register_comm_hook(None, bucket)
+    ddp(torch.ones(1, 8)).main.sum().backward()
+
+
+def groups_and_orders(rank: int) -> None:
+    small = {"bucket_cap_mb": 0.0003}
+    plain = train(DistributedDataParallel, small)
+    for options in (
+        {"process_group": round_robin(2)},
+        {"rebuild": "never"},
+        {"rebuild": OnDrift(every=1, tau=1.0), "predictor": "mean", "consensus": "mean"},
+        {"find_unused_parameters": True, "rebuild": "once", "gradient_as_bucket_view": True},
+        {"find_unused_parameters": True, "rebuild": "drift", "consensus": "slowest"},
+    ):
+        for mine, expected in zip(train(DistributedDataParallel, {**small, **options}), plain, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-6)
+    ddp = DistributedDataParallel(Odd(), find_unused_parameters=True, rebuild="once", bucket_cap_mb=0)
+    for _ in range(2):
+        ddp(torch.ones(1, 8), skip=rank).main.sum().backward()
+    gathered: list[Any] = [None, None]
+    dist.all_gather_object(gathered, ddp.reducer.plan.groups())
+    assert gathered[0] == gathered[1]
+    assert ddp.reducer.order.rebuilds == 1
+
+
+def files(rank: int) -> None:
+    ours, theirs = (kind(Odd()) for kind in BOTH)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    ours(torch.ones(1, 8)).main.sum().backward()
+    again = pickle.loads(pickle.dumps(ours))
+    saved = io.BytesIO()
+    torch.save(ours, saved)
+    for other in (again, copy.deepcopy(ours)):
+        other(torch.ones(1, 8)).main.sum().backward()
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), ours.parameters(), strict=True))
+
+
+def joins(rank: int) -> None:
+    for by_initial in (True, False):
+        results = []
+        for kind in BOTH:
+            torch.manual_seed(0)
+            ddp = kind(nn.Linear(4, 4), bucket_cap_mb=0)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            with ddp.join(divide_by_initial_world_size=by_initial):
+                for _ in range(2 + 3 * rank):
+                    optimizer.zero_grad()
+                    ddp(torch.full((2, 4), 1.0 + rank)).sum().backward()
+                    optimizer.step()
+            results.append([parameter.detach() for parameter in ddp.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), by_initial
+
+
+def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
+    ranks.run(2, hooks_and_graphs)
+
+
+def test_groups_in_turn_and_order_policies_change_nothing_but_time() -> None:
+    ranks.run(2, groups_and_orders)
+
+
+def test_state_dicts_pickles_and_copies() -> None:
+    ranks.run(1, files)
+
+
+def test_uneven_inputs_equal_torch() -> None:
+    ranks.run(2, joins)
+
+
+def refused(rank: int) -> None:
+    def refuses(kind: type[Exception], *words: str, **options: Any) -> None:
+        with pytest.raises(kind) as raised:
+            DistributedDataParallel(Odd(), **options)
+        assert isinstance(raised.value, InputError)
+        for word in words:
+            assert word in str(raised.value), str(raised.value)
+
+    refuses(OptionError, "bucket_cap_mb='big'", bucket_cap_mb="big")
+    refuses(InputError, "-1", bucket_cap_mb=-1)
+    refuses(PlanError, "bucket_cap_mb_list is empty", bucket_cap_mb_list=[])
+    refuses(PlanError, "bucket_cap_mb_list=[1]", "bucket_cap_mb=2", bucket_cap_mb_list=[1], bucket_cap_mb=2)
+    refuses(OptionError, "bucket_cap_mb_list=3", bucket_cap_mb_list=3)
+    refuses(OptionError, "dim=1", dim=1)
+    refuses(OptionError, "delay_all_reduce_named_params", "plan", delay_all_reduce_named_params=[])
+    refuses(OptionError, "comm='none'", comm="none")
+    refuses(OptionError, "process_group is an empty list", process_group=[])
+    refuses(InputError, "unknown rebuild policy 'often'", rebuild="often")
+    refuses(OptionError, "device_ids", device_ids=[0, 1])
+    plan = custom_plan(DistributedDataParallel(Odd()).reducer.model.policy, [[6, 5, 4, 3], [2, 1, 0]])
+    refuses(OptionError, "a plan and bucket_cap_mb=3", plan=plan, bucket_cap_mb=3)
+    with pytest.raises(PlanError, match="another model"):
+        DistributedDataParallel(nn.Linear(2, 2), plan=plan)
+    with pytest.raises(OptionError, match="doesn't have any parameter"):
+        DistributedDataParallel(nn.ReLU())
+    with pytest.raises(ModelMismatchError, match=r"parameter 1 \(bias\) of rank 1 is float32 of shape \(3,\)"):
+        DistributedDataParallel(nn.ParameterDict({"a": torch.ones(2), "bias": torch.ones(2 + rank)}))
+    with pytest.raises(ModelMismatchError, match="Rank 0 has 1 params, while rank 1 has inconsistent 2 params"):
+        DistributedDataParallel(nn.ParameterList([torch.ones(2)] * 1 + [torch.ones(2)] * rank))
+    own = custom_plan(DistributedDataParallel(Odd()).reducer.model.policy, [[6, 5, 4, 3], [2, 1, 0]][:: 1 - 2 * rank])
+    with pytest.raises(ModelMismatchError, match="bucket 0"):
+        DistributedDataParallel(Odd(), plan=own)
+    ddp = DistributedDataParallel(Odd())
+    ddp(torch.ones(1, 8), skip=1).main.sum().backward()
+    with pytest.raises(NeverReadyError) as never:
+        ddp(torch.ones(1, 8))
+    assert "layers.1.weight, layers.1.bias" in str(never.value)
+    assert "find_unused_parameters=True" in str(never.value)
+    ddp = DistributedDataParallel(Odd(), bucket_cap_mb=0)
+    output = ddp(torch.ones(1, 8)).main.sum()
+    output.backward(retain_graph=True)
+    ddp = DistributedDataParallel(Odd(), find_unused_parameters=True)
+    with pytest.raises(ReadyTwiceError, match=r"\(layers\.\d\.(weight|bias)\) was ready twice"):
+        ddp(torch.ones(1, 8, requires_grad=True), checkpointed="reentrant").main.sum().backward()
+
+
+def test_what_is_wrong_is_named() -> None:
+    ranks.run(2, refused)
