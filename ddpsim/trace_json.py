@@ -263,19 +263,47 @@ def _span(
 
 
 def _iteration(record: Mapping[str, object]) -> Iteration:
-    fields = dict(record)
+    fields = dict(_checked(record))
     buckets, gradients = fields["buckets"], fields["gradients"]
     if not isinstance(buckets, list) or not isinstance(gradients, list):
         raise TypeError("buckets or gradients is not a list")
-    fields["buckets"] = tuple(BucketTimes(**{**b, "parameters": tuple(b["parameters"])}) for b in buckets)
-    fields["gradients"] = tuple(Gradient(parameter=p, hook_s=h, ready_s=r) for p, h, r in gradients)
-    for name, value in fields.items():
-        if name.endswith("_s"):
-            _number(value)
+    fields["buckets"] = tuple(_bucket(bucket) for bucket in buckets)
+    fields["gradients"] = tuple(
+        Gradient(parameter=_integer(p), hook_s=_number(h), ready_s=_number(r)) for p, h, r in gradients
+    )
     return Iteration(**fields)  # type: ignore[arg-type]
 
 
+def _bucket(record: Mapping[str, object]) -> BucketTimes:
+    fields = dict(_checked(record))
+    parameters = fields["parameters"]
+    if not isinstance(parameters, list):
+        raise TypeError(f"parameters {parameters!r} is not a list")
+    fields["parameters"] = tuple(_integer(index) for index in parameters)
+    return BucketTimes(**fields)  # type: ignore[arg-type]
+
+
+def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
+    """Return `record` where its times are numbers, its counts whole and its flag a flag."""
+    for name, value in record.items():
+        if name == "wire_s" and value is None:
+            continue
+        if name.endswith("_s"):
+            _number(value)
+        elif name in ("rank", "index", "size_bytes"):
+            _integer(value)
+        elif name == "synced" and not isinstance(value, bool):
+            raise TypeError(f"synced {value!r} is neither true nor false")
+    return record
+
+
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -160,8 +160,8 @@ class Calibration:
                 constants=constants,
                 fitted_names=tuple(document["fitted_names"]),
                 covariance=tuple(tuple(row) for row in document["covariance"]),
-                residual_low=document["residual_low"],
-                residual_high=document["residual_high"],
+                residual_low=_residual(document["residual_low"], f"{place}: residual_low"),
+                residual_high=_residual(document["residual_high"], f"{place}: residual_high"),
                 curves=tuple(
                     Curve(
                         c["topology"],
@@ -177,3 +177,14 @@ class Calibration:
             raise CalibrationError(
                 f"malformed: {error!r}", place=place, remedy="make the file again with `ddpsim calibrate`"
             ) from error
+
+
+_LARGEST_RESIDUAL = 10.0
+
+
+def _residual(value: object, place: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_RESIDUAL:
+        raise CalibrationError(f"{value!r} is not the logarithm of an error", place=place)
+    return float(value)
