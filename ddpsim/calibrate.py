@@ -112,13 +112,13 @@ def calibrate(
 def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]:
     """Return the samples with the NCCL version that explains their rows best, where their header states none.
 
-    Two lines of constants are known; where the older explains the rows clearly better, it is taken.
+    Two lines of constants are known; where the older explains the rows better, it is taken.
     """
     if start.backend != "nccl" or all(sample.version_known for sample in samples):
         return list(samples)
     older = [sample if sample.version_known else sample.at_version(OLD) for sample in samples]
-    scales = [fit_samples(candidate, start)[0].scale for candidate in (samples, older)]
-    return older if scales[1] < 0.9 * scales[0] else list(samples)
+    losses = [fit_samples(candidate, start)[0].loss for candidate in (samples, older)]
+    return older if losses[1] < losses[0] else list(samples)
 
 
 def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:

@@ -42,6 +42,7 @@ class Fit:
         covariance: of their natural logarithms.
         residuals: log(measured / fitted) by row.
         scale: robust standard deviation of the residuals.
+        loss: of rows and priors together, were the rows good to 5 %; the least is the best of several models.
         outliers: rows more than five scales off.
         undetermined: constants that the rows say little of; they stay near their priors.
         unused: constants that no row depends on; not among `values`.
@@ -51,6 +52,7 @@ class Fit:
     covariance: Vector
     residuals: Vector
     scale: float
+    loss: float
     outliers: tuple[int, ...]
     undetermined: tuple[str, ...]
     unused: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
     problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured))
     # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
     theta, residuals = _minimise(problem, problem.centre, _FIRST_SCALE)
+    loss = problem.loss(theta, residuals, _FIRST_SCALE)
     scale = _scale(residuals, problem.parameters_used(theta, residuals, _FIRST_SCALE))
     theta, residuals = _minimise(problem, theta, scale)
     covariance = problem.covariance(theta, residuals, scale)
@@ -79,6 +82,7 @@ def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
         covariance=covariance,
         residuals=residuals,
         scale=scale,
+        loss=loss,
         outliers=tuple(int(row) for row in np.flatnonzero(np.abs(residuals) > _OUTLIER * scale)),
         undetermined=tuple(name for name, sure in zip(problem.names, known, strict=True) if not sure),
         unused=unused,

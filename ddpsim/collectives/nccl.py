@@ -16,7 +16,7 @@ from ddpsim.collectives import nccl_priors, nccl_steps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_layout import GROUPS, Layout, Pattern
 from ddpsim.collectives.transport import Choice, Steps
-from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, ll_max, table, time_us
+from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, ll_max
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.fairness import Demand, LinkId
 
@@ -80,8 +80,9 @@ class NcclTransport:
         self.layout = layout
         self._isolated, self._gpus_per_process = isolated, gpus_per_process
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
-        self._entries = [e for e in table(layout.shape) if algorithm in ("auto", e.algorithm)]
-        if not self._entries:
+        self._entries = layout.entries
+        self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
+        if not self._allowed:
             raise TopologyError(
                 f"{algorithm} cannot run on {layout.placement.topology.name}", place="--algorithm", remedy="use auto"
             )
@@ -166,17 +167,16 @@ class NcclTransport:
 
     def _costs(self, size_bytes: int) -> list[tuple[_Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
-        believed = sorted(
-            ((self._believed_us(entry, size_bytes), index) for index, entry in enumerate(self._entries)),
-        )
+        table = self.layout.believed_us(size_bytes)
+        believed = sorted((table[index] * self._crossover(self._entries[index]), index) for index in self._allowed)
         least = believed[0][0]
         weights = [((least / us) ** _SHARPNESS - _LEAST_WEIGHT, index) for us, index in believed]
         return [(self._cost(self._entries[index], size_bytes), weight) for weight, index in weights if weight > 0]
 
-    def _believed_us(self, entry: Entry, size_bytes: int) -> float:
+    def _crossover(self, entry: Entry) -> float:
+        """Return by what NCCL's belief of `entry` is multiplied."""
         factor = self._get[f"crossover.{entry.protocol}"] if entry.protocol != SIMPLE else 1.0
-        tree = self._get["crossover.tree"] if entry.algorithm == TREE else 1.0
-        return time_us(entry, self.layout.shape, size_bytes) * factor * tree
+        return factor * self._get["crossover.tree"] if entry.algorithm == TREE else factor
 
     def _cost(self, entry: Entry, size_bytes: int) -> _Cost:
         algorithm, protocol = entry.algorithm, entry.protocol

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.collectives.tuning import Shape
+from ddpsim.collectives.tuning import Shape, table, time_us
 from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
@@ -97,12 +97,20 @@ class Layout:
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
         self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)
         self.shape = self._shape(version)
+        self.entries = table(self.shape)
+        self._believed: dict[int, tuple[float, ...]] = {}
 
     @property
     def capacities(self) -> dict[LinkId, float]:
         """Bytes per second of every link that a pattern loads."""
         patterns = (self.ring, self.tree, self.nvls)
         return {load.link.name: load.link.link.bandwidth for pattern in patterns for load in pattern.loads}
+
+    def believed_us(self, size_bytes: int) -> tuple[float, ...]:
+        """Return what NCCL believes an allreduce of `size_bytes` takes by each of `entries`."""
+        if size_bytes not in self._believed:
+            self._believed[size_bytes] = tuple(time_us(entry, self.shape, size_bytes) for entry in self.entries)
+        return self._believed[size_bytes]
 
     @property
     def crossings(self) -> int:

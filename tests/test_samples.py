@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.calibrate import fit_samples, with_versions
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import PRIORS
+from ddpsim.collectives.tuning import CURRENT
+from ddpsim.errors import InputError
+from ddpsim.measured import MeasuredRow, MeasuredTable
+from ddpsim.samples import Sample
+from ddpsim.topology.spec import load_topology
+
+DGX = load_topology("dgx-1v")
+START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+SIZES = [1024 * 2**k for k in range(20)]
+
+
+def table(ranks: int = 8, **header: str) -> MeasuredTable:
+    return MeasuredTable("t", tuple(MeasuredRow(s, 1e-5, "t") for s in SIZES), ranks=ranks, header=header)
+
+
+def measured(times: np.ndarray, ranks: int = 8, **header: str) -> MeasuredTable:
+    rows = tuple(MeasuredRow(s, t, f"t: row {n}") for n, (s, t) in enumerate(zip(SIZES, times, strict=True)))
+    return MeasuredTable("t", rows, ranks=ranks, header=header)
+
+
+def test_a_header_states_version_algorithm_and_launch_mode() -> None:
+    sample = Sample.of(table(nccl="2.8.4-1", algorithm="ring (forced)", command="all_reduce_perf -b 8 -g 4"), DGX)
+    assert (sample.version, sample.version_known, sample.algorithm, sample.gpus_per_process) == (2008, True, "ring", 4)
+    plain = Sample.of(table(nccl="not stated", mode="single process, nGpus 8 (34 us)"), DGX)
+    assert (plain.version, plain.version_known, plain.algorithm, plain.gpus_per_process) == (CURRENT, False, "auto", 8)
+
+
+def test_ranks_fill_as_many_nodes_as_they_need() -> None:
+    assert Sample.of(table(ranks=16), DGX).placement.nodes == 2
+    assert Sample.of(table(ranks=4), DGX).placement.gpus_per_node == 4
+    with pytest.raises(InputError, match="12 ranks"):
+        Sample.of(table(ranks=12), DGX, 1)
+
+
+def test_one_process_for_all_gpus_cannot_go_below_its_launches() -> None:
+    many = Sample.of(table(command="-g 8"), DGX).predicted(START)
+    one = Sample.of(table(command="-g 1"), DGX).predicted(START)
+    assert many.min() >= 8 * START["nccl.launch_s"]
+    assert one.min() < many.min()
+    assert many[-1] == pytest.approx(one[-1], rel=1e-3)
+
+
+def test_an_unstated_version_is_told_from_the_rows() -> None:
+    truth = Sample.of(table(nccl="2.8.3"), DGX).predicted(START)
+    found = with_versions([Sample.of(measured(truth), DGX)], START)
+    assert found[0].version < 2013
+    today = Sample.of(table(nccl="2.23.4"), DGX).predicted(START)
+    assert with_versions([Sample.of(measured(today), DGX)], START)[0].version == CURRENT
+
+
+def test_constants_fitted_on_one_and_two_nodes_predict_four() -> None:
+    truth = START.with_values(
+        {"nccl.efficiency.net.simple": 0.7, "nccl.ring.hop.nvlink.simple_s": 9e-6, "nccl.tree.hop.net.ll_s": 9e-6},
+        source="truth",
+    )
+    one, two, four = (Sample.of(table(ranks=8 * n, nccl="2.23"), DGX).only(range(0, 20, 2)) for n in (1, 2, 4))
+    known = [replace(sample, measured=sample.predicted(truth)) for sample in (one, two)]
+    _, calibration = fit_samples(known, START)
+    errors = [np.abs(four.predicted(c) / four.predicted(truth) - 1).mean() for c in (calibration, START)]
+    assert errors[0] < min(0.1, errors[1] / 2)
