@@ -12,6 +12,7 @@ from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.nccl import NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
@@ -68,6 +69,9 @@ def _physical(
     if backend == "nccl":
         if not placement.topology.compute_device != "cpu":
             raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
+        if algorithm in PATTERNS:
+            start = Calibration("nccl", {constant.name: constant for constant in nccl.PRIORS})
+            return PatternTransport(placement, calibration or start, algorithm)
         version = calibration["nccl.version"] if calibration else tuning.CURRENT
         return NcclTransport(
             Layout(placement, int(version), expand=expand), calibration, algorithm=algorithm, isolated=isolated

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ddpsim.collectives import nccl_priors, nccl_steps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_layout import GROUPS, Layout, Pattern
+from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
 from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, ll_max
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -75,7 +76,8 @@ class NcclTransport:
         gpus_per_process: int = 1,
     ) -> None:
         if algorithm not in ("auto", *ALGORITHMS):
-            raise UnknownNameError.among("algorithm", algorithm, ("auto", *ALGORITHMS), place="--algorithm")
+            known = ("auto", *ALGORITHMS, *PATTERNS)
+            raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
         self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
         self.layout = layout
         self._isolated, self._gpus_per_process = isolated, gpus_per_process
