@@ -26,7 +26,7 @@ from ddpexec.records import Records
 from ddpexec.settings import DISCARDED, Settings
 from ddpexec.slower import Slower
 from ddpexec.stock import StockWatch
-from ddpexec.timed import timed_model
+from ddpexec.timed import Replay, timed_model
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.trace import Iteration, Trace
@@ -43,6 +43,7 @@ class Subject:
     optimizer: Any
     device: torch.device
     timed: bool
+    replay: Replay | None = None
 
 
 class Run:
@@ -230,6 +231,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "compute_device": device_model(run.device),
         "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
         "seed": settings.seed,
+        "late_gradients": _late(run.subject.replay),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "options": {
@@ -270,11 +272,16 @@ def _subject(
     if workload is not None:
         slowness = settings.slowness(rank)
         timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
-        return Subject(timed.model, timed.optimizer, device, True)
+        return Subject(timed.model, timed.optimizer, device, True, timed.replay)
     if name is None:
         raise OptionError("neither --model nor --workload is given", remedy="give one, e.g. --model resnet50")
     model = build(name, device)
     return Subject(model, model.make_optimizer(), device, False)
+
+
+def _late(replay: Replay | None) -> float | None:
+    """Return the share of rank 0's timed gradients that came later than the replay's tolerance; None without any."""
+    return None if replay is None or replay.gradients == 0 else replay.late / replay.gradients
 
 
 def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:

@@ -22,6 +22,8 @@ from ddpsim.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.single_clock import single_clock
 
+TOLERANCE_S, TOLERANCE_SHARE = 0.2e-3, 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class TimedModel:
@@ -74,12 +76,15 @@ class Replay:
         iteration: which recorded iteration is replayed.
         lateness_s: of each gradient of the last backward against its recorded time; NaN for one without a gradient.
             On a CPU only.
+        gradients, late: how many there were in all, and how many of them came later than `TOLERANCE_S` and
+            `TOLERANCE_SHARE` of their time allow.
     """
 
     def __init__(self, workload: Workload, device: torch.device, rank: int, seed: int) -> None:
         self.workload, self.device = workload, device
         self.iteration = 0
         self.lateness_s = np.full(len(workload.parameters), np.nan)
+        self.gradients = self.late = 0
         self._draws = np.random.default_rng([seed, rank])
         self._orders = [_gradients_in_order(workload, k) for k in range(workload.iterations)]
         self._start_s = 0.0
@@ -108,7 +113,9 @@ class Replay:
     def reach_gradient(self, parameter: int) -> None:
         """Wait for the recorded time of a gradient."""
         ready_s = float(self.workload.gradient_ready_s[self.iteration, parameter])
-        self.lateness_s[parameter] = self.reach(ready_s)
+        late_s = self.lateness_s[parameter] = self.reach(ready_s)
+        self.gradients += 1
+        self.late += late_s > max(TOLERANCE_S, TOLERANCE_SHARE * ready_s)
 
 
 class TimedOptimizer:

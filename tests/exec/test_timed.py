@@ -157,3 +157,12 @@ def test_what_cannot_be_replayed_is_refused() -> None:
     )
     with pytest.raises(WorkloadError, match="module tree"):
         timed_model(replace(recorded, parameters=shuffled))
+
+
+def test_late_gradients_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = timed_model(workload([[50, 40, 30, 20, 10]]))
+    late_s = iter([0.05e-3, 0.19e-3, 0.29e-3, 0.41e-3, 0.0])
+    monkeypatch.setattr(timed.replay, "reach", lambda seconds: next(late_s, 0.0) if seconds >= 10 * MS else 0.0)
+    for parameter in (4, 3, 2, 1, 0):
+        timed.replay.reach_gradient(parameter)
+    assert (timed.replay.late, timed.replay.gradients) == (1, 5)
