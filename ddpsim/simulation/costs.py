@@ -26,6 +26,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
         Constant("gloo.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
@@ -46,12 +47,18 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
         Constant(
+            "nccl.ddp.enter_s",
+            0.0,
+            "s",
+            "no prior: measure a backward beside many small collectives; fitted to a published table, see the docs",
+        ),
+        Constant(
             "nccl.ddp.pace_spread",
             0.0,
             "1",
             "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
         ),
-        Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "ranks on GPUs of their own share no processor"),
+        Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure one process on each GPU at once"),
         Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
     ),
@@ -90,8 +97,10 @@ class Costs:
         forward_s: host time DDP adds to a forward.
         buffer_s: host time a buffer of the broadcast.
         search_s: host time a parameter of the search for unused ones.
+        enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
-        shared_compute_slowdown: factor on a CPU's computing time where several ranks of one machine compute.
+        shared_compute_slowdown: factor on computing time where several ranks of one machine compute: CPU ranks share
+            caches and memory, GPUs power and cooling.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
         communication_slowdown: factor on a collective's time while some rank computes.
     """
@@ -104,6 +113,7 @@ class Costs:
     forward_s: float
     buffer_s: float
     search_s: float
+    enter_s: float
     pace_spread: float
     shared_compute_slowdown: float
     compute_slowdown: float

@@ -65,7 +65,8 @@ def simulate(
     job = _Job(placement, options, calibration, backend, costs, wire_factor)
     settings = []
     for kind in kinds:
-        setting = Setting(workload, plan, options, costs, own_draw(kind, options.seed, total), total)
+        pace = own_draw(kind, options.seed, total)
+        setting = Setting(workload, plan, options, costs, pace, total, alone=placement.world_size == 1)
         settings.append((kind.first, setting))
         if (latest := latest_draw(kind, options.seed, total)) is not None:
             settings.append((-1, replace(setting, pace=latest)))
@@ -179,12 +180,12 @@ def _kinds(
             for gpu in range(placement.gpus_per_node):
                 rank = placement.rank_of(node, gpu)
                 members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
-    shared = costs.shared_compute_slowdown if workload.on_cpu and placement.gpus_per_node > 1 else 1.0
+    shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and not workload.timed else 1.0
     kinds = []
     for (name, factor), ranks in members.items():
         source = workload if name is None else workloads[name]
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
-        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), costs.pace_spread))
+        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), costs.pace_spread, source.arithmetic_share))
     return sorted(kinds, key=lambda kind: kind.first)
 
 

@@ -152,6 +152,7 @@ class GpuRank(Rank):
             book.ready_s[number] = self.env.now
 
         ready.callbacks.append(note)
+        self.stream.work(self.setting.enter_s)
         return self.communicator.launch(self.setting.plan.buckets[number].size_bytes, after=ready)
 
     def _write_back(self, book: Book, number: int, launch: Launch) -> None:

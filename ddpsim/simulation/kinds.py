@@ -24,12 +24,14 @@ class Kind:
         count: how many there are; the others are simulated as one, the latest of them at every point.
         paces: one a recorded iteration, scaled for this kind.
         spread: standard deviation, from device to device of one model, of the logarithm of computing time.
+        share: of computing time that spreads.
     """
 
     first: int
     count: int
     paces: tuple[Pace, ...]
     spread: float = 0.0
+    share: float = 1.0
 
     def slowest(self) -> float:
         """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
@@ -37,7 +39,7 @@ class Kind:
         The expected maximum of `count` standard normal variables, as approximated by Blom (1958).
         """
         quantile = (self.count - 0.375) / (self.count + 0.25)
-        return math.exp(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
+        return 1 + self.share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:

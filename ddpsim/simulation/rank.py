@@ -28,6 +28,7 @@ class Setting:
         pace: gives the pace of iteration k.
         iterations: how many to run.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
+        alone: True for a world of one, whose collectives have no kernel.
     """
 
     workload: Workload
@@ -37,6 +38,12 @@ class Setting:
     pace: Callable[[int], Pace]
     iterations: int
     ddp: bool = True
+    alone: bool = False
+
+    @property
+    def enter_s(self) -> float:
+        """Time that the start of a collective takes from the computation beside it."""
+        return 0.0 if self.alone or self.options.comm == "noop" else self.costs.enter_s
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""

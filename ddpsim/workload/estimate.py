@@ -110,21 +110,33 @@ def estimate(shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None 
     parameters = tuple(replace(parameter, dtype=dtype, device="cuda:0") for parameter in shape.parameters)
     works = [[_work_s(operator, gpu, precision) for operator in getattr(shape, phase)] for phase in PHASES]
     works.append([OPTIMIZER_TRAFFIC * sum(p.size_bytes for p in parameters) / gpu.memory_Bps / gpu.memory_share])
+    share = _arithmetic_share(shape, gpu, precision, works)
     factor = 1.0
     if anchor is not None:
         roofline = sum(map(sum, works)) if anchor.phase == "step" else sum(works[1])
         factor = anchor.seconds / roofline
         works = [[work * factor for work in phase] for phase in works]
-    return _workload(shape, gpu, precision, parameters, works, anchor, factor)
+    workload = _workload(shape, gpu, precision, parameters, works, anchor, factor)
+    return replace(workload, arithmetic_share=share)
 
 
 def _work_s(operator: Operator, gpu: Gpu, precision: str) -> float:
     narrow = precision in ("amp", "bf16") and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
-    seconds = traffic / (gpu.memory_Bps * gpu.memory_share)
-    if operator.flops:
-        seconds = max(seconds, operator.flops / (gpu.peak_flops[precision] * gpu.share(operator.kind, precision)))
-    return max(seconds, gpu.kernel_s)
+    return max(traffic / (gpu.memory_Bps * gpu.memory_share), _arithmetic_s(operator, gpu, precision), gpu.kernel_s)
+
+
+def _arithmetic_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+    if not operator.flops:
+        return 0.0
+    return operator.flops / (gpu.peak_flops[precision] * gpu.share(operator.kind, precision))
+
+
+def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequence[Sequence[float]]) -> float:
+    """Return the share of a step that its arithmetic bounds, on the device's clock rather than its memory's."""
+    operators = zip((*shape.forward, *shape.backward), (*works[0], *works[1]), strict=True)
+    bound = sum(work for operator, work in operators if _arithmetic_s(operator, gpu, precision) >= work)
+    return round(bound / sum(map(sum, works)), 3)
 
 
 def _workload(

@@ -61,6 +61,7 @@ def workload_document(workload: Workload) -> dict[str, object]:
         "gradient_hook_s": _nullable(workload.gradient_hook_s),
         "gradient_ready_s": _nullable(workload.gradient_ready_s),
         "synchronises": list(workload.synchronises),
+        "arithmetic_share": workload.arithmetic_share,
         "provenance": dict(workload.provenance),
     }
 
@@ -97,6 +98,7 @@ def _workload(fields: _Fields) -> Workload:
         gradient_ready_s=fields.times("gradient_ready_s", 2),
         synchronises=tuple(fields.list("synchronises")),  # the type checks the words
         provenance=fields.object("provenance").values,
+        arithmetic_share=fields.number("arithmetic_share") if "arithmetic_share" in fields.values else 1.0,
     )
 
 
@@ -135,6 +137,11 @@ class _Fields:
     def count(self, key: str) -> int:
         value = self.get(key)
         return value if _is_count(value) and value else self._fail(key, "a whole number above 0")  # type: ignore[return-value]
+
+    def number(self, key: str) -> float:
+        value = self.get(key)
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if fits else self._fail(key, "a number")  # type: ignore[arg-type]
 
     def boolean(self, key: str) -> bool:
         value = self.get(key)

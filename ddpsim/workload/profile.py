@@ -70,6 +70,8 @@ class Workload:
         synchronises: those of `SYNCHRONISATION_POINTS` at which the host waits for the device in every iteration
             (reading the loss, gradient clipping); empty where the host runs ahead.
         provenance: how it came about: versions, command, sources of figures.
+        arithmetic_share: share of device time that goes with the device's clock; the rest goes with its memory's, which
+            is the same on all devices of a model. 1 where it is not known.
 
     Raises:
         WorkloadError: where shapes disagree, a time is negative or not finite, or one clock lacks a gradient.
@@ -90,6 +92,7 @@ class Workload:
     gradient_ready_s: Seconds
     synchronises: tuple[str, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
+    arithmetic_share: float = 1.0
 
     def __post_init__(self) -> None:
         iterations, shape = self.iterations, (self.iterations, len(self.parameters))
@@ -112,6 +115,9 @@ class Workload:
         if bad := _first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
             place = f"gradient_ready_s.{bad[0]}.{bad[1]}"
             raise WorkloadError("a gradient has one of its two times only", place=place, remedy="give both or neither")
+        if not 0 <= self.arithmetic_share <= 1:
+            what = f"{self.arithmetic_share!r} is not a share"
+            raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
         if unknown := [point for point in self.synchronises if point not in SYNCHRONISATION_POINTS]:
             remedy = f"use {', '.join(SYNCHRONISATION_POINTS)}"
             raise WorkloadError(f"unknown synchronisation point {unknown[0]!r}", place="synchronises", remedy=remedy)

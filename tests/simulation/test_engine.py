@@ -169,6 +169,12 @@ def test_measured_slowdowns_stretch_what_they_name():
     alone = summarise(simulate(source, place(ranks=1), given, with_costs(shared_compute_slowdown=1.5)))
     assert alone.forward_s == pytest.approx(plain.forward_s)
 
+    on_gpu = workload(device="V100", backward=0.8)
+    gpu, gpu_shared = (
+        summarise(simulate(on_gpu, place(), given, with_costs(shared_compute_slowdown=f))) for f in (1.0, 1.5)
+    )
+    assert gpu_shared.forward_s == pytest.approx(1.5 * gpu.forward_s)
+
     slowed = summarise(simulate(source, place(), given, with_costs(compute_slowdown=2.0)))
     beside = sum(b.finished_s - b.wire_s for b in plain.buckets[:-1])
     assert slowed.backward_compute_s - plain.backward_compute_s == pytest.approx(beside / 2, rel=0.05)
@@ -179,6 +185,19 @@ def test_measured_slowdowns_stretch_what_they_name():
     assert busy.buckets[-1].finished_s - busy.buckets[-1].wire_s == pytest.approx(
         plain.buckets[-1].finished_s - plain.buckets[-1].wire_s, rel=0.01
     )
+
+
+def test_each_bucket_costs_a_gpus_computation_its_entry_and_a_world_of_one_none():
+    priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+    entering = priors.with_values({"gloo.ddp.enter_s": 1e-3}, source="test")
+    source, given = workload(device="V100", backward=8.0), options(caps=BucketCaps(bucket_cap_mb=1))
+    for ranks, comm, cost in ((2, "real", 1e-3), (2, "noop", 0.0), (1, "real", 0.0)):
+        chosen = dataclasses.replace(given, comm=comm)
+        plain, slower = (summarise(simulate(source, place(ranks=ranks), chosen, c)) for c in (priors, entering))
+        assert len(plain.buckets) > 2
+        count, more = len(plain.buckets), slower.iteration_s - plain.iteration_s
+        # The last bucket's may hide under the wait for that bucket.
+        assert (count - 1) * cost - 1e-9 <= more <= count * cost + 1e-9
 
 
 def test_buffers_are_broadcast_a_message_a_dtype_before_each_synced_forward():

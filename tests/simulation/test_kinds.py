@@ -24,3 +24,5 @@ def test_a_spread_slows_the_latest_and_not_rank_0():
     kind = Kind(0, 8, tuple(paces(workload())), spread=0.05)
     assert own_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03)
     assert latest_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03 * kind.slowest())
+    half = Kind(0, 8, kind.paces, spread=0.05, share=0.5)
+    assert half.slowest() - 1 == pytest.approx((kind.slowest() - 1) / 2)

@@ -31,6 +31,8 @@ def test_a_roofline_takes_the_longer_of_arithmetic_and_traffic():
     assert workload.gradient_ready_s == pytest.approx(np.array([[2e-3]]))
     assert workload.gradient_hook_s == pytest.approx(np.array([[BACKWARD_LAUNCH_S + ACCUMULATE_S]]))
     assert workload.estimated
+    # 2 ms are bound by arithmetic, 3 ms by traffic; forward's 1 GFLOP takes 75 us.
+    assert workload.arithmetic_share == pytest.approx((2e-3 + 75e-6) / (5e-3 + 75e-6), abs=0.001)
 
 
 def test_a_tiny_operator_takes_a_kernels_minimum_and_waits_for_the_host():

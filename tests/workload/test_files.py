@@ -113,6 +113,8 @@ def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
         ({"synchronises": ["now"]}, "w.json: synchronises: unknown synchronisation point 'now'"),
         ({"synchronises": "after_forward"}, "w.json: synchronises: 'after_forward' is not a list"),
         ({"provenance": 3}, "w.json: provenance: 3 is not an object"),
+        ({"arithmetic_share": "all"}, "w.json: arithmetic_share: 'all' is not a number"),
+        ({"arithmetic_share": 1.5}, "w.json: arithmetic_share: 1.5 is not a share; give a number from 0 to 1"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(document, change, message):
@@ -128,6 +130,12 @@ def test_a_missing_field_is_named(document, field):
     del document[field]
     with pytest.raises(WorkloadError, match=f"w.json: {field}: the field is missing"):
         workload_from(document, "w.json")
+
+
+def test_a_file_without_an_arithmetic_share_spreads_all_its_computing(document):
+    assert workload_from({**document, "arithmetic_share": 0.25}, "w.json").arithmetic_share == 0.25
+    del document["arithmetic_share"]
+    assert workload_from(document, "w.json").arithmetic_share == 1.0
 
 
 def test_truncated_anywhere_is_one_error(document, tmp_path):
