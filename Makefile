@@ -16,6 +16,7 @@ help:
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
+	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/.run: pyproject.toml constraints.txt
@@ -54,6 +55,9 @@ accuracy: .venv/.dev
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py
+
+published: .venv/.run
+	$(BIN)/python -m tests.accuracy.published
 
 clean:
 	rm -rf .venv $(OUT)

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ddpexec.describe import describe_buffers
 from ddpexec.models import build
+from ddpexec.models.training import TrainingModel
 from ddpexec.parameters import collect
 from ddpsim.workload.estimate import ModelShape, Operator
 
@@ -30,12 +31,16 @@ _AUTOCAST_FP32 = {
 
 
 def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
-    """Return the operators of one training step of the shipped model `name`.
+    """Return the operators of one training step of the shipped model `name`."""
+    return shape_of(build(name, "meta"), batch_size)
+
+
+def shape_of(model: TrainingModel, batch_size: int | None = None) -> ModelShape:
+    """Return the operators of one training step of a model on the meta device.
 
     A gradient belongs to the last operator before its post-accumulate hook; gradients start as None, so accumulation
     itself is free.
     """
-    model = build(name, "meta")
     batch = model.make_batch(batch_size, "meta")
     counter = _Counter()
     parameters = collect(model.module)
@@ -46,7 +51,7 @@ def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
         forward, counter.operators = counter.operators, []
         loss.backward()  # type: ignore[no-untyped-call]
     return ModelShape(
-        name,
+        model.name,
         batch_size or model.batch_size,
         model.sample,
         parameters.policy,
