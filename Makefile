@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke help demo test lint bench conformance bench-exec clean
+.PHONY: smoke help demo accuracy published test lint bench conformance bench-exec clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"

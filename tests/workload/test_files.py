@@ -134,7 +134,7 @@ def test_a_missing_field_is_named(document, field):
 
 def test_a_file_without_an_arithmetic_share_spreads_all_its_computing(document):
     assert workload_from({**document, "arithmetic_share": 0.25}, "w.json").arithmetic_share == 0.25
-    del document["arithmetic_share"]
+    document.pop("arithmetic_share", None)
     assert workload_from(document, "w.json").arithmetic_share == 1.0
 
 
