@@ -87,11 +87,13 @@ def eight_rows(samples: Mapping[System, Sample], priors: Mapping[str, Calibratio
     return rows
 
 
-def more_nodes(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
+def more_nodes(
+    samples: Mapping[System, Sample], priors: Mapping[str, Calibration], only: Sequence[str] = ()
+) -> list[Errors]:
     """Return errors at 1 MiB and more on a node count above those calibrated on."""
     by_name = {system.name: (system, sample) for system, sample in samples.items()}
     rows = []
-    for known_names, asked_name in _MORE_NODES:
+    for known_names, asked_name in [each for each in _MORE_NODES if not only or each[1] in only]:
         system, sample = by_name[asked_name]
         asked = sample.only([n for n, size in enumerate(sample.sizes) if size >= MIB])
         known = [by_name[name][1] for name in known_names]
