@@ -17,6 +17,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = refresh.pages()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem
 )
