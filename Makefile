@@ -17,6 +17,7 @@ help:
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
 	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
+	@echo "make bench-exec    step time of our DDP against torch's"
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/.run: pyproject.toml constraints.txt
@@ -58,6 +59,10 @@ conformance: .venv/.dev
 
 published: .venv/.run
 	$(BIN)/python -m tests.accuracy.published
+
+bench-exec: .venv/.dev
+	mkdir -p $(OUT)
+	$(BIN)/python tests/bench/executor.py --json $(OUT)/bench-exec.json
 
 clean:
 	rm -rf .venv $(OUT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Collection, Sequence
-from typing import TypeGuard
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -83,18 +85,16 @@ class FlatBucket:
         grads = [parameter.grad for parameter in self._late_parameters]
         if not grads:
             return
-        if not self._batchable(grads):
+        if not self._copied(grads):
             for place in self._late:
                 self.fill(place, divisor)
             return
-        with torch.no_grad():
-            torch._foreach_copy_(self._late_views, grads)
-            if divisor is not None and divisor != 1:
-                for run in self._late_runs:
-                    if self._batched:
-                        _real(run).div_(divisor)
-                    else:
-                        run.mul_(1.0 / divisor)
+        if divisor is not None and divisor != 1:
+            for run in self._late_runs:
+                if self._batched:
+                    _real(run).div_(divisor)
+                else:
+                    run.mul_(1.0 / divisor)
         if self.as_view:
             for parameter, view in zip(self._late_parameters, self._late_views, strict=True):
                 parameter.grad = view
@@ -109,11 +109,16 @@ class FlatBucket:
             views = views_of(reduced.reshape(-1), self.parameters)
             if self.as_view:
                 torch._foreach_copy_(self.views, views)
-        places = [k for k, index in enumerate(self.indices) if index not in unused] if unused else range(len(views))
-        if self.as_view:
-            self._expect_views(places)
-        else:
-            self._copy_out([self.parameters[k] for k in places], [views[k] for k in places])
+        parameters = self.parameters
+        if unused:
+            kept = [k for k, index in enumerate(self.indices) if index not in unused]
+            parameters, views = [parameters[k] for k in kept], [views[k] for k in kept]
+            if self.as_view:
+                self._expect_views(kept)
+        elif self.as_view and not all(map(operator.is_, (p.grad for p in parameters), self.views)):
+            self._expect_views(range(len(parameters)))
+        if not self.as_view and parameters:
+            self._copy_out(parameters, views)
 
     def is_view(self, grad: Tensor, place: int) -> bool:
         """Whether the gradient at `place` already lies in the buffer."""
@@ -134,10 +139,18 @@ class FlatBucket:
             offset = end
         return [self.buffer[start:end] for start, end in runs if end > start]
 
-    def _batchable(self, grads: Sequence[Tensor | None]) -> TypeGuard[list[Tensor]]:
-        if self.as_view and any(grad is view for grad, view in zip(grads, self._late_views, strict=True)):
+    def _copied(self, grads: Sequence[Tensor | None]) -> bool:
+        """Copy the late gradients by one call, where each exists, is dense, and lies outside the buffer."""
+        if any(map(operator.is_, grads, itertools.repeat(None))):
             return False
-        return all(grad is not None and grad.layout == torch.strided for grad in grads)
+        if self.as_view and any(map(operator.is_, grads, self._late_views)):
+            return False
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(self._late_views, cast("list[Tensor]", grads))
+        except RuntimeError:
+            return False
+        return True
 
     def _adopt_gradients(self) -> None:
         """Move gradients that exist already (accumulated, or of the buckets before a rebuild) into this buffer."""
@@ -173,10 +186,9 @@ class FlatBucket:
                 )
 
     def _copy_out(self, parameters: Sequence[nn.Parameter], views: list[Tensor]) -> None:
-        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if len(grads) == len(views):
-            if grads:
-                torch._foreach_copy_(grads, views)
+        grads = [parameter.grad for parameter in parameters]
+        if not any(map(operator.is_, grads, itertools.repeat(None))):
+            torch._foreach_copy_(cast("list[Tensor]", grads), views)
             return
         for parameter, view in zip(parameters, views, strict=True):
             if parameter.grad is None:

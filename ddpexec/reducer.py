@@ -172,20 +172,18 @@ class Reducer:
         observer.hooks[index] = begin, observer.now()
 
     def _gradient(self, index: int, parameter: Tensor) -> None:
-        if not self._expecting:
-            if self.options.find_unused_parameters:
-                self.used.mark(index, parameter)
-            return
+        # The path of every gradient of every step: few lookups, no call that is not needed.
         if not self._started:
+            if not self._expecting:
+                if self.options.find_unused_parameters:
+                    self.used.mark(index, parameter)
+                return
             self._start()
         if self._visits and not self._visit(index, parameter):
             return
         self.arrival.append(index)
-        self._unfinished = True
-        number, place = self._locators[index]
-        bucket = self.buckets[number]
-        if bucket.eager[place]:
-            bucket.fill(place, self._divisor)
+        if (eager := self._eager[index]) is not None:
+            eager[0].fill(eager[1], self._divisor)
         try:
             launchable = self._queue.ready(index)
         except ReadyTwiceError as error:
@@ -209,12 +207,10 @@ class Reducer:
             return
         self._queue_callback()
         if not self._unused_marked:
-            self._unused_marked = True
-            self._unfinished = bool(self._unused)
+            self._unused_marked = self._unfinished = True
             for index in self._unused:
-                number, place = self._locators[index]
-                if self.buckets[number].eager[place]:
-                    self.buckets[number].fill(place, self._divisor)
+                if (eager := self._eager[index]) is not None:
+                    eager[0].fill(eager[1], self._divisor)
             self._launch(self._queue.start(self._unused))
 
     # ---- launching
@@ -330,10 +326,12 @@ class Reducer:
             else:
                 as_view, batched = options.gradient_as_bucket_view, options.batched_grad_copy
                 dtype = getattr(torch, self.model.policy[bucket.parameters[0]].dtype)
-                made = FlatBucket(number, bucket, tensors, as_view=as_view, batched=batched, dtype=dtype)
-                self.buckets.append(made)
-        places = {i: (n, p) for n, bucket in enumerate(plan.buckets) for p, i in enumerate(bucket.parameters)}
-        self._locators = [places[index] for index in range(len(tensors))]
+                flat = FlatBucket(number, bucket, tensors, as_view=as_view, batched=batched, dtype=dtype)
+                self.buckets.append(flat)
+        self._eager: list[tuple[AnyBucket, int] | None] = [None] * len(tensors)
+        for made in self.buckets:
+            for place, index in enumerate(made.indices):
+                self._eager[index] = (made, place) if made.eager[place] else None
 
     def _skipped(self) -> list[int]:
         spare = self.options.skip_all_reduce_unused_params or self.dropped

@@ -57,12 +57,13 @@ class LaunchQueue:
         Raises:
             ReadyTwiceError: where this gradient was marked before since the last `reset`.
         """
-        if index in self._seen:
+        seen, pending = self._seen, self._pending
+        if index in seen:
             raise ReadyTwiceError(index)
-        self._seen.add(index)
+        seen.add(index)
         number = self._bucket_of[index]
-        self._pending[number] -= 1
-        return self._advance() if self._pending[number] == 0 and number == self._next else []
+        pending[number] -= 1
+        return [] if pending[number] or number != self._next else self._advance()
 
     def start(self, unused: Iterable[int] = ()) -> list[int]:
         """Mark the gradients that will not come ready and return the buckets that may now be launched.
