@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from ddpexec.commands import COMMANDS
+from ddpexec.errors import LostRankError
 from ddpsim.errors import InputError
 
 
@@ -35,7 +36,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     try:
         app()(arguments, prog_name="ddpexec")
     except InputError as error:
-        if os.environ.get("RANK", "0") == "0":
+        # Whether rank 0 is among those left to tell of a lost rank, none of them knows.
+        if os.environ.get("RANK", "0") == "0" or isinstance(error, LostRankError):
             print(f"error: {error}", file=sys.stderr)
         return 2
     except SystemExit as done:

@@ -20,7 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +140,38 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def cases(models: Sequence[str], world_sizes: Sequence[int]) -> Iterator[Case]:
-    """Yield every case: models, ranks, copy and view, default and 5 MiB buckets."""
+    """Yield every case: models, ranks, copy and view, default and 5 MiB buckets; small parameters one a bucket too."""
     for model in models:
         for world_size in world_sizes:
             for view in (False, True):
-                for cap in (None, 5.0):
+                for cap in (None, 5.0, 0.0) if model == "small" else (None, 5.0):
                     yield Case(model, world_size, view, cap)
 
 
 def show(found: Result) -> str:
     """Return one line for a result."""
     case = found.case
-    kind = f"{case.model:9} {case.world_size} ranks {'view' if case.view else 'copy'} {case.cap_mb or 'default':>7}"
+    kind = f"{case.model:9} {case.world_size} ranks {'view' if case.view else 'copy'} {_cap(case):>7}"
     ratio = f"{found.ratio:.4f} [{found.low:.4f}, {found.high:.4f}]"
     each = [(seconds - found.none_s) / found.parameters * 1e6 for seconds in (found.ours_s, found.torch_s)]
     times = f"{found.ours_s * 1e3:8.2f} {found.torch_s * 1e3:8.2f} {found.none_s * 1e3:8.2f} ms"
     return f"{kind}  {ratio}  {times}  {each[0]:7.2f} {each[1]:7.2f} us a parameter, {found.buckets} buckets"
+
+
+def _cap(case: Case) -> str:
+    return "default" if case.cap_mb is None else str(case.cap_mb)
+
+
+def a_bucket(found: Sequence[Result]) -> Iterator[str]:
+    """Yield what a bucket costs: 2,000 of them against one, for the same parameters."""
+    by_case = {result.case: result for result in found}
+    for case, many in by_case.items():
+        few = by_case.get(replace(case, cap_mb=None))
+        if case.cap_mb == 0 and few is not None:
+            each = [(many.ours_s - few.ours_s), (many.torch_s - few.torch_s)]
+            ours, theirs = (seconds / (many.buckets - few.buckets) * 1e6 for seconds in each)
+            kind = f"{case.world_size} ranks {'view' if case.view else 'copy'}"
+            yield f"{kind}: {ours:.2f} us a bucket, torch's {theirs:.2f}"
 
 
 def main() -> None:
@@ -171,10 +187,12 @@ def main() -> None:
     print("case  ours / torch's [95 %]  ours, torch's, none  over none")
     found = []
     for case in cases(arguments.models.split(","), [int(size) for size in arguments.ranks.split(",")]):
-        words = f"{'view' if case.view else 'copy'} {case.cap_mb or 'default'}"
+        words = f"{'view' if case.view else 'copy'} {_cap(case)}"
         if arguments.only is None or arguments.only == words:
             found.append(result(case, arguments.blocks))
             print(show(found[-1]), flush=True)
+    for line in a_bucket(found):
+        print(line)
     judged = [r for r in found if r.case.world_size <= 2]
     mean, half = interval([math.log(r.ratio) for r in judged]) if len(judged) > 1 else (math.log(judged[0].ratio), 0.0)
     print(f"geometric mean {math.exp(mean):.4f} [{math.exp(mean - half):.4f}, {math.exp(mean + half):.4f}]")

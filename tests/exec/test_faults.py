@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from tests.exec import ranks
 from torch import Tensor, nn
 
 from ddpexec.ddp import DistributedDataParallel
 from ddpsim.errors import InputError
+from tests.exec import ranks
 
 
 def leave(how: str) -> None:
