@@ -17,12 +17,12 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_layout import GROUPS, Layout, Pattern
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
-from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Entry, ll_max
+from ddpsim.collectives.tuning import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry, ll_max
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.fairness import Demand, LinkId
 
 PRIORS = nccl_priors.PRIORS
-ALGORITHMS = (RING, TREE, NVLS)
+ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
@@ -54,7 +54,7 @@ class NcclTransport:
     Args:
         layout: the placement's channels.
         calibration: constants; the priors where None.
-        algorithm: `ring`, `tree` or `nvls` to force one.
+        algorithm: `ring`, `tree`, `nvls` or `nvls_tree` to force one.
         isolated: a collective by itself, as DDP issues them, or one of many back to back as in nccl-tests.
         gpus_per_process: GPUs that one process launches on, one after the other.
 
@@ -186,8 +186,9 @@ class NcclTransport:
         latency_s = self._start_s(protocol) + self._latency_s(algorithm, protocol)
         pattern = self._pattern(entry)
         links = min(rate * self._efficiency(group, protocol) for group, rate in pattern.rates.items())
-        if algorithm == NVLS:
-            return _Cost(entry, channels, self._get["nvls.start_s"], links * self._get["nvls.efficiency"])
+        if algorithm in (NVLS, NVLS_TREE):
+            latency_s += self._get["nvls.start_s"] - self._start_s(protocol)
+            return _Cost(entry, channels, latency_s, links * self._get["nvls.efficiency"])
         sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
         threads = channels * self._get[f"channel.{protocol}"] / sent
         limits = [links, threads]
@@ -205,7 +206,8 @@ class NcclTransport:
         return max(1, min(size_bytes // least, 2 * self.layout.rings, _MAX_CHANNELS))
 
     def _pattern(self, entry: Entry) -> Pattern:
-        return {RING: self.layout.ring, TREE: self.layout.tree, NVLS: self.layout.nvls}[entry.algorithm]
+        layout = self.layout
+        return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
 
     def _efficiency(self, group: str, protocol: str) -> float:
         return self._get[f"efficiency.{group}.{protocol}"]
@@ -218,19 +220,16 @@ class NcclTransport:
         return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
 
     def _net_s(self, algorithm: str, protocol: str) -> float:
-        return (
-            self._get[f"{algorithm}.hop.net.{protocol}_s"]
-            + self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
-        )
+        pattern = RING if algorithm == RING else TREE
+        card_s = self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
+        return self._get[f"{pattern}.hop.net.{protocol}_s"] + card_s
 
     def _latency_s(self, algorithm: str, protocol: str) -> float:
         """Return the steps' latencies: 2(p-1) hops around the ring, or to the root of the tree and back."""
         layout = self.layout
-        if algorithm == NVLS:
-            return 0.0
-        if algorithm == RING:
-            inner = 2 * (layout.ranks - 1) - layout.crossings
-            outer = layout.crossings
-        else:
-            inner, outer = 2 * (layout.per_node - 1), 2 * math.floor(math.log2(layout.nodes))
-        return inner * self._hop_s(algorithm, protocol) + outer * (self._net_s(algorithm, protocol) if outer else 0.0)
+        outer = layout.crossings if algorithm == RING else 2 * math.floor(math.log2(layout.nodes))
+        outer_s = outer * self._net_s(algorithm, protocol) if outer else 0.0
+        if algorithm in (NVLS, NVLS_TREE):
+            return outer_s
+        inner = 2 * (layout.ranks - 1) - outer if algorithm == RING else 2 * (layout.per_node - 1)
+        return inner * self._hop_s(algorithm, protocol) + outer_s

@@ -92,6 +92,8 @@ class Layout:
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())
         self.nvls = Pattern.of(self._switch_loads())
+        between = (load for load in self.tree.loads if load.group in (NET, HOST))
+        self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
         nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
         self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
@@ -103,7 +105,7 @@ class Layout:
     @property
     def capacities(self) -> dict[LinkId, float]:
         """Bytes per second of every link that a pattern loads."""
-        patterns = (self.ring, self.tree, self.nvls)
+        patterns = (self.ring, self.tree, self.nvls_tree)
         return {load.link.name: load.link.link.bandwidth for pattern in patterns for load in pattern.loads}
 
     def believed_us(self, size_bytes: int) -> tuple[float, ...]:

@@ -90,7 +90,8 @@ _PCI = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SI
 _PCI_OLD = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SIMPLE: 28.0}}
 _NET = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 14.0}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 14.0}}
 _NET_OLD = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 9.6}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 28.0}}
-_NVLS_BASE_US, _NVLS_HOP_US = 25.0, 0.0
+_NVLS_BASE_US = 25.0
+_NEVER_US = 1e12
 
 # Correction of a tree's bandwidth by floor(log2(bytes / 64)).
 _TREE_FACTOR = {
@@ -146,6 +147,9 @@ def _entries(shape: Shape) -> Iterator[Entry]:
             yield Entry(TREE, protocol, _tree_latency_us(shape, protocol), _tree_bandwidth(shape, protocol))
     if shape.nvls and shape.nodes == 1:
         yield Entry(NVLS, SIMPLE, _NVLS_BASE_US, _nvls_bandwidth(shape))
+    if shape.nvls and shape.nodes > 1:
+        # What NCCL believes of it is not modelled: it is there to be forced.
+        yield Entry(NVLS_TREE, SIMPLE, _NEVER_US, 1.0)
 
 
 def _index(shape: Shape) -> int:

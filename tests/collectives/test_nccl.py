@@ -126,6 +126,19 @@ def test_times_rise_with_size_and_nodes() -> None:
         assert times == sorted(times)
 
 
+def test_in_switch_reduction_halves_what_a_ring_moves_and_goes_by_tree_between_nodes() -> None:
+    one, two = (load_topology("dgx-h100").place(n) for n in (1, 2))
+    large = 4096 * MIB
+    nvls, ring = (collectives(one, algorithm=name).estimate_s(large) for name in ("nvls", "ring"))
+    calibration = collectives(one).calibration
+    # Each GPU's link carries 1 + 1/8 of the message instead of 2 * 7/8.
+    assert ring / nvls == pytest.approx(1.75 / 1.125 * calibration["nccl.nvls.efficiency"], rel=0.02)
+    across = collectives(two, algorithm="nvls_tree")
+    assert across.choice(large).algorithm == "nvls_tree"
+    assert nvls < across.estimate_s(large) < collectives(two, algorithm="ring").estimate_s(large)
+    assert collectives(two).choice(large).algorithm != "nvls_tree"
+
+
 def test_one_gpu_takes_a_launch_and_no_link() -> None:
     alone = collectives(load_topology("dgx-1v").place(1, 1))
     assert 0 < alone.simulate_s(25 * MIB) < 5e-5
