@@ -41,6 +41,7 @@ class Fragile(nn.Module):
 
 def faulty(rank: int, when: str, how: str) -> str:
     bad = rank == 1
+    dist.barrier()  # until then ranks are still connecting, which is not what is tested
     if bad and when == "construction":
         leave(how)
     try:
