@@ -1,4 +1,7 @@
-"""Hold predictions of allreduce times against public measured tables; write docs/reference/accuracy.md."""
+"""Hold predictions of allreduce times against public measured tables; write docs/reference/accuracy.md.
+
+`python -m tests.accuracy --constants` prints the constants fitted to every table, from which `nccl_priors.py` is.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ def main() -> int:
         print("no measured tables: set DDPSIM_DATA to their folder", file=sys.stderr)
         return 2
     samples = load_all(data)
+    if "--constants" in sys.argv[1:]:
+        for name, value in cases.all_sites(samples).items():
+            print(f"{name} {value:.3g}")
+        return 0
     priors = cases.site_priors(samples, lambda site: print(f"fitting without {site}", file=sys.stderr))
     held_out = cases.every_fourth(samples, priors)
     text = page(

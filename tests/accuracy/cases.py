@@ -49,6 +49,11 @@ def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None
     return result
 
 
+def all_sites(samples: Mapping[System, Sample]) -> Mapping[str, float]:
+    """Return the documented constants fitted to every site's tables."""
+    return fit_samples([_thinned(sample) for sample in samples.values()], documented())[0].values
+
+
 def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
     """Return errors at 1 MiB and more from the topology and other sites' constants."""
     rows = []
