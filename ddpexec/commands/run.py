@@ -206,7 +206,9 @@ def _terminated_as_error() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        # Where training broke off, SIGTERM stays ignored: this rank ends by itself, with its own exit code.
+        if signal.getsignal(signal.SIGTERM) is terminated:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _ignore_termination() -> None:
