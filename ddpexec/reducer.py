@@ -318,7 +318,9 @@ class Reducer:
         options, tensors = self.options, self.model.tensors
         self.plan = plan
         self._queue = LaunchQueue(plan.groups())
+        # The former buckets go first, so that a rebuild does not need twice their memory.
         self.buckets: list[AnyBucket] = []
+        self._eager: list[tuple[AnyBucket, int] | None] = [None] * len(tensors)
         for number, bucket in enumerate(plan.buckets):
             if self.model.policy[bucket.parameters[0]].sparse:
                 name = self.model.names[bucket.parameters[0]]
@@ -328,7 +330,6 @@ class Reducer:
                 dtype = getattr(torch, self.model.policy[bucket.parameters[0]].dtype)
                 flat = FlatBucket(number, bucket, tensors, as_view=as_view, batched=batched, dtype=dtype)
                 self.buckets.append(flat)
-        self._eager: list[tuple[AnyBucket, int] | None] = [None] * len(tensors)
         for made in self.buckets:
             for place, index in enumerate(made.indices):
                 self._eager[index] = (made, place) if made.eager[place] else None
