@@ -39,7 +39,7 @@ PACE = {
 MODELS = {"resnet50": 32, "bert-large": 8}
 
 SIDES = {"predicted": "predicted", "measured": "run"}
-MODEL, RANKS, CAPS_MB = "mlp", 2, (5, 25, 100)
+MODEL, BATCH, RANKS, CAPS_MB = "resnet50", 2, 2, (1, 25, 100)
 
 
 def main() -> None:
@@ -84,8 +84,9 @@ def hold_against_a_real_run(out: Path) -> None:
     """Capture one process, measure allreduce, predict, then run for real and compare."""
     say(f"2. Should one believe it? {MODEL} on {RANKS} ranks over gloo, on this machine")
     capture, table_file, calibration = (str(out / f"{name}.json") for name in ("capture", "allreduce", "calibration"))
-    module("ddpexec", "capture", "--model", MODEL, "--threads", 1, "--iterations", 10, "-o", capture)
-    torchrun("microbench", "-b", "64K", "-e", "64M", "-f", 4, "--under-load", MODEL, "-o", table_file)
+    subject = ("--model", MODEL, "--batch-size", BATCH)
+    module("ddpexec", "capture", *subject, "--threads", 1, "--iterations", 10, "-o", capture)
+    torchrun("microbench", "-b", "64K", "-e", "64M", "-f", 4, "--under-load", capture, "-o", table_file)
     module("ddpsim", "calibrate", table_file, "--topology", "loopback", "-o", calibration)
     here = ("--workload", capture, "--topology", "loopback", "--gpus-per-node", RANKS, "--calibration", calibration)
     for cap in CAPS_MB:
@@ -93,7 +94,7 @@ def hold_against_a_real_run(out: Path) -> None:
         (out / f"predicted-{cap}.json").write_text(module("ddpsim", "predict", *options, "--json"))
     results = {}
     for cap in CAPS_MB:
-        torchrun("run", "--model", MODEL, "--bucket-cap-mb", cap, "--iterations", 20, "--out", out / f"run-{cap}")
+        torchrun("run", *subject, "--bucket-cap-mb", cap, "--iterations", 10, "--out", out / f"run-{cap}")
         results[cap] = validate(load_prediction(out / f"predicted-{cap}.json"), read_trace(out / f"run-{cap}"))
         (out / f"validation-{cap}.json").write_text(json_text(results[cap].document()))
     print("\nPredicted beside measured; the last two columns are the step errors of trivial predictors.")
