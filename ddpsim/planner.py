@@ -29,6 +29,9 @@ CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
 
+WORTH_A_LIST = 0.005
+"""Gain over the best single cap below which a list of caps is not worth its length."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
@@ -190,10 +193,10 @@ def _row(
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
-    candidates = [default, *uniform]
+    best = min([default, *uniform], key=lambda prediction: prediction.iteration_s)
     if given is None and (partition := pipeline_plan(default, calibration, gpus_per_node)) is not None:
-        candidates.append(one(nodes, replace(options, caps=BucketCaps(), plan=partition)))
-    best = min(candidates, key=lambda prediction: prediction.iteration_s)
+        listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
+        best = listed if listed.iteration_s < best.iteration_s * (1 - WORTH_A_LIST) else best
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     return PlanRow(best, default, tuple(curve))
 

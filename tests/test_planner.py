@@ -17,6 +17,8 @@ def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
     document = row.document()
     assert row.best.iteration_s <= row.default.iteration_s
     assert all(row.best.iteration_s <= seconds for _, seconds in row.sweep)
+    listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default, None, 4)))
+    assert row.best.iteration_s <= listed.iteration_s * 1.006
     again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
     assert again.iteration_s == pytest.approx(row.best.iteration_s)
     assert document["torch"].startswith("DistributedDataParallel(model")

@@ -58,6 +58,7 @@ class Setting:
         return (
             self.ddp
             and self.options.broadcast_buffers
+            and self.options.comm == "real"
             and bool(self.workload.buffers)
             and (iteration == 0 or self.synced(iteration - 1))
         )

@@ -142,7 +142,8 @@ def test_more_process_groups_overlap_latency():
 
 
 def test_without_communication_no_rank_waits_for_another():
-    trace = simulate(workload(), place(ranks=4), options(comm="noop", stragglers={1: 3.0}))
+    trace = simulate(workload(buffers=2), place(ranks=4), options(comm="noop", stragglers={1: 3.0}))
+    assert all(it.buffer_broadcast_s == 0 for it in trace.iterations)
     assert all(it.exposed_comm_s == 0 for it in trace.iterations)
     assert period(trace) > 2.9 * median(it.iteration_s for it in trace.of_rank(0))
 
