@@ -12,6 +12,8 @@ _FOLDERS = {
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
 }
 _SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz")}
+_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
+_COMMANDS = {"topology": "topo", "workload": "workload"}
 
 
 def names(kind: str) -> list[str]:
@@ -23,12 +25,15 @@ def find(kind: str, name: str) -> Path:
     """Return the path of `name`: a file that exists, else a shipped name.
 
     Raises:
-        UnknownNameError: where it is neither; the nearest shipped names are given.
+        UnknownNameError: where it is neither; the nearest shipped names are given, unless it is written as a path.
     """
     if Path(name).is_file():
         return Path(name)
     index = _index(kind)
     if name not in index:
+        if Path(name).name != name or name.endswith(_ENDINGS[kind]):
+            what = "is a folder, not a file" if Path(name).is_dir() else "no such file"
+            raise UnknownNameError(what, place=name, remedy=f"shipped names: `ddpsim {_COMMANDS[kind]} list`")
         raise UnknownNameError.among(kind, name, index)
     return index[name]
 

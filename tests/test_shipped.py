@@ -41,6 +41,17 @@ def test_an_unknown_name_gets_the_nearest(folders):
         shipped.find("topology", "dgx-1")
 
 
+@pytest.mark.parametrize("name", ["capture.json", "capture.json.gz", "runs/capture"])
+def test_a_path_without_a_file_is_said_to_be_missing(folders, name):
+    with pytest.raises(UnknownNameError, match=rf"^{name}: no such file; shipped names: `ddpsim workload list`$"):
+        shipped.find("workload", name)
+
+
+def test_a_folder_is_said_to_be_one(folders, tmp_path):
+    with pytest.raises(UnknownNameError, match="is a folder, not a file; shipped names: `ddpsim topo list`"):
+        shipped.find("topology", str(tmp_path))
+
+
 def test_without_folders_nothing_is_shipped(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "_FOLDERS", {"topology": (tmp_path / "none",)})
     assert shipped.names("topology") == []

@@ -115,7 +115,9 @@ def _where(rows: Sequence[PlanRow]) -> str:
     machines: dict[str, list[str]] = {}
     for row in rows:
         machines.setdefault(row.best.topology.name, []).append(str(row.best.nodes))
-    return ", ".join(f"{name} ({', '.join(counts)} nodes)" for name, counts in machines.items())
+    return ", ".join(
+        f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
+    )
 
 
 def _cells(row: PlanRow) -> tuple[object, ...]:

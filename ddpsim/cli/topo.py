@@ -97,6 +97,7 @@ def import_(
     text = dump_topology(machine)
     if out:
         write_whole(out, text)
+    note(f"note: {machine.confidence}; write what you know better into the file")
     output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip())
 
 
@@ -167,6 +168,5 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
         lines += ["", f"{group.count} x {template.name}: {len(template.gpus)} GPUs, {len(template.nics)} NICs"]
         lines.append(table(("link", "kind", "count", "each direction", "latency"), rows, left=(0, 1)))
     sources = [f"source: {source}" for source in machine.sources]
-    return "\n".join(
-        [*lines, "", *sources, f"confidence: {machine.confidence}", f"fingerprint: {document['fingerprint']}"]
-    )
+    confidence = f"confidence: {machine.confidence or 'not stated'}"
+    return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])

@@ -83,6 +83,20 @@ def test_an_imported_matrix_loads_as_the_machine_it_was(ddpsim: Callable, tmp_pa
     assert (tmp_path / "again.yaml").read_text() == printed.out
 
 
+def test_an_import_says_on_standard_error_what_it_assumed(ddpsim: Callable, tmp_path: Path) -> None:
+    matrix = tmp_path / "smi.txt"
+    matrix.write_text("\tGPU0\tNIC0\nGPU0\t X \tPXB\nNIC0\tPXB\t X \n")
+    imported = ddpsim("topo", "import", matrix, "--gpu", "v100", "-o", tmp_path / "node.yaml")
+    assert imported.code == 0, imported
+    assert "NIC speeds not in the matrix: 10 Gb/s" in imported.err
+
+
+def test_a_machine_without_confidence_says_so(ddpsim: Callable, tmp_path: Path) -> None:
+    file = tmp_path / "bare.yaml"
+    file.write_text("name: bare\nnode:\n  gpus: {count: 2, model: V100}\n")
+    assert "confidence: not stated" in ddpsim("topo", "show", file).out
+
+
 @pytest.mark.parametrize(
     ("text", "options", "parts"),
     [
