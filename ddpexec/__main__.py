@@ -11,13 +11,23 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
+from ddpsim.cli.usage import USAGE_ERROR, usage_message
 from ddpsim.errors import InputError
+
+_PROGRAM = "python -m ddpexec"
 
 
 def app() -> typer.Typer:
     """Return the command line with every command that is built."""
     settings = {"token_normalize_func": lambda token: token.replace("_", "-"), "help_option_names": ["-h", "--help"]}
-    application = typer.Typer(name="ddpexec", add_completion=False, no_args_is_help=True, context_settings=settings)
+    application = typer.Typer(
+        name=_PROGRAM,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=settings,
+    )
     application.callback()(_ddpexec)
     for name, command in COMMANDS.items():
         application.command(name)(command)
@@ -33,8 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app()(arguments, prog_name="ddpexec")
+        code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
+    except USAGE_ERROR as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(usage_message(error, given, _PROGRAM), file=sys.stderr)
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        print("error: interrupted", file=sys.stderr)
+        return 130
     except InputError as error:
         # Whether rank 0 is among those left to tell of a lost rank, none of them knows.
         if os.environ.get("RANK", "0") == "0" or isinstance(error, LostRankError):
@@ -42,7 +60,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return 2
     except SystemExit as done:
         return done.code
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _ddpexec() -> None:

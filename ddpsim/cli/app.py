@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from ddpsim import __version__
 from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, topo, validate, workload
+from ddpsim.cli.usage import USAGE_ERROR, usage_message
 from ddpsim.errors import InputError
-
-_CLICK = cast(type[Exception], typer.BadParameter.__mro__[2])
 
 app = typer.Typer(
     name="ddpsim",
@@ -64,30 +63,12 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(str(error))
     except typer.Abort:
         return _fail("interrupted", 130)
-    except _CLICK as error:
-        return _usage(error, arguments)
+    except USAGE_ERROR as error:
+        print(usage_message(error, arguments, "ddpsim"), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
-
-
-def _usage(error: BaseException, arguments: Sequence[str]) -> int:
-    message = getattr(error, "format_message", lambda: str(error))()
-    if not message:
-        return 2
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "ddpsim"
-    return _fail(f"{message.rstrip('.')}{_given(error, arguments)}; see `{path} --help`")
-
-
-def _given(error: BaseException, arguments: Sequence[str]) -> str:
-    """Return what was given to the option that `error` is about, which typer's message leaves out."""
-    options = getattr(getattr(error, "param", None), "opts", [])
-    for number, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name.replace("_", "-") in options and (equals or number + 1 < len(arguments)):
-            return f", got {value if equals else arguments[number + 1]!r}"
-    return ""
 
 
 def _fail(message: str, code: int = 2) -> int:

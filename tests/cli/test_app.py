@@ -59,3 +59,11 @@ def test_the_module_is_the_command_and_a_closed_pipe_is_no_error(tiny: Path) -> 
     with os.fdopen(write, "wb") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_arguments_the_help_is_shown(ddpsim: Callable) -> None:
+    for command in ([], ["topo"]):
+        result = ddpsim(*command)
+        assert result.code == 2
+        assert result.err.startswith("Usage: ddpsim")
+        assert "; see" not in result.err
