@@ -12,6 +12,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
@@ -29,8 +30,8 @@ CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
 
-WORTH_A_LIST = 0.005
-"""Gain over the best single cap below which a list of caps is not worth its length."""
+TELLING = 0.005
+"""Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,24 @@ def _row(
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
-    best = min([default, *uniform], key=lambda prediction: prediction.iteration_s)
+    best = _simplest([default, *uniform])
     if given is None and (partition := pipeline_plan(default, calibration, gpus_per_node)) is not None:
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
-        best = listed if listed.iteration_s < best.iteration_s * (1 - WORTH_A_LIST) else best
+        best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     return PlanRow(best, default, tuple(curve))
+
+
+def _simplest(predictions: Sequence[Prediction]) -> Prediction:
+    """Return, of those within `TELLING` of the fastest, the one whose cap is nearest to torch's; the first is torch's."""
+    fastest = min(prediction.iteration_s for prediction in predictions)
+    close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
+
+    def distance(prediction: Prediction) -> float:
+        cap = prediction.options.caps.bucket_cap_mb
+        return 0.0 if cap is None else 1.0 + abs(np.log(max(cap, 1e-3) / DEFAULT_CAP_MB))
+
+    return min(close, key=distance)
 
 
 def pipeline_plan(

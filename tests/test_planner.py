@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.planner import pipeline_plan, plan, sweep
+from ddpsim.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
 from tests.simulation.builders import workload
 
 LOOPBACK = load_topology("loopback")
@@ -16,9 +17,9 @@ def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
     row = plan(source, [LOOPBACK], options=Options(), gpus_per_node=4).rows[0]
     document = row.document()
     assert row.best.iteration_s <= row.default.iteration_s
-    assert all(row.best.iteration_s <= seconds for _, seconds in row.sweep)
+    assert all(row.best.iteration_s <= seconds * (1 + TELLING) for _, seconds in row.sweep)
     listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default, None, 4)))
-    assert row.best.iteration_s <= listed.iteration_s * 1.006
+    assert row.best.iteration_s <= listed.iteration_s * (1 + 2 * TELLING)
     again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
     assert again.iteration_s == pytest.approx(row.best.iteration_s)
     assert document["torch"].startswith("DistributedDataParallel(model")
@@ -65,3 +66,12 @@ def test_a_workload_without_jitter_has_one_period():
             it.iteration_s for it in predict(source, LOOPBACK, gpus_per_node=3, options=options).trace.iterations
         ]
         assert np.ptp(periods) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_giant_bucket_is_not_advised_for_nothing():
+    source = load_workload("bert-large@h100-amp-b8")
+    row = plan(source, [load_topology("dgx-h100")], nodes=[8]).rows[0]
+    caps = dict(row.sweep)
+    chosen = row.best.options.caps.bucket_cap_mb
+    assert chosen < max(caps)
+    assert caps[chosen] <= min(caps.values()) * (1 + TELLING)

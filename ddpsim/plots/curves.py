@@ -46,7 +46,7 @@ def plot_caps(
         axes.yaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="y", which="minor", labelsize=7)
         axes.grid(True, which="both", alpha=0.25)
-        axes.legend(fontsize=8, title="star: best, dotted: torch's default", title_fontsize=7)
+        axes.legend(fontsize=8, title="star: lowest, dotted: torch's default", title_fontsize=7)
     save(figure, path)
 
 
