@@ -203,7 +203,7 @@ def _row(
 
 
 def _simplest(predictions: Sequence[Prediction]) -> Prediction:
-    """Return, of those within `TELLING` of the fastest, the one whose cap is nearest to torch's; the first is torch's."""
+    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own."""
     fastest = min(prediction.iteration_s for prediction in predictions)
     close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
 
