@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.interpolation import Rows
 from ddpsim.collectives.transport import Choice, Steps, Transport
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
@@ -15,15 +15,14 @@ from ddpsim.topology.graph import Placement
 
 @dataclass(frozen=True, slots=True)
 class CurveTransport:
-    """`inner`, its allreduce times multiplied by measured over modelled, interpolated in log size.
+    """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
     the factor there holds on. Single transfers (`steps`) are not corrected.
     """
 
     inner: Transport
-    points: tuple[CurvePoint, ...]
-    factors: tuple[float, ...]
+    rows: Rows
     start_s: float = 0.0
 
     @classmethod
@@ -33,9 +32,10 @@ class CurveTransport:
         Args:
             start_s: what a collective takes beyond those measured, on an idle stream.
         """
-        points = monotone(curve.points)
-        factors = tuple(math.log(p.time_s / inner.allreduce_s(p.size_bytes)) for p in points)
-        return cls(inner, points, factors, start_s)
+        points = {point.size_bytes: point for point in monotone(curve.points)}.values()
+        sizes = [point.size_bytes for point in points]
+        rows = Rows.of(sizes, [point.time_s for point in points], [inner.allreduce_s(size) for size in sizes])
+        return cls(inner, rows, start_s)
 
     @property
     def backend(self) -> str:
@@ -88,16 +88,7 @@ class CurveTransport:
         return self.inner.steps(size_bytes)
 
     def _factor(self, size_bytes: int, modelled_s: float) -> float:
-        sizes = [point.size_bytes for point in self.points]
-        above = bisect.bisect_left(sizes, size_bytes)
-        if above == len(sizes):
-            return math.exp(self.factors[-1])
-        if above == 0:
-            return math.exp(self.factors[0])
-        low, high = self.points[above - 1], self.points[above]
-        part = math.log(size_bytes / low.size_bytes) / math.log(high.size_bytes / low.size_bytes)
-        factor = math.exp(self.factors[above - 1] * (1 - part) + self.factors[above] * part)
-        return min(max(modelled_s * factor, low.time_s), high.time_s) / modelled_s
+        return self.rows.time_s(size_bytes, modelled_s) / modelled_s
 
 
 def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.collectives.interpolation import Rows
+
+SIZES = [1024 * 16**k for k in range(5)]
+BETWEEN = [1024 * 2**k for k in range(-3, 21)]
+
+
+def line_s(size_bytes: int) -> float:
+    return 20e-6 + size_bytes / 10e9
+
+
+@pytest.mark.parametrize("model_s", [lambda size: 3 * line_s(size), lambda size: 1e-5 * math.sqrt(size)])
+def test_rows_are_met_whatever_the_model(model_s) -> None:  # type: ignore[no-untyped-def]
+    rows = Rows.of(SIZES, [line_s(size) for size in SIZES], [model_s(size) for size in SIZES])
+    for size in SIZES:
+        assert rows.time_s(size, model_s(size)) == pytest.approx(line_s(size))
+
+
+def test_a_right_model_is_followed_between_and_beyond() -> None:
+    rows = Rows.of(SIZES, [2 * line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
+    for size in BETWEEN:
+        assert rows.time_s(size, line_s(size)) == pytest.approx(2 * line_s(size))
+
+
+def test_a_jump_of_the_model_that_no_row_shows_is_outvoted() -> None:
+    rows = Rows.of(SIZES, [line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
+    size = 2 * SIZES[2]
+    assert rows.time_s(size, 4 * line_s(size)) < 1.3 * line_s(size)
+
+
+@given(st.lists(st.floats(1.0, 30.0), min_size=4, max_size=4), st.lists(st.floats(0.1, 10.0), min_size=5, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_times_stay_between_those_of_their_rows(steps: list[float], factors: list[float]) -> None:
+    times = [1e-5 * math.prod(steps[:k]) for k in range(5)]
+    rows = Rows.of(SIZES, times, [time * factor for time, factor in zip(times, factors, strict=True)])
+    for (low, before), (high, after) in pairwise(zip(SIZES, times, strict=True)):
+        for size in (2 * low, 4 * low, high // 2):
+            assert before * (1 - 1e-9) <= rows.time_s(size, 1e-4) <= after * (1 + 1e-9)
