@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LinkId = Hashable
 
@@ -19,6 +19,10 @@ class Demand:
         loads: bytes put on each link per byte of the message; a link at load 2 sees every byte twice.
         rate_limit: message bytes per second the ends can do, whatever the links allow.
         weight: share of a link relative to other messages (parallel connections).
+        stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
+        hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
+            there carry twice as much. They tell which stalls the queue at a tight hop hides.
+        by_host: whether busy processors lengthen the stalls, as where threads must wake.
     """
 
     latency_s: float
@@ -26,6 +30,9 @@ class Demand:
     loads: Mapping[LinkId, float]
     rate_limit: float = math.inf
     weight: float = 1.0
+    stall_s: float = 0.0
+    hops: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+    by_host: bool = False
     peak_load: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -33,9 +40,67 @@ class Demand:
             raise ValueError(f"loads must be positive, got {dict(self.loads)!r}")
         object.__setattr__(self, "peak_load", max(self.loads.values(), default=1.0))
 
+    @property
+    def stall(self) -> float:
+        """Return seconds stalled per message byte."""
+        return self.stall_s / self.size_bytes if self.stall_s else 0.0
+
+    def unshared(self, capacities: Mapping[LinkId, float]) -> float:
+        """Return the rate with nothing else in flight, within the limit and stalls included."""
+        return stalled(self.free(capacities), self.stall)
+
+    def free(self, capacities: Mapping[LinkId, float]) -> float:
+        """Return the rate between stalls with nothing else in flight."""
+        return min(self.alone(capacities), self.rate_limit)
+
     def alone(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate in message bytes per second with nothing else in flight."""
         return min((capacities[link] / load for link, load in self.loads.items()), default=math.inf)
+
+
+def stalled(rate: float, stall: float) -> float:
+    """Return the rate in bytes per second of what moves at `rate` and stands still for `stall` seconds a byte."""
+    return 1 / (stall + 1 / rate) if stall else rate
+
+
+def shared_rates(
+    demands: Sequence[Demand], capacities: Mapping[LinkId, float], starts_s: Sequence[float] | None = None
+) -> list[float]:
+    """Return the rate of each demand in message bytes per second, those that stall leaving the links to others then.
+
+    A chunk's way around takes its stalls and its time on every hop, others meeting it there for as much of the time as
+    they are on the links by themselves (the arrival theorem of mean value analysis: Reiser and Lavenberg 1980). Two
+    alike that started at one instant, by `starts_s`, keep in step and meet every time. At a hop tighter than the
+    others chunks queue, which hides stalls: no rate is above the max-min fair one either.
+    """
+    if not any(demand.stall_s for demand in demands):
+        return max_min_rates(demands, capacities)
+    paces = [demand.unshared(capacities) for demand in demands]
+    rates = max_min_rates(
+        [replace(demand, rate_limit=pace) for demand, pace in zip(demands, paces, strict=True)], capacities
+    )
+    present = [
+        replace(demand, weight=demand.weight * pace / demand.free(capacities))
+        for demand, pace in zip(demands, paces, strict=True)
+    ]
+    since = starts_s or range(len(demands))
+    gaits = [(start, demand.size_bytes, demand.stall_s) for start, demand in zip(since, demands, strict=True)]
+    for index, demand in enumerate(demands):
+        if demand.stall_s:
+            others = [
+                whole if gaits[other] == gaits[index] else part
+                for other, (whole, part) in enumerate(zip(demands, present, strict=True))
+            ]
+            others[index] = demand
+            met = max_min_rates(others, capacities)[index]
+            rates[index] = min(rates[index], _around(demand, met, capacities))
+    return rates
+
+
+def _around(demand: Demand, met: float, capacities: Mapping[LinkId, float]) -> float:
+    """Return the rate at which chunks go around when the tightest hop gives them `met`."""
+    free = demand.free(capacities)
+    return stalled(1 / sum(part / min(free, met * room) for part, room in demand.hops), demand.stall)
 
 
 def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float]) -> list[float]:

@@ -14,7 +14,7 @@ import simpy
 from simpy.events import EventPriority
 
 from ddpsim.errors import TopologyError
-from ddpsim.fairness import Demand, LinkId, max_min_rates
+from ddpsim.fairness import Demand, LinkId, max_min_rates, shared_rates, stalled
 
 __all__ = ["Demand", "LinkId", "Network", "max_min_rates"]
 
@@ -30,6 +30,7 @@ class _Flow:
     number: int
     rate: float = 0.0
     since_s: float = 0.0
+    start_s: float = 0.0
     timer: simpy.Event | None = None
 
 
@@ -73,7 +74,7 @@ class Network:
     def set_pace(self, pace: float) -> None:
         """Let every message, in flight or to come, move at `pace` times its rate: 0.8 where ranks are busy computing.
 
-        Latencies, and messages that load no link, keep their time.
+        Latencies, stalls that are not the host's, and messages that load no link, keep their time.
         """
         if pace == self._pace:
             return
@@ -108,7 +109,7 @@ class Network:
             self._finish_after(done, demand.size_bytes / demand.rate_limit)
             return
         self._count += 1
-        flow = _Flow(demand, done, demand.size_bytes, self._count, since_s=self.env.now)
+        flow = _Flow(demand, done, demand.size_bytes, self._count, since_s=self.env.now, start_s=self.env.now)
         shared = False
         for link in demand.loads:
             flows = self._on[link]
@@ -117,7 +118,7 @@ class Network:
         if shared:
             self._mark(flow)
         else:
-            self._set_rate(flow, min(demand.alone(self.capacities), demand.rate_limit))
+            self._set_rate(flow, demand.unshared(self.capacities))
 
     def _finish_after(self, done: simpy.Event, delay_s: float) -> None:
         def finish(_: simpy.Event) -> None:
@@ -158,10 +159,9 @@ class Network:
 
     def _share(self, flows: list[_Flow]) -> None:
         if len(flows) == 1:
-            demand = flows[0].demand
-            rates = [min(demand.alone(self.capacities), demand.rate_limit)]
+            rates = [flows[0].demand.unshared(self.capacities)]
         else:
-            rates = max_min_rates([flow.demand for flow in flows], self.capacities)
+            rates = shared_rates([flow.demand for flow in flows], self.capacities, [flow.start_s for flow in flows])
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)
@@ -171,13 +171,20 @@ class Network:
         flow.rate = rate
         if rate == 0:  # not settled yet: this instant's end gives it a rate
             return
-        timer = flow.timer = simpy.Timeout(self.env, flow.left_bytes / (rate * self._pace))
+        timer = flow.timer = simpy.Timeout(self.env, flow.left_bytes / self._speed(flow))
         timer.callbacks.append(lambda event: self._leave(flow, event))
 
     def _advance(self, flow: _Flow) -> None:
         now = self.env.now
-        flow.left_bytes = max(flow.left_bytes - flow.rate * self._pace * (now - flow.since_s), 0.0)
+        flow.left_bytes = max(flow.left_bytes - self._speed(flow) * (now - flow.since_s), 0.0)
         flow.since_s = now
+
+    def _speed(self, flow: _Flow) -> float:
+        """Return bytes per second at the pace in force, which slows the bytes but not the stalls of a network."""
+        stall = 0.0 if flow.demand.by_host else flow.demand.stall
+        if not stall or self._pace == 1.0 or not flow.rate:
+            return flow.rate * self._pace
+        return stalled(self._pace / (1 / flow.rate - stall), stall)
 
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:

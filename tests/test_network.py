@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.errors import TopologyError
+from ddpsim.fairness import shared_rates
 from ddpsim.network import Demand, Network, max_min_rates
 
 LINKS = ("a", "b", "c", "d")
@@ -163,3 +165,40 @@ def test_a_slower_pace_stretches_what_is_left() -> None:
     env.process(change())
     env.run(first & second)
     assert env.now == pytest.approx(12.0)  # 8 of 20 bytes by t=4, 4 more by t=8, 8 more by t=12
+
+
+def test_one_that_stalls_meets_others_for_the_time_they_are_there() -> None:
+    # 1 s on the link a byte, 1 s beside it: each is there half of its time, so a byte takes 1 + 1 * (1 + 1/2).
+    half = Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0)
+    assert shared_rates([half, half], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
+    # In step they meet at every byte; beside one that never stalls the link is always taken.
+    assert shared_rates([half, half], {"a": 1.0}, [0.0, 0.0]) == pytest.approx([1 / 3, 1 / 3])
+    always = Demand(0.0, 4.0, {"a": 1.0})
+    assert shared_rates([half, always], {"a": 1.0})[0] == pytest.approx(1 / 3)
+    # One tight hop in four, the others with room for all: chunks queue there, and stalls pass behind them.
+    queued = Demand(0.0, 4.0, {"a": 1.0}, stall_s=0.4, hops=((0.25, 1.0), (0.75, 8.0)))
+    assert shared_rates([queued, queued], {"a": 1.0}) == pytest.approx([0.5, 0.5])
+
+
+@given(problems(), st.lists(st.integers(0, 20).map(float), min_size=6, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
+    problem: tuple[dict[str, float], list[Demand]], stalls: list[float]
+) -> None:
+    capacities, demands = problem
+    demands = [replace(demand, stall_s=stall_s) for demand, stall_s in zip(demands, stalls, strict=False)]
+    rates = shared_rates(demands, capacities)
+    for link, capacity in capacities.items():
+        used = sum(rate * d.loads.get(link, 0.0) for rate, d in zip(rates, demands, strict=True))
+        assert used <= capacity * (1 + 1e-9)
+    for rate, demand in zip(rates, demands, strict=True):
+        assert 0 < rate <= demand.unshared(capacities) * (1 + 1e-9)
+
+
+def test_a_pace_slows_bytes_and_only_the_stalls_of_the_host() -> None:
+    for by_host, expected in ((False, 12.0), (True, 16.0)):
+        env = simpy.Environment()
+        network = Network(env, {"a": 1.0})
+        network.set_pace(0.5)
+        env.run(network.transfer(Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0, by_host=by_host)))
+        assert env.now == pytest.approx(expected)

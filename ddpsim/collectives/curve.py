@@ -70,6 +70,7 @@ class CurveTransport:
         return replace(
             demand,
             latency_s=demand.latency_s * factor + self.start_s,
+            stall_s=demand.stall_s * factor,
             loads={link: load * factor for link, load in demand.loads.items()},
             rate_limit=demand.rate_limit / factor,
         )

@@ -88,10 +88,12 @@ class GlooTransport:
             for each in hop:
                 loads[each.name] = loads.get(each.name, 0.0) + share / self._efficiency(each.link)
         wire_rate = share * Demand(0.0, size_bytes, loads).alone(self.capacities)
-        segment_bytes = size_bytes / self._segments(size_bytes)
-        paced = segment_bytes / (segment_bytes / wire_rate + self._step_s() / _SEGMENTS_A_STEP)
-        rate_limit = min(paced, 2 * self.calibration["gloo.reduce.bandwidth"])
-        return Demand(self._launch_s(size_bytes), size_bytes, loads, rate_limit / share)
+        stall_s = share * self._segments(size_bytes) * self._step_s() / _SEGMENTS_A_STEP
+        paced = size_bytes / (size_bytes / wire_rate + stall_s / share)
+        reduced = 2 * self.calibration["gloo.reduce.bandwidth"]
+        if reduced < paced:
+            return Demand(self._launch_s(size_bytes), size_bytes, loads, reduced / share)
+        return Demand(self._launch_s(size_bytes), size_bytes, loads, stall_s=stall_s, by_host=True)
 
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ddpsim.collectives import nccl_priors, nccl_steps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_layout import GROUPS, Layout, Pattern
+from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout, Pattern
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
 from ddpsim.collectives.tuning import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry, ll_max
@@ -107,7 +107,28 @@ class NcclTransport:
         for load in pattern.loads:
             value = load.bytes * factor / self._efficiency(load.group, cost.entry.protocol)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        return Demand(cost.latency_s * factor, size_bytes, loads, cost.rate / factor)
+        # A ring's latencies lie between its steps. Trees are one message, their latency before it.
+        stall_s = (
+            (cost.latency_s - self._start_s(cost.entry.protocol)) * factor if cost.entry.algorithm == RING else 0.0
+        )
+        return Demand(
+            cost.latency_s * factor - stall_s,
+            size_bytes,
+            loads,
+            cost.rate / factor,
+            stall_s=stall_s,
+            hops=self._hops(cost.entry.protocol),
+        )
+
+    def _hops(self, protocol: str) -> tuple[tuple[float, float], ...]:
+        """Return the parts of a ring's hops between nodes and inside, with their links' room over the tightest."""
+        rates = {group: rate * self._efficiency(group, protocol) for group, rate in self.layout.ring.rates.items()}
+        tightest = min(rates.values())
+        if NET not in rates:
+            return ((1.0, 1.0),)
+        across, inside = rates.pop(NET), min(rates.values(), default=tightest)
+        part = 1 / self.layout.per_node
+        return ((part, across / tightest), (1 - part, inside / tightest))
 
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""

@@ -111,4 +111,4 @@ class Transport(Protocol):
 
 def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:
     """Return the time of `demand` with nothing else in flight."""
-    return demand.latency_s + demand.size_bytes / min(demand.alone(capacities), demand.rate_limit)
+    return demand.latency_s + demand.size_bytes / demand.unshared(capacities)
