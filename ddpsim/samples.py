@@ -70,7 +70,7 @@ class Sample:
 
     def predicted(self, calibration: Calibration) -> Vector:
         """Return the time of each row in seconds."""
-        transport = self._transport(calibration)
+        transport = self.transport(calibration)
         return np.fromiter(map(transport.allreduce_s, self.sizes), float, len(self.sizes))
 
     def curve(self) -> Curve:
@@ -94,7 +94,8 @@ class Sample:
         """Return the sample as if measured with `version` of NCCL."""
         return replace(self, version=version, _layouts={})
 
-    def _transport(self, calibration: Calibration) -> Transport:
+    def transport(self, calibration: Calibration) -> Transport:
+        """Return what the rows were measured on, as `calibration` has it."""
         transport: Transport
         if calibration.backend == "gloo":
             transport = GlooTransport(self.placement, calibration)

@@ -14,6 +14,7 @@ from ddpsim.cli.values import numbers
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
+    from ddpsim.collectives.calibration import Calibration
     from ddpsim.measured import MeasuredTable
     from ddpsim.topology.graph import Placement, Topology
 
@@ -53,11 +54,12 @@ def allreduce(
     rows = read_table(measured) if measured else None
     placed = rows is not None and nodes is None and gpus_per_node is None
     placement = place_table(rows, machine) if rows and placed else machine.place(nodes, gpus_per_node)
+    constants = load_calibration(calibration) if calibration else None
     collectives = Collectives(
         None,
         placement,
         backend=backend or _backend(machine),
-        calibration=load_calibration(calibration) if calibration else None,
+        calibration=constants,
         algorithm=algorithm,
         fidelity=fidelity,
         isolated=False,
@@ -67,6 +69,8 @@ def allreduce(
         seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
         choice = collectives.choice(size)
         found.append(_row(size, seconds, placement) | {"algorithm": choice.algorithm, "protocol": choice.protocol})
+    if constants is not None:
+        _add_bands(found, placement, constants, algorithm)
     if rows is not None:
         _join(found, rows)
     if plot:
@@ -104,6 +108,15 @@ def _row(size_bytes: int, seconds: float, placement: Placement) -> Row:
         "algbw_GBps": algorithm_rate,
         "busbw_GBps": algorithm_rate * 2 * (ranks - 1) / ranks,
     }
+
+
+def _add_bands(found: list[Row], placement: Placement, calibration: Calibration, algorithm: str) -> None:
+    from ddpsim.collectives.bands import band_factors
+
+    factors = band_factors(placement, calibration, [int(str(row["size_bytes"])) for row in found], algorithm=algorithm)
+    for row, (low, high) in zip(found, factors, strict=True):
+        time_us = float(str(row["time_us"]))
+        row |= {"time_low_us": time_us * low, "time_high_us": time_us * high}
 
 
 def _join(found: list[Row], rows: MeasuredTable) -> None:

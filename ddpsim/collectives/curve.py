@@ -80,6 +80,10 @@ class CurveTransport:
         modelled_s = self.inner.allreduce_s(size_bytes)
         return modelled_s * self._factor(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
 
+    def doubt(self, size_bytes: int) -> float:
+        """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""
+        return self.rows.doubt(size_bytes, self.inner.allreduce_s(size_bytes))
+
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the demand inside, uncorrected."""
         return self.inner.broadcast(size_bytes)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+_REPEATS, _APART, _BEYOND = 0.02, 0.3, 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -41,17 +43,29 @@ class Rows:
 
         Beyond the first and last row the model's factor there holds on.
         """
+        return math.exp(median(self._readings(size_bytes, modelled_s)))
+
+    def doubt(self, size_bytes: int, modelled_s: float) -> float:
+        """Return by how much the logarithm of `time_s` may be wrong, up to a common factor (`bands`).
+
+        What a row repeats to, how far the readings are apart, and how far the size is beyond the rows.
+        """
+        readings, size = self._readings(size_bytes, modelled_s), math.log(size_bytes)
+        beyond = max(self.sizes[0] - size, size - self.sizes[-1], 0.0)
+        return _REPEATS + _APART * (max(readings) - min(readings)) + _BEYOND * beyond
+
+    def _readings(self, size_bytes: int, modelled_s: float) -> tuple[float, ...]:
+        """Return the logarithms of what the time may be; one beyond the rows."""
         size, model = math.log(size_bytes), math.log(modelled_s)
         above = bisect.bisect_left(self.sizes, size)
         if above in (0, len(self.sizes)):
             end = min(above, len(self.sizes) - 1)
-            return math.exp(model + self.times[end] - self.models[end])
+            return (model + self.times[end] - self.models[end],)
         low, high = above - 1, above
         part = (size - self.sizes[low]) / (self.sizes[high] - self.sizes[low])
-        readings = (self._model(low, part, model), self._cubic(low, part), self._line(low, size))
-        return math.exp(median(readings))
+        return (self._model(low, part, model), self._cubic(low, part), self._line(low, size))
 
-    def bracket(self, low: int, part: float) -> tuple[float, float]:
+    def _bracket(self, low: int, part: float) -> tuple[float, float]:
         """Return least and largest time from which neither time nor rate falls with size, where the rows allow it."""
         before, after = self.times[low], self.times[low + 1]
         width = self.sizes[low + 1] - self.sizes[low]
@@ -62,7 +76,7 @@ class Rows:
     def _model(self, low: int, part: float, model: float) -> float:
         """Return the model, its factor interpolated in log size, within the bracket."""
         factors = [self.times[row] - self.models[row] for row in (low, low + 1)]
-        least, largest = self.bracket(low, part)
+        least, largest = self._bracket(low, part)
         return min(max(model + factors[0] * (1 - part) + factors[1] * part, least), largest)
 
     def _cubic(self, low: int, part: float) -> float:

@@ -34,6 +34,7 @@ def main() -> int:
         cases.eight_rows(samples, priors),
         cases.more_nodes(samples, priors),
         cases.bands(held_out),
+        cases.scores(held_out).tolist(),
     )
     print(text)
     _PAGE.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddpsim.calibrate import fit_samples, with_versions
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.curve import CurveTransport
 from ddpsim.fitting import Vector
 from ddpsim.samples import Sample
 from tests.accuracy import baselines
@@ -31,11 +32,13 @@ class Errors:
 
     Attributes:
         columns: predictor to errors; the first is ours.
+        doubts: how unsure ours says it is, where measured rows correct the model.
     """
 
     system: str
     sizes: tuple[int, ...]
     columns: Mapping[str, Vector]
+    doubts: Vector | None = None
 
 
 def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None]) -> dict[str, Calibration]:
@@ -73,9 +76,13 @@ def every_fourth(samples: Mapping[System, Sample], priors: Mapping[str, Calibrat
             continue
         numbers = range(len(sample.sizes))
         known, asked = (sample.only([n for n in numbers if (n % 4 == 0) is kept]) for kept in (True, False))
-        ours = _calibrated([known], [asked], priors[system.site])
+        calibration, version = _fitted([known], priors[system.site])
+        transport = asked.at_version(version).transport(calibration)
+        assert isinstance(transport, CurveTransport)
+        ours = np.array([transport.allreduce_s(size) for size in asked.sizes])
         columns = {"ddpsim": ours, "log-log": baselines.log_log(known, asked)}
-        rows.append(_errors(system.name, asked, {**columns, "alpha-beta": baselines.alpha_beta(known, asked)}))
+        errors = _errors(system.name, asked, {**columns, "alpha-beta": baselines.alpha_beta(known, asked)})
+        rows.append(replace(errors, doubts=np.array([transport.doubt(size) for size in asked.sizes])))
     return rows
 
 
@@ -121,15 +128,14 @@ class Band:
 
 
 def bands(held_out: Sequence[Errors]) -> list[Band]:
-    """Return bands from other systems' held-out errors at like sizes, beside one global quantile of theirs."""
+    """Return bands of as many doubts as other systems' held-out rows need, beside one global quantile of theirs."""
     rows = []
     for errors in held_out:
         others = [each for each in held_out if each.system != errors.system]
-        sizes = np.log10(np.concatenate([each.sizes for each in others]))
-        residuals = np.concatenate([-np.log1p(each.columns["ddpsim"]) for each in others])
-        own = -np.log1p(errors.columns["ddpsim"])
-        near = [residuals[np.abs(sizes - np.log10(size)) <= 0.5] for size in errors.sizes]
-        edges = np.array([np.percentile(found if len(found) >= 10 else residuals, [10, 90]) for found in near])
+        residuals = np.concatenate([_residuals(each) for each in others])
+        own, doubts = _residuals(errors), _doubts(errors)
+        scores = np.percentile(residuals / np.concatenate([_doubts(each) for each in others]), [10, 90])
+        edges = np.outer(doubts, scores)
         low, high = np.percentile(residuals, [10, 90])
         rows.append(
             Band(
@@ -143,10 +149,31 @@ def bands(held_out: Sequence[Errors]) -> list[Band]:
     return rows
 
 
+def scores(held_out: Sequence[Errors]) -> Vector:
+    """Return 10th and 90th percentile of held-out residuals over doubts, all systems together."""
+    pooled = [_residuals(errors) / _doubts(errors) for errors in held_out]
+    return np.asarray(np.percentile(np.concatenate(pooled), [10, 90]))
+
+
+def _residuals(errors: Errors) -> Vector:
+    """Return log(measured / predicted)."""
+    return np.asarray(-np.log1p(errors.columns["ddpsim"]))
+
+
+def _doubts(errors: Errors) -> Vector:
+    assert errors.doubts is not None
+    return errors.doubts
+
+
 def _calibrated(known: list[Sample], asked: list[Sample], priors: Calibration) -> Vector:
+    calibration, version = _fitted(known, priors)
+    return np.concatenate([sample.at_version(version).predicted(calibration) for sample in asked])
+
+
+def _fitted(known: list[Sample], priors: Calibration) -> tuple[Calibration, int]:
+    """Return the calibration and the NCCL version it takes."""
     versioned = with_versions(known, priors)
-    calibration = fit_samples(versioned, priors)[1]
-    return np.concatenate([sample.at_version(versioned[0].version).predicted(calibration) for sample in asked])
+    return fit_samples(versioned, priors)[1], versioned[0].version
 
 
 def _errors(name: str, sample: Sample, predicted: Mapping[str, Vector]) -> Errors:

@@ -74,6 +74,7 @@ def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, meas
     for row in rows:
         assert row["error"] == pytest.approx(row["time_us"] / row["measured_us"] - 1)
         assert abs(row["error"]) < 0.1
+        assert row["time_low_us"] < row["time_us"] < row["time_high_us"]
     assert "measured" in ddpsim("allreduce", *beside, "--plot", tmp_path / "a.png").out
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     predicted = ddpsim("predict", "--workload", "mlp", *HERE, "--backend", "gloo", "--calibration", calibration)

@@ -1,0 +1,61 @@
+"""Bands of predicted allreduce times: 10th and 90th percentile of what would be measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.curve import CurveTransport
+from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.transport import Transport
+from ddpsim.topology.graph import Placement
+
+# 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables.
+_LOW, _HIGH = -1.5, 3.1
+# Of a normal distribution, in standard deviations.
+_NINETIETH = 1.2816
+_STEP = 1e-4
+
+
+def band_factors(
+    placement: Placement, calibration: Calibration, sizes: Sequence[int], *, algorithm: str = "auto"
+) -> list[tuple[float, float]]:
+    """Return by size the factors from the predicted allreduce time to the ends of its 80 % band.
+
+    Where rows of exactly this machine correct the model, by their doubt at the size. Elsewhere by the covariance of
+    the fitted constants, carried to the size to first order, and the residuals of held-out rows.
+    """
+    transport = _transport(placement, calibration, algorithm)
+    if isinstance(transport, CurveTransport):
+        doubts = [transport.doubt(size) for size in sizes]
+        return [(math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts]
+    constants = _NINETIETH * _log_std(placement, calibration, sizes, algorithm)
+    low = -np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))
+    high = np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))
+    return list(zip(np.exp(low).tolist(), np.exp(high).tolist(), strict=True))
+
+
+def _log_std(
+    placement: Placement, calibration: Calibration, sizes: Sequence[int], algorithm: str
+) -> npt.NDArray[np.float64]:
+    """Return by size the standard deviation of log time that the fitted constants leave."""
+
+    def log_times(values: dict[str, float]) -> npt.NDArray[np.float64]:
+        transport = _transport(placement, calibration.with_values(values, source="trial"), algorithm)
+        return np.log([transport.allreduce_s(size) for size in sizes])
+
+    names = calibration.fitted_names
+    if not names:
+        return np.zeros(len(sizes))
+    now = log_times({})
+    jacobian = np.column_stack([log_times({n: calibration[n] * math.exp(_STEP)}) - now for n in names]) / _STEP
+    variance = ((jacobian @ np.array(calibration.covariance)) * jacobian).sum(axis=1)
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0)), dtype=np.float64)
+
+
+def _transport(placement: Placement, calibration: Calibration, algorithm: str) -> Transport:
+    return make_transport(placement, calibration.backend, calibration, algorithm=algorithm, isolated=False)
