@@ -167,7 +167,7 @@ class Calibration:
                         c["topology"],
                         c["nodes"],
                         c["gpus_per_node"],
-                        tuple(CurvePoint(int(s), float(t)) for s, t in c["points"]),
+                        tuple(_point(s, t) for s, t in c["points"]),
                     )
                     for c in document["curves"]
                 ),
@@ -177,6 +177,13 @@ class Calibration:
             raise CalibrationError(
                 f"malformed: {error!r}", place=place, remedy="make the file again with `ddpsim calibrate`"
             ) from error
+
+
+def _point(size: object, time_s: object) -> CurvePoint:
+    point = CurvePoint(int(str(size)), float(str(time_s)))
+    if not (point.size_bytes > 0 and 0 < point.time_s < 1e9):
+        raise ValueError(f"a curve's point of {size!r} bytes and {time_s!r} s")
+    return point
 
 
 _LARGEST_RESIDUAL = 10.0

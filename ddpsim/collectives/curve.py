@@ -78,7 +78,7 @@ class CurveTransport:
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the corrected time."""
         modelled_s = self.inner.allreduce_s(size_bytes)
-        return modelled_s * self._factor(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
+        return self.rows.time_s(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
 
     def doubt(self, size_bytes: int) -> float:
         """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""

@@ -43,7 +43,8 @@ class Rows:
 
         Beyond the first and last row the model's factor there holds on.
         """
-        return math.exp(median(self._readings(size_bytes, modelled_s)))
+        # Rounded, so that a level stretch is level to the last bit.
+        return math.exp(round(median(self._readings(size_bytes, modelled_s)), 12))
 
     def doubt(self, size_bytes: int, modelled_s: float) -> float:
         """Return by how much the logarithm of `time_s` may be wrong, up to a common factor (`bands`).

@@ -44,3 +44,8 @@ def test_times_stay_between_those_of_their_rows(steps: list[float], factors: lis
     for (low, before), (high, after) in pairwise(zip(SIZES, times, strict=True)):
         for size in (2 * low, 4 * low, high // 2):
             assert before * (1 - 1e-9) <= rows.time_s(size, 1e-4) <= after * (1 + 1e-9)
+
+
+def test_a_level_stretch_is_level_to_the_last_bit() -> None:
+    rows = Rows.of(SIZES, [3e-4] * 5, [line_s(size) for size in SIZES])
+    assert len({rows.time_s(size, line_s(size)) for size in range(SIZES[0], SIZES[3], 99_991)}) == 1
