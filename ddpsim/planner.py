@@ -39,8 +39,9 @@ class PlanRow:
     """The best plan found for one machine and node count, beside torch's default.
 
     Attributes:
+        best: the plan found; within `TELLING` of the fastest tried.
+        default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
-        advice: what to write, or to keep the default and why.
     """
 
     best: Prediction
@@ -159,8 +160,9 @@ def plan(
 ) -> PlanReport:
     """Find the buckets that make an iteration shortest on each topology and node count.
 
-    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated, and
-    the fastest is the plan. Node counts that a topology cannot hold raise as `Topology.place` does.
+    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
+    those within `TELLING` of the fastest the simplest is the plan. Node counts that a topology cannot hold raise as
+    `Topology.place` does.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
