@@ -3,62 +3,98 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ddpexec.campaign import stages
+from ddpexec.campaign.pace import Pace, least_step_s, spoken
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
 from ddpexec.campaign.spec import Campaign, Configuration
 from ddpexec.netlab import support
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
-from ddpsim.workload.files import load_workload
 
 Progress = Callable[[str], None]
 
 
-def carry_out(campaign: Campaign, folder: Path, progress: Progress) -> tuple[list[Result], list[str]]:
+def carry_out(
+    campaign: Campaign, folder: Path, progress: Progress, only: Sequence[str] = ()
+) -> tuple[list[Result], list[str]]:
     """Run what is not there yet and write the summary.
 
     Args:
         campaign: what to run.
         folder: what was done before lies here, and is kept where its configuration is unchanged.
         progress: called with a line of text.
+        only: names or glob patterns of the configurations to run; none is all. The others count where they are done.
 
     Returns:
-        results in file order, and what failed, one line a configuration.
+        results in file order, and what failed, one line a configuration; a failure does not stop the others.
 
     Raises:
-        InputError: a machine without lab networks, or a step longer than the campaign's `max_step`.
+        InputError: a machine without lab networks, a step longer than the campaign's `max_step`, or a pattern that fits
+            no configuration.
     """
     if lacking := support.missing():
         raise InputError(f"a campaign needs {'; '.join(lacking)}", place="campaign")
-    check_steps(campaign)
-    results, failures = [], []
-    for number, configuration in enumerate(campaign.configurations, 1):
-        progress(f"[{number}/{len(campaign.configurations)}] {configuration.name}")
-        try:
-            results.append(_one(configuration, folder, progress))
-        except InputError as error:
-            failures.append(f"{configuration.name}: {error}")
-            progress(f"    FAILED: {error}")
+    chosen = selected(campaign, only)
+    check_steps(campaign, chosen)
+    names = {each.name for each in chosen}
+    pace = Pace(chosen, campaign.max_step_s)
+    results, failures, number = [], [], 0
+    for configuration in campaign.configurations:
+        if configuration.name not in names:
+            results += [result] if (result := finished(configuration, folder)) else []
             continue
-        progress(f"    {_line(results[-1])}")
+        number += 1
+        progress(f"[{number}/{len(chosen)}] {configuration.name} (about {spoken(pace.left_s)} left)")
+        begin_s, was_done = time.monotonic(), finished(configuration, folder) is not None
+        outcome = _attempt(configuration, folder)
+        if isinstance(outcome, Result):
+            results.append(outcome)
+            progress(f"    {_line(outcome)}")
+        else:
+            failures.append(f"{configuration.name}: {outcome}")
+            progress(f"    FAILED: {outcome}")
+        pace.done(configuration, None if was_done else time.monotonic() - begin_s)
         write_summary(campaign, results, folder)
+    write_summary(campaign, results, folder)
     return results, failures
 
 
-def check_steps(campaign: Campaign) -> None:
+def selected(campaign: Campaign, only: Sequence[str]) -> tuple[Configuration, ...]:
+    """Return the configurations whose name is, or fits, one of `only`; all of them where there is none.
+
+    Raises:
+        UnknownNameError: one that fits no name; the nearest names are given.
+    """
+    if not only:
+        return campaign.configurations
+    names = [each.name for each in campaign.configurations]
+    for pattern in only:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise UnknownNameError.among("configuration", pattern, names, place="--only")
+    return tuple(each for each in campaign.configurations if any(fnmatchcase(each.name, pattern) for pattern in only))
+
+
+def finished(configuration: Configuration, folder: Path) -> Result | None:
+    """Return the result of `configuration` in `folder`; None where it has none, or another one's of this name."""
+    own = folder / "runs" / configuration.name
+    mark = own / "configuration.txt"
+    current = mark.exists() and mark.read_text() == _mark(configuration)
+    return stages.read_result(own) if current else None
+
+
+def check_steps(campaign: Campaign, chosen: Sequence[Configuration] | None = None) -> None:
     """Raise `InputError` where a step would last longer than `max_step`, naming every such configuration."""
     too_long = []
-    for each in campaign.configurations:
-        if each.run.workload is None:
-            continue
-        workload = stages.scaled(each, load_workload(each.run.workload))
-        phases = (workload.forward, workload.backward, workload.optimizer)
-        least_s = max(sum(float(phase.device_s.mean()) for phase in phases), stages.wire_s(each, workload))
-        if least_s > campaign.max_step_s:
+    for each in campaign.configurations if chosen is None else chosen:
+        least_s = least_step_s(each)
+        if least_s is not None and least_s > campaign.max_step_s:
             too_long.append(f"{each.name} takes at least {least_s:.2f} s")
     if too_long:
         raise InputError(
@@ -76,7 +112,19 @@ def write_summary(campaign: Campaign, results: list[Result], folder: Path) -> No
     write_whole(folder / "summary.md", markdown(campaign.name, summary, results))
 
 
-def _one(configuration: Configuration, folder: Path, progress: Progress) -> Result:
+def _attempt(configuration: Configuration, folder: Path) -> Result | str:
+    """Return the result of `configuration`, or what went wrong; a failure must not cost the hours of the others."""
+    try:
+        return _one(configuration, folder)
+    except InputError as error:
+        return str(error)
+    except Exception as error:
+        where = folder / "runs" / configuration.name / "failure.txt"
+        write_whole(where, traceback.format_exc())
+        return f"{type(error).__name__}: {error}; see {where}"
+
+
+def _one(configuration: Configuration, folder: Path) -> Result:
     own = folder / "runs" / configuration.name
     _begin(configuration, own)
     if (done := stages.read_result(own)) is not None:
@@ -92,11 +140,14 @@ def _one(configuration: Configuration, folder: Path, progress: Progress) -> Resu
 def _begin(configuration: Configuration, own: Path) -> None:
     """Throw away what was done for another configuration of this name."""
     mark = own / "configuration.txt"
-    fingerprint = configuration.fingerprint() + "\n"
-    if mark.exists() and mark.read_text() != fingerprint:
+    if mark.exists() and mark.read_text() != _mark(configuration):
         shutil.rmtree(own)
     if not mark.exists():
-        write_whole(mark, fingerprint)
+        write_whole(mark, _mark(configuration))
+
+
+def _mark(configuration: Configuration) -> str:
+    return configuration.fingerprint() + "\n"
 
 
 def _line(result: Result) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from ddpexec.campaign.baselines import baselines
+from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
-from ddpexec.netlab.support import module_environment
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrate import calibrate
 from ddpsim.errors import InputError
@@ -39,8 +37,6 @@ from ddpsim.validate import load_prediction, validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.single_clock import single_clock
-
-TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +71,16 @@ def measure_network(name: str, configuration: Configuration, folder: Path) -> Ne
         network.calibration.unlink(missing_ok=True)
     if not network.table.exists():
         in_lab(network.topology, ["microbench", *configuration.microbench.arguments(), "-o", str(network.table)])
+    fit(network)
+    return network
+
+
+def fit(network: Network) -> None:
+    """Fit the constants to what was measured on the network; skip it where they are there."""
     if not network.calibration.exists():
         tables = [read_table(network.table)]
         report = calibrate(tables, load_topology(str(network.topology)), backend="gloo", host_costs=PRIORS["gloo"])
         write_whole(network.calibration, json_text(report.calibration.document()))
-    return network
 
 
 def prepare_workload(configuration: Configuration, network: Network, folder: Path) -> Workload:
@@ -225,25 +226,6 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
     )
     write_whole(folder / "result.json", json_text(result.document()))
     return result
-
-
-def in_lab(topology: Path, command: Sequence[str]) -> None:
-    """Run a command of ddpexec once a rank on the network of `topology`.
-
-    Raises:
-        InputError: where it fails; the last lines it wrote are in the message.
-    """
-    lab = ["netlab", "--topology", str(topology), "--", sys.executable, "-m", "ddpexec", *command]
-    full = [sys.executable, "-m", "ddpexec", *lab]
-    try:
-        done = subprocess.run(
-            full, env=module_environment(), capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(f"`{' '.join(command)}` took more than {TIMEOUT_S:.0f} s", place="campaign") from None
-    if done.returncode != 0:
-        last = " / ".join(done.stderr.strip().splitlines()[-3:])
-        raise InputError(f"`{' '.join(command)}` ended with exit code {done.returncode}: {last}", place="campaign")
 
 
 def _capture(configuration: Configuration, network: Network, path: Path) -> None:

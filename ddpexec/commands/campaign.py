@@ -13,18 +13,39 @@ import typer
 def campaign(
     file: Annotated[Path, typer.Argument(help="The campaign: networks, and runs on them.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for everything; what is there already is kept.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Run configurations of this name, or that fit it (*, ?)."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
-    """Predict, run and validate a list of configurations on lab networks; go on where an interrupted one stopped."""
-    from ddpexec.campaign.campaign import carry_out
+    """Predict, run and validate a list of configurations on lab networks; go on where an interrupted one stopped.
+
+    A configuration that fails is named at the end, does not stop the others, and makes the exit code 1.
+    """
+    from ddpexec.campaign.campaign import carry_out, finished
     from ddpexec.campaign.report import markdown
     from ddpexec.campaign.results import summarised
     from ddpexec.campaign.spec import load_campaign
+    from ddpexec.netlab.signals import Stopped, stopping_on_signals
 
     plan = load_campaign(file)
-    results, failures = carry_out(plan, out, lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        with stopping_on_signals():
+            results, failures = carry_out(plan, out, _say, only or ())
+    except Stopped as stopped:
+        count = sum(finished(each, out) is not None for each in plan.configurations)
+        _say(
+            f"campaign: stopped by {stopped} with {count} of {len(plan.configurations)} configurations done; "
+            "the same command goes on from there"
+        )
+        raise typer.Exit(128 + stopped.number) from None
     summary = summarised(results)
     print(json.dumps(summary, indent=2) if json_ else markdown(plan.name, summary, results).rstrip())
     if failures:
-        print("\n".join(failures), file=sys.stderr)
+        _say("\n  ".join([f"{len(failures)} of {len(plan.configurations)} configurations failed:", *failures]))
         raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -54,6 +54,6 @@ def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers
             signal.signal(number, former)
 
 
-def die_with_parent() -> None:
-    """Have this process killed when its parent ends; to be called between fork and exec."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have this process sent signal `number` when its parent ends; to be called between fork and exec."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

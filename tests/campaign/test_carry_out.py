@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddpexec.campaign import stages
 from ddpexec.campaign.campaign import carry_out
+from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
 from ddpexec.netlab import support
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.simulation import simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import write_trace
@@ -71,8 +74,8 @@ def lab(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return pretended
 
 
-def go(campaign: Campaign, folder: Path) -> tuple[list[Result], list[str]]:
-    return carry_out(campaign, folder, lambda line: None)
+def go(campaign: Campaign, folder: Path, *only: str) -> tuple[list[Result], list[str]]:
+    return carry_out(campaign, folder, lambda line: None, only)
 
 
 def test_what_the_simulator_measures_it_predicts(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
@@ -110,6 +113,65 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(
     lab.commands = []
     assert go(campaign, tmp_path)[0] == again
     assert lab.commands == []
+
+
+def test_some_configurations_run_alone_and_those_done_before_still_count(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    results, _ = go(campaign, tmp_path, "*-cap5")
+    assert [result.caps for result in results] == ["cap5"]
+    assert lab.commands == ["microbench", "run", "run"]
+    both, _ = go(campaign, tmp_path, campaign.configurations[0].name, "*-default")
+    assert [result.caps for result in both] == ["default", "cap5"]
+    assert json.loads((tmp_path / "summary.json").read_text())["configurations"] == 2
+    with pytest.raises(UnknownNameError, match=r"--only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
+        go(campaign, tmp_path, "mlp-flat-wire2-cap6")
+
+
+def test_a_fault_in_one_configuration_leaves_the_others_alone(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, first = stages.write_prediction, campaign.configurations[0]
+
+    def faulty(configuration: Configuration, *rest: Any) -> None:
+        if configuration == first:
+            raise ZeroDivisionError("by a fault")
+        good(configuration, *rest)
+
+    monkeypatch.setattr(stages, "write_prediction", faulty)
+    results, failures = go(campaign, tmp_path)
+    assert [result.caps for result in results] == ["cap5"]
+    assert len(failures) == 1
+    assert failures[0].startswith(f"{first.name}: ZeroDivisionError: by a fault; see ")
+    assert "Traceback" in (tmp_path / "runs" / first.name / "failure.txt").read_text()
+
+
+def test_each_line_of_progress_tells_the_time_left(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lines: list[str] = []
+    carry_out(campaign, tmp_path, lines.append)
+    heads = [line for line in lines if line.startswith("[")]
+    assert [re.sub("about .* left", "about T left", head) for head in heads] == [
+        "[1/2] mlp-flat-wire2-default (about T left)",
+        "[2/2] mlp-flat-wire2-cap5 (about T left)",
+    ]
+
+
+def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:
+    first, second = campaign.configurations
+    pace = Pace(campaign.configurations, 3.0)
+    expected_s = pace.left_s
+    step_s = least_step_s(second)
+    assert step_s is not None
+    assert expected_s == pytest.approx(2 * 2 * (START_S + 8 * step_s))
+    pace.done(first, expected_s)
+    assert pace.left_s == pytest.approx(expected_s)
+    pace.done(second, None)
+    assert pace.left_s == 0
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (89.6, "90 s"), (725, "12 min"), (7500, "2 h 5 min")])
+def test_durations_are_spoken(seconds: float, words: str) -> None:
+    assert spoken(seconds) == words
 
 
 def test_a_changed_configuration_is_done_anew_and_a_changed_network_measured_anew(
