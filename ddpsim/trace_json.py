@@ -108,7 +108,7 @@ def _events(trace: Trace, rank: int) -> Iterator[Event]:
     tids = _tids(spans)
     yield from _metadata(rank, tids)
     for it in iterations:
-        args = {_RECORD: _record(it)}
+        args = {_RECORD: iteration_document(it)}
         yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
     for correlation, span in enumerate(spans, start=1):
         yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
@@ -169,7 +169,8 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def _record(it: Iteration) -> dict[str, object]:
+def iteration_document(it: Iteration) -> dict[str, object]:
+    """Return `it` as JSON values."""
     record = asdict(it)
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     return record
@@ -229,7 +230,7 @@ def _parse_event(
     elif phase == "b":
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
     elif phase == "X" and _RECORD in args:
-        iterations.append(_iteration(args[_RECORD]))
+        iterations.append(iteration_from(args[_RECORD]))
     elif phase == "X" and not _derived(event):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")
@@ -262,7 +263,12 @@ def _span(
     )
 
 
-def _iteration(record: Mapping[str, object]) -> Iteration:
+def iteration_from(record: Mapping[str, object]) -> Iteration:
+    """Return the iteration that `iteration_document` made a record of.
+
+    Raises:
+        KeyError, TypeError: a field missing or of the wrong kind.
+    """
     fields = dict(_checked(record))
     buckets, gradients = fields["buckets"], fields["gradients"]
     if not isinstance(buckets, list) or not isinstance(gradients, list):

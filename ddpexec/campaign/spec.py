@@ -56,8 +56,9 @@ class Configuration:
         return f"{self.group}-{self.caps}"
 
     def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits of what is to be run."""
-        content = f"{self.run.model_dump_json()} {self.network.model_dump_json()} {self.iterations} {self.repeats}"
+        """Return 16 hexadecimal digits of what is to be run; fields at their defaults have no part in it."""
+        parts = (part.model_dump_json(exclude_defaults=True) for part in (self.run, self.network))
+        content = f"{' '.join(parts)} {self.iterations} {self.repeats}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -123,14 +123,19 @@ def write_prediction(configuration: Configuration, network: Network, workload: W
     calibration = load_calibration(str(network.calibration))
     topology = load_topology(str(network.topology))
     prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
-    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
-    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
     stamp = {
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "inputs_fingerprint": hashlib.sha256(content).hexdigest()[:16],
+        "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
         "configuration": configuration.name,
     }
     write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
+
+
+def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
+    """Return 16 hexadecimal digits of all that a prediction is made from."""
+    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
+    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def options(configuration: Configuration) -> Options:

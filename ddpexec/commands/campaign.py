@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ddpexec.campaign.spec import Campaign
 
 
 def campaign(
@@ -16,6 +19,14 @@ def campaign(
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PATTERN", help="Run configurations of this name, or that fit it (*, ?)."),
+    ] = None,
+    pack: Annotated[
+        Path | None,
+        typer.Option("--pack", metavar="RECORD", help="Run nothing; reduce what is in --out to a record to keep."),
+    ] = None,
+    unpack: Annotated[
+        Path | None,
+        typer.Option("--unpack", metavar="RECORD", help="Run nothing; write what a record was made of to --out."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
@@ -30,6 +41,9 @@ def campaign(
     from ddpexec.netlab.signals import Stopped, stopping_on_signals
 
     plan = load_campaign(file)
+    if pack is not None or unpack is not None:
+        _keep(plan, file, out, pack, unpack)
+        return
     try:
         with stopping_on_signals():
             results, failures = carry_out(plan, out, _say, only or ())
@@ -45,6 +59,16 @@ def campaign(
     if failures:
         _say("\n  ".join([f"{len(failures)} of {len(plan.configurations)} configurations failed:", *failures]))
         raise typer.Exit(1)
+
+
+def _keep(plan: Campaign, file: Path, out: Path, target: Path | None, source: Path | None) -> None:
+    from ddpexec.campaign.record import pack, unpack
+
+    if source is not None:
+        unpack(source, out)
+    if target is not None and (missing := pack(file, plan, out, target)):
+        _say(f"{len(missing)} of {len(plan.configurations)} configurations have no result and are left out:")
+        _say("\n".join(f"  {name}" for name in missing))
 
 
 def _say(line: str) -> None:

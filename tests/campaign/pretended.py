@@ -1,0 +1,59 @@
+"""A pretended lab: microbenchmarks from a formula, runs from the simulator itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddpexec.campaign import stages
+from ddpexec.campaign.campaign import carry_out
+from ddpexec.campaign.results import Result
+from ddpexec.campaign.spec import Campaign, Configuration
+from ddpsim.errors import InputError
+from ddpsim.simulation import simulate
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace_json import write_trace
+from ddpsim.workload.files import load_workload
+
+FILE = """
+name: pretended
+iterations: 3
+repeats: 2
+networks:
+  flat: {ranks: 2, rate: 1gbit}
+runs:
+  - {network: flat, workload: mlp, wire_over_backward: 2, vary: {bucket_cap_mb: [null, 5]}}
+"""
+
+
+class PretendedLab:
+    """Leaves what the commands would; remembers their names and what was there when they ran."""
+
+    def __init__(self, campaign: Campaign, folder: Path) -> None:
+        self.configurations = {each.name: each for each in campaign.configurations}
+        self.folder, self.commands, self.failing = folder, list[str](), ""
+
+    def __call__(self, topology: Path, command: Sequence[str]) -> None:
+        self.commands.append(command[0])
+        if command[0] == "microbench":
+            rows = [{"size": size, "out_of_place": {"time": 500 + size / 120}} for size in (4096, 1 << 20, 1 << 26)]
+            document = {"config": {"ranks": 2, "nodes": 2, "backend": "gloo"}, "results": rows}
+            Path(command[-1]).write_text(json.dumps(document))
+            return
+        out = Path(command[-1])
+        assert (out.parent / "prediction.json").exists(), "run before it was predicted"
+        configuration = self.configurations[out.parent.name]
+        if configuration.caps == self.failing:
+            raise InputError("a rank died")
+        write_trace(self._measured(configuration, out.parent, topology), out)
+
+    @staticmethod
+    def _measured(configuration: Configuration, folder: Path, topology: Path):  # type: ignore[no-untyped-def]
+        calibration = stages.load_calibration(str(topology.parent / "calibration.json"))
+        workload = load_workload(folder / "workload.json.gz")
+        return simulate(workload, load_topology(str(topology)).place(), stages.options(configuration), calibration)
+
+
+def go(campaign: Campaign, folder: Path, *only: str) -> tuple[list[Result], list[str]]:
+    return carry_out(campaign, folder, lambda line: None, only)
