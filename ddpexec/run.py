@@ -14,9 +14,11 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.clock import clock_of, offset_to_rank_zero
+from ddpexec.compression import hook_for
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.demand import check_capacity
 from ddpexec.describe import device_model
+from ddpexec.drop import LayerDrop
 from ddpexec.errors import ExecutionError, LostRankError, OptionError
 from ddpexec.models import TrainingModel, build
 from ddpexec.observe import Note, Observer
@@ -199,8 +201,8 @@ class Run:
                 ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
             if settings.comm == "noop":
                 _no_communication(ddp)
-            return ddp
-        return DistributedDataParallel(
+            return self._compressed(ddp)
+        made = DistributedDataParallel(
             module,
             device_ids=device_ids,
             process_group=groups,
@@ -211,9 +213,26 @@ class Run:
             first_bucket_mb=settings.caps.first_bucket_mb,
             bucket_cap_mb_list=settings.caps.bucket_cap_mb_list,
             plan=plan,
+            rebuild=settings.order,
+            predictor=settings.predictor,
+            consensus=settings.consensus,
+            drop=self._drop(),
             comm=settings.comm,
             observer=self.observer if settings.observe else None,
         )
+        return self._compressed(made)
+
+    def _compressed(self, ddp: Any) -> Any:
+        if self.settings.compression != "none":
+            ddp.register_comm_hook(*hook_for(self.settings.compression))
+        return ddp
+
+    def _drop(self) -> LayerDrop | None:
+        if not self.settings.drop:
+            return None
+        if self.subject.timed:
+            raise OptionError("timed layers leave nothing out", place="--drop", remedy="run a model: --model")
+        return LayerDrop(self.subject.model.module, self.settings.drop, self.settings.seed)
 
 
 def provenance(run: Run, command: list[str]) -> dict[str, object]:
@@ -246,6 +265,11 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
             "process_groups": settings.process_groups,
             "stragglers": {str(rank): factor for rank, factor in settings.stragglers.items()},
             "comm": settings.comm,
+            "compression": settings.compression,
+            "drop": dict(settings.drop),
+            "order": settings.order,
+            "predictor": settings.predictor,
+            "consensus": settings.consensus,
             "scale_compute": settings.scale_compute,
         },
     }

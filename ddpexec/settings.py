@@ -1,16 +1,15 @@
-"""What a user may ask of a real run."""
+"""What a user may ask of a real run beside what any job may be asked."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
-from ddpsim.bucketing.plan import ASSIGNMENTS
+from ddpsim.job import Job, at_least_one, one_of
 
 IMPLEMENTATIONS = ("ddpexec", "torch")
 DISCARDED = 5
@@ -18,8 +17,8 @@ DISCARDED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Options of one run; those that `ddpsim.simulation.Options` has too mean the same.
+class Settings(Job):
+    """Options of one run.
 
     Attributes:
         implementation: `ddpexec` or `torch`.
@@ -29,38 +28,22 @@ class Settings:
         observe: take moments; without, only whole iterations are timed.
 
     Raises:
-        OptionError: where an option is out of range or contradicts another; both are named.
+        InputError: where an option is out of range or contradicts another; both are named.
     """
 
     implementation: str = "ddpexec"
     iterations: int = 20
     batch_size: int | None = None
-    caps: BucketCaps = field(default_factory=BucketCaps)
-    assignment: str = "rebuilt"
-    backend: str | None = None
-    no_sync_every: int = 1
-    find_unused_parameters: bool = False
-    gradient_as_bucket_view: bool = False
-    broadcast_buffers: bool = True
-    process_groups: int = 1
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    comm: str = "real"
-    scale_compute: float = 1.0
-    seed: int = 0
     timeout: timedelta = timedelta(minutes=5)
     observe: bool = True
 
     def __post_init__(self) -> None:
-        _one_of("--impl", self.implementation, IMPLEMENTATIONS)
-        _one_of("--assignment", self.assignment, ASSIGNMENTS)
-        _one_of("--comm", self.comm, ("real", "noop"))
-        counts = {"--iterations": self.iterations, "--no-sync-every": self.no_sync_every}
-        for flag, count in {**counts, "--process-groups": self.process_groups}.items():
-            if count < 1:
-                raise OptionError(f"{count} is not a count", place=flag, remedy="give 1 or more")
+        Job.__post_init__(self)
+        one_of("--impl", self.implementation, IMPLEMENTATIONS)
+        at_least_one("--iterations", self.iterations)
         factors = {f"--straggler {rank}": factor for rank, factor in self.stragglers.items()}
         for flag, factor in {**factors, "--scale-compute": self.scale_compute}.items():
-            if not 1 <= factor < float("inf"):
+            if factor < 1:
                 remedy = "give 1 or more; a real device cannot be made faster, a prediction can"
                 raise OptionError(f"{factor!r} is not a factor a run can have", place=flag, remedy=remedy)
         if self.implementation == "torch":
@@ -74,8 +57,7 @@ class Settings:
         """Return the fixed plan to run, or None where buckets are rebuilt in arrival order as torch does."""
         if given is not None and self.caps != BucketCaps():
             raise OptionError("--plan and a bucket cap are both given", remedy="keep one")
-        natural = "unused" if self.find_unused_parameters else "rebuilt"
-        if given is not None or self.assignment in ("rebuilt", natural):
+        if given is not None or self._natural:
             return given
         return plan_buckets(parameters, self.caps, self.assignment)
 
@@ -92,20 +74,23 @@ class Settings:
             **({} if self.broadcast_buffers else {"broadcast_buffers": False}),
         }
 
+    @property
+    def _natural(self) -> bool:
+        """Whether the assignment is what the constructor's other options give anyway."""
+        return self.assignment in ("rebuilt", "unused" if self.find_unused_parameters else "rebuilt")
+
     def _check_torch(self) -> None:
-        natural = "unused" if self.find_unused_parameters else "rebuilt"
+        """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
         refused = {
             f"--process-groups {self.process_groups}": self.process_groups > 1,
-            f"--assignment {self.assignment}": self.assignment not in ("rebuilt", natural),
+            f"--assignment {self.assignment}": not self._natural,
+            f"--order {self.order}": self.order is not None,
+            "--drop": bool(self.drop),
+            f"--compression {self.compression}": self.compression != "none" and self.observe,
         }
         for what, given in refused.items():
             if given:
                 raise OptionError(f"--impl torch has no {what}", remedy="use --impl ddpexec, or leave it out")
-
-
-def _one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(f"unknown value {value!r}", place=flag, remedy=f"use one of {', '.join(known)}")
 
 
 def _call(text: str) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class Work:
     moved_bytes: float
     flops: float = 0.0
 
+    def __add__(self, other: Work) -> Work:
+        return Work(self.kernels + other.kernels, self.moved_bytes + other.moved_bytes, self.flops + other.flops)
+
 
 @dataclass(frozen=True, slots=True)
 class Processor:
@@ -86,8 +89,13 @@ class Scheme(Protocol):
     def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
         """Return the collectives of a bucket of these parameters, in order, each after the one before."""
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
-        """Return what one rank computes for such a bucket."""
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+        """Return what one rank computes for such a bucket: before each message, and after the last."""
+
+
+def work(scheme: Scheme, parameters: Sequence[Parameter], world_size: int) -> Work:
+    """Return all that one rank computes for a bucket of these parameters."""
+    return sum(scheme.works(parameters, world_size), Work(0, 0))
 
 
 def ratio(scheme: Scheme, parameters: Sequence[Parameter], world_size: int = 2) -> float:
@@ -109,9 +117,9 @@ class Plain:
         """Return one allreduce."""
         return (Message(ALLREDUCE, sum(p.size_bytes for p in parameters)),)
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
         """Return no work."""
-        return Work(0, 0)
+        return Work(0, 0), Work(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +132,10 @@ class Half:
         """Return one allreduce of two bytes an element."""
         return (Message(ALLREDUCE, 2 * _elements(parameters)),)
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
-        """Return cast, division and cast back: one read and write of each."""
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+        """Return cast and division, then the cast back: one read and write of each."""
         size, half = sum(p.size_bytes for p in parameters), 2 * _elements(parameters)
-        return Work(3, 2 * size + 4 * half)
+        return Work(2, size + 3 * half), Work(1, size + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +167,21 @@ class PowerSGD:
         rows, columns = _matrix(parameter)
         return (rows + columns) * min(rows, columns, self.rank) * MIN_COMPRESSION_RATE < rows * columns
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
-        """Return error feedback (8 passes), three thin products of each matrix, two orthogonalisations a shape."""
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+        """Return error feedback (8 passes), three thin products of each matrix, two orthogonalisations a shape.
+
+        Left factors are made before anything is sent, right ones from their sum; the last work puts the gradients
+        together and keeps the error.
+        """
         size = sum(p.size_bytes for p in parameters)
         matrices = [p for p in parameters if self.factors(p)]
-        shapes = {_matrix(p) for p in matrices}
-        flops = sum(6 * p.numel * min(*_matrix(p), self.rank) for p in matrices)
-        return Work(8 + 5 * len(shapes), 8 * size + 3 * sum(p.size_bytes for p in matrices), flops)
+        shapes, factored = len({_matrix(p) for p in matrices}), sum(p.size_bytes for p in matrices)
+        product = sum(2 * p.numel * min(*_matrix(p), self.rank) for p in matrices)
+        before, after = (
+            Work(4 + 2 * shapes, 4 * size + factored, product),
+            Work(4 + shapes, 4 * size + factored, product),
+        )
+        return before, Work(0, 0), Work(2 * shapes, factored, product), after
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +197,10 @@ class OneBit:
         """Return one all-gather: of each parameter a bit an element, in whole bytes, and two float32."""
         return (Message(ALLGATHER, sum(8 + -(-_elements([p]) // 8) for p in parameters)),)
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
-        """Return 14 passes to encode and keep the error, and 4 for each rank's message."""
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+        """Return 14 passes to encode and keep the error, then 4 for each rank's message."""
         size = sum(p.size_bytes for p in parameters)
-        return Work(20 + 4 * len(parameters) + 8 * world_size, (14 + 4 * world_size) * size)
+        return Work(20 + 4 * len(parameters), 14 * size), Work(8 * world_size, 4 * world_size * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +222,10 @@ class TopK:
         """Return one all-gather of a float32 and an int32 for each entry sent."""
         return (Message(ALLGATHER, 8 * self.kept(_elements(parameters))),)
 
-    def work(self, parameters: Sequence[Parameter], world_size: int) -> Work:
-        """Return 12 passes to select and keep the error, and a scatter for each rank's message."""
-        size = sum(p.size_bytes for p in parameters)
-        return Work(10 + 3 * world_size, 12 * size + 3 * world_size * self.messages(parameters)[0].size_bytes)
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+        """Return 12 passes to select and keep the error, then a scatter for each rank's message."""
+        size, sent = sum(p.size_bytes for p in parameters), self.messages(parameters)[0].size_bytes
+        return Work(10, 12 * size), Work(3 * world_size, 3 * world_size * sent)
 
 
 def scheme(text: str) -> Scheme:

@@ -199,13 +199,26 @@ def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
     synced = [it for it in trace.of_rank(rank) if it.synced and it.buckets]
     if not synced:
         return ()
-    shape = [bucket.parameters for bucket in synced[-1].buckets]
-    alike = [it for it in synced if [bucket.parameters for bucket in it.buckets] == shape]
-    arrived = arrivals(trace)
-    return tuple(
-        _bucket([(it, it.buckets[position], arrived.get((it.index, position))) for it in alike])
-        for position in range(len(shape))
-    )
+    shape, arrived = _last_shape(synced), arrivals(trace)
+    seen: dict[int, list[tuple[Iteration, BucketTimes, float | None]]] = {index: [] for index in sorted(shape)}
+    for it in synced:
+        for bucket in it.buckets:
+            if shape.get(bucket.index) == bucket.parameters:
+                seen[bucket.index].append((it, bucket, arrived.get((it.index, bucket.index))))
+    return tuple(_bucket(times) for times in seen.values())
+
+
+def _last_shape(synced: Sequence[Iteration]) -> dict[int, tuple[int, ...]]:
+    """Return the parameters of each bucket since the last rebuild; an iteration may leave buckets out."""
+    shape: dict[int, tuple[int, ...]] = {}
+    owner: dict[int, int] = {}
+    for it in reversed(synced):
+        here = {index: bucket.index for bucket in it.buckets for index in bucket.parameters}
+        if any(owner.get(index, number) != number for index, number in here.items()):
+            break
+        owner |= here
+        shape |= {bucket.index: bucket.parameters for bucket in it.buckets}
+    return shape
 
 
 def arrivals(trace: Trace) -> dict[tuple[int, int], float]:
@@ -214,8 +227,8 @@ def arrivals(trace: Trace) -> dict[tuple[int, int], float]:
         return {}
     last: dict[tuple[int, int], float] = {}
     for it in trace.iterations:
-        for position, bucket in enumerate(it.buckets):
-            key = (it.index, position)
+        for bucket in it.buckets:
+            key = (it.index, bucket.index)
             last[key] = max(last.get(key, bucket.started_s), bucket.started_s)
     return last
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -59,6 +60,12 @@ class Prediction:
         device = self.topology.compute_device
         return device is not None and device.lower() != self.workload.device.lower()
 
+    def wire_bytes(self, parameters: Sequence[int]) -> int:
+        """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
+        bucket = [self.workload.parameters[index] for index in parameters]
+        messages = self.options.scheme.messages(bucket)
+        return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
+
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""
         s = self.summary
@@ -84,6 +91,7 @@ class Prediction:
                 {
                     "index": b.index,
                     "size_bytes": b.size_bytes,
+                    "wire_bytes": self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
                     "ready_s": b.ready_s,
                     "launched_s": b.launched_s,
@@ -103,6 +111,9 @@ class Prediction:
                 "workload_estimated": self.workload.estimated,
                 "calibrated": self.calibrated,
                 "fidelity": self.options.fidelity,
+                "compression": self.options.compression,
+                "drop": dict(self.options.drop),
+                "order": self.options.order,
             },
         }
 
@@ -157,7 +168,7 @@ def predict(
         local_s=_local_s(workload, options) if local_s is None else local_s,
         low_s=low,
         high_s=high,
-        plan=options.bucket_plan(workload),
+        plan=BucketPlan.from_document(trace.provenance["plan"], workload.parameters, "plan"),
         trace=trace,
         calibrated=calibration is not None,
     )

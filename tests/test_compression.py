@@ -57,7 +57,9 @@ def test_one_bit_stops_paying_at_64_ranks():
 @given(strategies.parameters(dtypes=("float32", "float64", "complex64")), st.sampled_from(NAMES), st.integers(1, 64))
 def test_nothing_is_negative_and_half_is_half(parameters, name, ranks):
     assert all(message.size_bytes >= 0 for message in scheme(name).messages(parameters))
-    work = scheme(name).work(parameters, ranks)
+    works = scheme(name).works(parameters, ranks)
+    assert len(works) == len(scheme(name).messages(parameters)) + 1
+    work = compression.work(scheme(name), parameters, ranks)
     assert min(work.kernels, work.moved_bytes, work.flops) >= 0
     halves = sum(p.size_bytes // {"float32": 2, "float64": 4, "complex64": 2}[p.dtype] for p in parameters)
     assert scheme("fp16").messages(parameters)[0].size_bytes == halves

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
 from ddpsim.cli.expand import expand
+from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.cli.values import stragglers
 from ddpsim.units import parse_time
 
 if TYPE_CHECKING:
@@ -28,31 +28,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How the job runs; those that `ddpsim predict` has too mean the same."""
+class RunOptions(JobOptions):
+    """How the job runs; what `ddpsim predict` has too means the same."""
 
     impl: Annotated[str, typer.Option("--impl", metavar="ddpexec|torch", help="Whose DistributedDataParallel.")] = (
         "ddpexec"
     )
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step and rank. [the model's own]")] = None
     iterations: Annotated[int, typer.Option(metavar="N", help="Iterations that count, after 5 discarded.")] = 20
-    backend: Annotated[
-        str | None, typer.Option(metavar="nccl|gloo", help="[nccl where every rank has a GPU, else gloo]")
-    ] = None
-    no_sync_every: Annotated[int, typer.Option(metavar="K", help="Reduce in every K-th iteration only.")] = 1
-    gradient_as_bucket_view: Annotated[
-        bool, typer.Option("--gradient-as-bucket-view", help="Gradients are views of their bucket.")
-    ] = False
-    no_broadcast_buffers: Annotated[
-        bool, typer.Option("--no-broadcast-buffers", help="Leave buffers alone before a forward.")
-    ] = False
-    process_groups: Annotated[int, typer.Option(metavar="K", help="Process groups used in turn.")] = 1
-    straggler: Annotated[
-        list[str] | None, typer.Option(metavar="RANK:F", help="Make a rank compute F times as long; repeatable.")
-    ] = None
-    comm: Annotated[str, typer.Option(metavar="real|noop", help="noop: the compute-only floor.")] = "real"
-    scale_compute: Annotated[float, typer.Option(metavar="F", help="Make every rank compute F times as long.")] = 1.0
-    seed: Annotated[int, typer.Option(metavar="S", help="Of weights and samples.")] = 0
     threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
     timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a rank that does not come.")] = (
         "300s"
@@ -63,30 +46,22 @@ class JobOptions:
         """Return the settings of the run."""
         from ddpexec.settings import Settings
 
-        return Settings(
+        made = self.make(
+            Settings,
+            plan,
+            caps=replace(plan, plan=None).caps(),
             implementation=self.impl,
             iterations=self.iterations,
             batch_size=self.batch_size,
-            caps=replace(plan, plan=None).caps(),
-            assignment=plan.assignment,
-            backend=self.backend,
-            no_sync_every=self.no_sync_every,
-            find_unused_parameters=plan.find_unused_parameters,
-            gradient_as_bucket_view=self.gradient_as_bucket_view,
-            broadcast_buffers=not self.no_broadcast_buffers,
-            process_groups=self.process_groups,
-            stragglers=stragglers(self.straggler),
-            comm=self.comm,
-            scale_compute=self.scale_compute,
-            seed=self.seed,
             timeout=timedelta(seconds=parse_time(self.timeout, "--timeout")),
             observe=not self.no_stamps,
         )
+        return cast("Settings", made)
 
 
 @expand
 def run(
-    job: JobOptions,
+    job: RunOptions,
     plan: PlanOptions,
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],

@@ -39,7 +39,7 @@ def measure(
     works, times = [], []
     for count in elements:
         flat, layout = torch.randn(count, device=device), Layout([count], torch.device(device))
-        works.append(scheme.work([Parameter("", (count,))], 1))
+        works.append(compression.work(scheme, [Parameter("", (count,))], 1))
         times.append(_median_s(_action(scheme, flat, layout), repeats))
     return fit(works, times)
 

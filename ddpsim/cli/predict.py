@@ -155,7 +155,10 @@ def _text(prediction: Prediction) -> str:
     ]
     if len(summary.buckets) > _BUCKETS_SHOWN:
         lines.append(f"... {len(summary.buckets) - _BUCKETS_SHOWN} more; --json has all")
-    return "\n".join([*lines, "", prediction.plan.torch])
+    lines += ["", prediction.plan.torch]
+    if (compression := prediction.options.compression) != "none":
+        lines.append(f'ddp.register_comm_hook(*ddpexec.compression.hook_for("{compression}"))')
+    return "\n".join(lines)
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

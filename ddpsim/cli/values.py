@@ -68,6 +68,22 @@ def stragglers(items: list[str] | None) -> dict[int, float]:
     return found
 
 
+def probabilities(items: list[str] | None) -> dict[str, float]:
+    """Return name to probability of `LAYER:P` items.
+
+    Raises:
+        InputError: where an item is not `LAYER:P`.
+    """
+    found: dict[str, float] = {}
+    for item in items or []:
+        name, _, probability = item.rpartition(":")
+        if not name:
+            remedy = "write LAYER:P, e.g. --drop encoder.layer.3:0.2"
+            raise InputError(f"{item!r} names no layer and probability", place="--drop", remedy=remedy)
+        [found[name]] = numbers(probability, "--drop", "encoder.layer.3:0.2")
+    return found
+
+
 def read_text(path: str) -> str:
     """Return the text of a file, of standard input for `-`.
 

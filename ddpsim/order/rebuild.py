@@ -228,17 +228,28 @@ def _confer(policies: Sequence[OrderPolicy], groups: Sequence[Sequence[int]]) ->
     return orders[0]
 
 
-def rebuild(name: str, tau: float | None = None, every: int | None = None) -> Rebuild:
-    """Return a rebuild policy by name: `never`, `once`, or `drift` with its `tau` and `every`."""
+def rebuild(text: str) -> Rebuild:
+    """Return the rebuild policy that `text` names: `never`, `once`, `drift`, `drift:TAU` or `drift:TAU:EVERY`.
+
+    Raises:
+        UnknownNameError: no such policy.
+        InputError: a parameter that is no number, or out of range.
+    """
+    name, *values = text.split(":")
     if name not in ("never", "once", "drift"):
         raise UnknownNameError.among("rebuild policy", name, ("never", "once", "drift"))
-    if name == "drift":
-        default = OnDrift()
-        return OnDrift(default.tau if tau is None else tau, default.every if every is None else every)
-    for option, value in (("tau", tau), ("every", every)):
-        if value is not None:
-            raise InputError(f"{option}={value!r} and rebuild policy {name!r} are both given", remedy="use 'drift'")
-    return Never() if name == "never" else Once()
+    if name != "drift":
+        if values:
+            raise InputError(f"rebuild policy {name!r} takes no parameter, got {text!r}", remedy=f"write {name}")
+        return Never() if name == "never" else Once()
+    default = OnDrift()
+    try:
+        tau = float(values[0]) if values else default.tau
+        [every] = [int(value) for value in values[1:]] or [default.every]
+    except ValueError:
+        what = f"{text!r} names no Kendall's tau and number of backwards"
+        raise InputError(what, remedy="write e.g. drift:0.95:50") from None
+    return OnDrift(tau, every)
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -38,7 +38,7 @@ def _draw_step(axes: Any, trace: Trace, rank: int) -> None:
             axes.text(at[0] + at[1] / 2, 0, span.name, ha="center", va="center", fontsize=7)
     arrived = arrivals(trace)
     for number, bucket in enumerate(step.buckets, start=1):
-        wire_s = arrived.get((step.index, number - 1)) if bucket.wire_s is None else bucket.wire_s
+        wire_s = arrived.get((step.index, bucket.index)) if bucket.wire_s is None else bucket.wire_s
         times = (bucket.ready_s, bucket.started_s, wire_s or bucket.started_s, bucket.finished_s)
         ready, started, wire, finished = ((second - step.start_s) * 1e3 for second in times)
         labels = ("ready, not started", "waiting for ranks", "reducing") if number == 1 else (None,) * 3

@@ -10,6 +10,7 @@ import simpy
 
 from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
+from ddpsim.simulation.reduction import Reduction
 from ddpsim.simulation.rendezvous import Launch
 from ddpsim.trace import Gradient
 
@@ -21,7 +22,7 @@ class CpuRank(Rank):
     def run(self) -> Process:
         """Run all iterations."""
         for index in range(self.setting.iterations):
-            book = Book(index, self.env.now)
+            book = Book(index, self.setting.plan(index), self.env.now)
             yield from self._forward(book)
             launches = yield from self._backward(book)
             yield from self._finish(book, launches)
@@ -57,11 +58,11 @@ class CpuRank(Rank):
         if (cost := setting.forward_host_s()) > 0:
             yield self.env.timeout(cost)
 
-    def _backward(self, book: Book) -> Generator[simpy.Event, Any, dict[int, Launch]]:
+    def _backward(self, book: Book) -> Generator[simpy.Event, Any, dict[int, Reduction]]:
         pace, costs = self.setting.pace(book.index), self.setting.costs
         synced = self.setting.synced(book.index)
-        queue, unused = self.queue_for(pace)
-        launches: dict[int, Launch] = {}
+        queue, unused = self.queue_for(book, pace)
+        launches: dict[int, Reduction] = {}
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
             begin = self.env.now
@@ -75,14 +76,15 @@ class CpuRank(Rank):
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):
                 book.ready_s[number] = self.env.now
-                yield from self.processor.work(costs.launch_s)
-                launches[number] = self.communicator.launch(self.setting.plan.buckets[number].size_bytes)
+                sends = self.sends(book, number)
+                yield from self.processor.work(sends.encode_s + costs.launch_s)
+                launches[number] = Reduction(self.communicator, sends)
         begin = self.env.now
         yield from self.compute(pace.tail_host)
         book.backward_compute_s += self.env.now - begin
         return launches
 
-    def _finish(self, book: Book, launches: dict[int, Launch]) -> Process:
+    def _finish(self, book: Book, launches: dict[int, Reduction]) -> Process:
         if not launches:
             return
         costs, options = self.setting.costs, self.setting.options
@@ -92,12 +94,12 @@ class CpuRank(Rank):
             bitmap = self.communicator.launch(BITMAP_BYTES * len(self.setting.workload.parameters))
         for number, launch in launches.items():
             yield from self._wait(book, launch)
-            yield self.env.timeout(costs.finish_s + self.setting.write_back_s(number))
-            book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))
+            yield self.env.timeout(costs.finish_s + self.setting.write_back_s(book.plan.buckets[number]))
+            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
         if bitmap is not None:
             yield from self._wait(book, bitmap)
 
-    def _wait(self, book: Book, launch: Launch) -> Process:
+    def _wait(self, book: Book, launch: Launch | Reduction) -> Process:
         if not launch.done.processed:
             begin = self.env.now
             yield launch.done

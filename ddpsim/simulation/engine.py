@@ -12,12 +12,15 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
+from ddpsim.simulation.dropping import dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.options import Options
-from ddpsim.simulation.pace import paces
+from ddpsim.simulation.pace import Pace, paces
+from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import Setting
+from ddpsim.simulation.reduction import Codec
 from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.spans import spans_of
@@ -55,26 +58,20 @@ def simulate(
             cannot carry the workload.
     """
     backend = options.backend_for(workload)
-    plan = options.bucket_plan(workload)
     costs = Costs.of(backend, calibration, workload.device)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds, placement.world_size)
     cycle = options.no_sync_every
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    job = _Job(placement, options, calibration, backend, costs, wire_factor)
-    settings = []
-    for kind in kinds:
-        pace = own_draw(kind, options.seed, total)
-        setting = Setting(workload, plan, options, costs, pace, total, alone=placement.world_size == 1)
-        settings.append((kind.first, setting))
-        if (latest := latest_draw(kind, options.seed, total)) is not None:
-            settings.append((-1, replace(setting, pace=latest)))
-    records = job.run(settings)
+    ranks, settings = _settings(workload, placement.world_size, options, costs, kinds, total)
+    records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
+    plan = settings[0].plan(total - 1)
     provenance = {
         "simulated": True,
         "seed": options.seed,
+        "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
@@ -89,13 +86,39 @@ def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(0, 1, tuple(paces(workload, options.scale_compute, options.scale_host)))
     backend = options.backend_for(workload)
-    plan, costs = options.bucket_plan(workload), Costs.of(backend, None)
-    setting = Setting(workload, plan, options, costs, own_draw(kind, options.seed, total), total, ddp=False)
+    _, [setting] = _settings(workload, 1, options, Costs.of(backend, None), [kind], total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, 1.0, lambda busy: None)
     rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
     env.run(env.process(rank.run()))
     return [record for record in rank.records if record.index >= WARM_UP * cycle]
+
+
+def _settings(
+    workload: Workload,
+    world_size: int,
+    options: Options,
+    costs: Costs,
+    kinds: list[Kind],
+    total: int,
+    *,
+    ddp: bool = True,
+) -> tuple[list[int], list[Setting]]:
+    """Return the ranks to simulate and what each runs; -1 is the latest of a kind's other ranks."""
+    cycle = options.no_sync_every
+    dropped = dropped_by(options.drop_plan(workload.parameters), cycle)
+    draws: list[tuple[int, Callable[[int], Pace]]] = []
+    for kind in kinds:
+        draws.append((kind.first, own_draw(kind, options.seed, total)))
+        if (latest := latest_draw(kind, options.seed, total)) is not None:
+            draws.append((-1, latest))
+    paces = [leaving_out(draw, dropped, workload.parameters) for _, draw in draws]
+    plan = plans_of(options, workload, paces, range(cycle - 1, total, cycle))
+    codec = Codec(options.scheme, workload, world_size, costs)
+    first = Setting(
+        workload, plan, options, costs, paces[0], dropped, codec, total, ddp=ddp, alone=world_size == 1 and ddp
+    )
+    return [rank for rank, _ in draws], [replace(first, pace=pace) for pace in paces]
 
 
 @dataclass(slots=True)
@@ -107,8 +130,8 @@ class _Job:
     costs: Costs
     wire_factor: float
 
-    def run(self, settings: list[tuple[int, Setting]]) -> list[Iteration]:
-        """Run every (rank, setting) to its end and return their records."""
+    def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
+        """Run every rank's setting to its end and return their records."""
         env = simpy.Environment()
         collectives = Collectives(
             env,
@@ -125,7 +148,7 @@ class _Job:
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs.communication_slowdown, self.wire_factor)
         ranks = []
-        for number, setting in settings:
+        for number, setting in zip(numbers, settings, strict=True):
             processor = Processor(env, self.costs.compute_slowdown, on_busy)
             communicator = Communicator(
                 env, meetings, self.options.process_groups, collectives.streams_per_group, processor

@@ -9,7 +9,7 @@ import simpy
 
 from ddpsim.simulation.processor import Process, Stream
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
-from ddpsim.simulation.rendezvous import Launch
+from ddpsim.simulation.reduction import Reduction, Sends
 from ddpsim.trace import Gradient
 
 RUN_AHEAD = 2
@@ -32,7 +32,7 @@ class GpuRank(Rank):
         for index in range(self.setting.iterations):
             if index >= RUN_AHEAD:
                 yield self._ends[index - RUN_AHEAD]
-            book = Book(index, 0.0)
+            book = Book(index, self.setting.plan(index), 0.0)
             self._at_start(book, previous)
             yield from self._forward(book)
             yield from self._backward(book)
@@ -85,8 +85,8 @@ class GpuRank(Rank):
     def _backward(self, book: Book) -> Process:
         pace, costs, options = self.setting.pace(book.index), self.setting.costs, self.setting.options
         synced = self.setting.synced(book.index)
-        queue, unused = self.queue_for(pace)
-        launches: dict[int, Launch] = {}
+        queue, unused = self.queue_for(book, pace)
+        launches: dict[int, Reduction] = {}
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
         for position, parameter in enumerate(pace.order):
@@ -104,9 +104,11 @@ class GpuRank(Rank):
             copied += copy
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):
-                yield self.env.timeout(owed + costs.launch_s)
+                sends = self.sends(book, number)
+                yield self.env.timeout(owed + sends.host_s + len(sends.messages) * costs.launch_s)
                 owed = 0.0
-                launches[number] = self._launch(book, number)
+                copied += sends.encode_s
+                launches[number] = self._launch(book, number, sends)
         self.stream.work(pace.tail_work)
         yield self.env.timeout(owed + pace.tail_host)
         self.stream.not_before(self.env.now)
@@ -145,17 +147,20 @@ class GpuRank(Rank):
 
         self.stream.call(note)
 
-    def _launch(self, book: Book, number: int) -> Launch:
+    def _launch(self, book: Book, number: int, sends: Sends) -> Reduction:
         ready = self.stream.mark()
 
         def note(_: simpy.Event) -> None:
             book.ready_s[number] = self.env.now
 
         ready.callbacks.append(note)
-        self.stream.work(self.setting.enter_s)
-        return self.communicator.launch(self.setting.plan.buckets[number].size_bytes, after=ready)
+        if sends.encode_s > 0:
+            self.stream.work(sends.encode_s)
+            ready = self.stream.mark()
+        self.stream.work(len(sends.messages) * self.setting.enter_s)
+        return Reduction(self.communicator, sends, after=ready)
 
-    def _write_back(self, book: Book, number: int, launch: Launch) -> None:
+    def _write_back(self, book: Book, number: int, launch: Reduction) -> None:
         waited: list[float] = []
         self.stream.call(lambda: waited.append(self.stream.waited_s))
         self.stream.wait(launch.done)
@@ -164,10 +169,10 @@ class GpuRank(Rank):
             book.exposed_comm_s += self.stream.waited_s - waited[0]
 
         self.stream.call(done)
-        self.stream.work(self.setting.write_back_s(number))
+        self.stream.work(self.setting.write_back_s(book.plan.buckets[number]))
 
         def written() -> None:
-            book.buckets.append(self.bucket_times(number, launch, book.ready_s[number], self.env.now))
+            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
 
         self.stream.call(written)
 

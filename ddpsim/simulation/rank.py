@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from ddpsim.bucketing import BucketPlan, LaunchQueue
+from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
+from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.rendezvous import Communicator, Launch
+from ddpsim.simulation.reduction import Codec, Reduction, Sends
+from ddpsim.simulation.rendezvous import Communicator
 from ddpsim.trace import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 
@@ -25,17 +27,22 @@ class Setting:
     """What a rank runs: the same for every rank of its kind.
 
     Attributes:
+        plan: gives the buckets of iteration k.
         pace: gives the pace of iteration k.
+        dropped: gives the parameters of the layers that iteration k leaves out.
+        codec: what buckets send.
         iterations: how many to run.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
     """
 
     workload: Workload
-    plan: BucketPlan
+    plan: Callable[[int], BucketPlan]
     options: Options
     costs: Costs
     pace: Callable[[int], Pace]
+    dropped: Callable[[int], frozenset[int]]
+    codec: Codec
     iterations: int
     ddp: bool = True
     alone: bool = False
@@ -77,11 +84,10 @@ class Setting:
             sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
         return list(sizes.values())
 
-    def write_back_s(self, number: int) -> float:
-        """Return the device time of copying bucket `number` out; nothing where gradients are its views."""
+    def write_back_s(self, bucket: Bucket) -> float:
+        """Return the device time of copying `bucket` out; nothing where gradients are its views."""
         if self.options.gradient_as_bucket_view:
             return 0.0
-        bucket = self.plan.buckets[number]
         return self.costs.copies_s(len(bucket.parameters), bucket.size_bytes)
 
 
@@ -96,25 +102,32 @@ class Rank:
     communicator: Communicator
     records: list[Iteration] = field(default_factory=list)
 
-    def queue_for(self, pace: Pace) -> tuple[LaunchQueue, list[int]]:
-        """Return a fresh launch queue, and the parameters that get no gradient in this iteration."""
-        used = set(pace.order)
-        return LaunchQueue(self.setting.plan.groups()), [
-            i for i in range(len(self.setting.workload.parameters)) if i not in used
-        ]
+    def queue_for(self, book: Book, pace: Pace) -> tuple[LaunchQueue, list[int]]:
+        """Return a fresh launch queue, and the parameters that get no gradient in this iteration.
 
-    def bucket_times(self, number: int, launch: Launch, ready_s: float, written_s: float) -> BucketTimes:
+        Buckets of nothing but layers that are left out are skipped.
+        """
+        used, groups = set(pace.order), book.plan.groups()
+        dropped = self.setting.dropped(book.index)
+        queue = LaunchQueue(groups, skipped_buckets(groups, dropped) if dropped else ())
+        return queue, [i for i in range(len(self.setting.workload.parameters)) if i not in used]
+
+    def sends(self, book: Book, number: int) -> Sends:
+        """Return what bucket `number` sends."""
+        return self.setting.codec.sends(book.plan.buckets[number])
+
+    def bucket_times(self, book: Book, number: int, reduction: Reduction, written_s: float) -> BucketTimes:
         """Return the record of bucket `number`."""
-        bucket = self.setting.plan.buckets[number]
-        finished = launch.finished_s if launch.finished_s is not None else written_s
+        bucket = book.plan.buckets[number]
+        finished = reduction.finished_s if reduction.finished_s is not None else written_s
         return BucketTimes(
             index=number,
             size_bytes=bucket.size_bytes,
             parameters=bucket.parameters,
-            ready_s=ready_s,
-            launched_s=launch.launched_s,
-            started_s=finished if launch.started_s is None else launch.started_s,
-            wire_s=launch.wire_s,
+            ready_s=book.ready_s[number],
+            launched_s=reduction.launched_s,
+            started_s=finished if reduction.started_s is None else reduction.started_s,
+            wire_s=reduction.wire_s,
             finished_s=finished,
             written_s=written_s,
         )
@@ -125,6 +138,7 @@ class Book:
     """What one iteration has noted so far; becomes an `Iteration` when the next one starts."""
 
     index: int
+    plan: BucketPlan
     start_s: float
     forward_s: float = 0.0
     backward_compute_s: float = 0.0

@@ -91,7 +91,7 @@ class Communicator:
         streams_per_group: int,
         processor: Processor,
     ) -> None:
-        self._env = env
+        self.env = env
         self._meetings = meetings
         self._processor = processor
         self._launched = 0
@@ -102,7 +102,7 @@ class Communicator:
 
     def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
         """Launch a collective now; it begins when its stream is free and `after` has happened."""
-        launch = Launch(self._launched, size_bytes, operation, after, self._env.event(), self._env.now)
+        launch = Launch(self._launched, size_bytes, operation, after, self.env.event(), self.env.now)
         self._queues[self._launched % len(self._queues)].put(launch)
         self._launched += 1
         return launch
@@ -112,14 +112,14 @@ class Communicator:
             launch: Launch = yield queue.get()
             if launch.after is not None and not launch.after.processed:
                 yield launch.after
-            launch.stream, launch.started_s = index, self._env.now
+            launch.stream, launch.started_s = index, self.env.now
             self._processor.collective_begins()
             if self._meetings is not None:
                 yield self._meetings.attend(launch)
             self._processor.collective_ends()
-            launch.finished_s = self._env.now
+            launch.finished_s = self.env.now
             launch.wire_s = launch.finished_s if launch.wire_s is None else launch.wire_s
-            launch.done.succeed(self._env.now)
+            launch.done.succeed(self.env.now)
 
 
 def _succeed(event: simpy.Event) -> None:

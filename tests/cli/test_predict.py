@@ -53,6 +53,20 @@ def test_scaling_the_device_scales_the_step(ddpsim: Callable, tiny: Path) -> Non
     assert iteration("--straggler", "1:3") > iteration()
 
 
+def test_compression_dropping_and_order_change_what_is_sent(ddpsim: Callable, tiny: Path) -> None:
+    def buckets(*options: object) -> list[dict]:
+        return ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "1", "--json", *options).document[
+            "buckets"
+        ]
+
+    plain = buckets()
+    assert [b["wire_bytes"] for b in plain] == [b["size_bytes"] for b in plain] == [1 << 20] * 4
+    assert [b["wire_bytes"] for b in buckets("--compression", "fp16")] == [1 << 19] * 4
+    assert [b["parameters"] for b in buckets("--drop", "layer3:1", "--drop", "layer1:1")] == [[2], [0]]
+    assert [b["parameters"] for b in buckets("--order", "once")] == [b["parameters"] for b in plain]
+    assert [b["parameters"] for b in buckets("--order", "never")] == [[0, 1, 2, 3]]
+
+
 def test_sweep_writes_one_document_a_line(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.jsonl"
     caps = ("--bucket-cap-mb", "1,2,25", "-o", file)
@@ -102,6 +116,21 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
         (["--scale-compute", "0"], ["--scale-compute", "0"]),
         (["--iterations", "0"], ["--iterations", "0"]),
+        (["--compression", "gzip"], ["--compression", "'gzip'", "fp16"]),
+        (["--compression", "powersgd:0"], ["--compression", "'0'", "powersgd:4"]),
+        (["--compression", "fp16", "--process-groups", "2"], ["--compression fp16", "--process-groups 2", "keep one"]),
+        (["--compression", "fp16", "--comm", "noop"], ["--compression fp16", "--comm noop", "keep one"]),
+        (["--drop", "layer0"], ["--drop", "'layer0'", "LAYER:P"]),
+        (["--drop", "layer0:often"], ["--drop", "'often'"]),
+        (["--drop", "layer0:2"], ["--drop layer0", "2.0"]),
+        (["--drop", "layer9:0.5"], ["'layer9'", "module's name"]),
+        (["--drop", "layer0:0.5", "--find-unused-parameters"], ["--drop", "--find-unused-parameters"]),
+        (["--order", "twice"], ["--order", "'twice'", "once"]),
+        (["--order", "drift:2"], ["--order", "2", "-1 to 1"]),
+        (["--order", "once", "--assignment", "initial"], ["--order once", "--assignment initial"]),
+        (["--predictor", "mean"], ["--predictor", "--order"]),
+        (["--order", "once", "--predictor", "median"], ["--predictor", "'median'"]),
+        (["--order", "once", "--consensus", "rank1"], ["--consensus", "'rank1'"]),
         (["--calibration", "none.json"], ["none.json"]),
         (["--topology", "dgx"], ["'dgx'"]),
     ],

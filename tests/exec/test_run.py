@@ -14,7 +14,7 @@ from tests.exec.small import small_workload
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.commands.run import JobOptions  # noqa: E402
+from ddpexec.commands.run import RunOptions  # noqa: E402
 from ddpexec.run import Run, provenance  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
@@ -126,5 +126,5 @@ def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -
 )
 def test_bad_options_are_named(job: dict[str, Any], plan: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as raised:
-        JobOptions(**job).settings(PlanOptions(**plan))
+        RunOptions(**job).settings(PlanOptions(**plan))
     assert words in str(raised.value)

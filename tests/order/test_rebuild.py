@@ -168,11 +168,16 @@ def test_iterations_that_a_rank_lacks_are_passed_over():
 def test_policies_by_name():
     assert rebuild("never") == Never()
     assert rebuild("once") == Once()
-    assert rebuild("drift", tau=0.5, every=7) == OnDrift(0.5, 7)
+    assert rebuild("drift") == OnDrift()
+    assert rebuild("drift:0.5") == OnDrift(0.5)
+    assert rebuild("drift:0.5:7") == OnDrift(0.5, 7)
     with pytest.raises(UnknownNameError, match="unknown rebuild policy 'twice'"):
         rebuild("twice")
-    with pytest.raises(InputError, match=r"tau=0\.5 and rebuild policy 'once' are both given"):
-        rebuild("once", tau=0.5)
+    with pytest.raises(InputError, match=r"'once' takes no parameter, got 'once:0\.5'; write once"):
+        rebuild("once:0.5")
+    for text in ("drift:x", "drift:0.5:x", "drift:0.5:7:9"):
+        with pytest.raises(InputError, match=r"write e\.g\. drift:0\.95:50"):
+            rebuild(text)
 
 
 @pytest.mark.parametrize("make", [lambda: OnDrift(tau=1.5), lambda: OnDrift(every=0), lambda: Once(after=0)])

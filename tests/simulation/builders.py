@@ -1,5 +1,7 @@
 """Small workloads for the simulation's tests."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ddpsim.bucketing import Parameter
@@ -34,3 +36,9 @@ def workload(
         gradient_ready_s=ready,
         synchronises=tuple(synchronises),
     )
+
+
+def named(source):
+    """Return a workload of which each parameter is a layer's own weight: `layerN.weight`."""
+    parameters = tuple(replace(p, name=f"layer{i}.weight") for i, p in enumerate(source.parameters))
+    return replace(source, parameters=parameters)

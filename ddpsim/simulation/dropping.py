@@ -1,0 +1,62 @@
+"""Iterations that leave layers out: what is left of a recorded iteration, and which gradients do not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.drop import DropPlan
+from ddpsim.simulation.pace import Pace
+
+
+def dropped_by(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[int]]:
+    """Return, by iteration, the parameters of the layers it leaves out.
+
+    Args:
+        plan: which layers; its iterations count from 1, as the executor's do, and are the synchronised ones: local
+            steps leave out what the step that ends their cycle does.
+        cycle: iterations from one synchronised step to the next.
+    """
+    return lambda iteration: frozenset() if plan is None else plan.parameters_dropped(iteration // cycle + 1)
+
+
+def leaving_out(
+    pace: Callable[[int], Pace], dropped: Callable[[int], Collection[int]], parameters: Sequence[Parameter]
+) -> Callable[[int], Pace]:
+    """Return `pace` without what `dropped` names in each iteration."""
+
+    def left(iteration: int) -> Pace:
+        out = dropped(iteration)
+        return without(pace(iteration), out, parameters) if out else pace(iteration)
+
+    return left
+
+
+def without(pace: Pace, dropped: Collection[int], parameters: Sequence[Parameter]) -> Pace:
+    """Return what is left of a pace where the layers that hold `dropped` are not computed.
+
+    A gradient takes with it the time since the gradient before, which its layer's backward filled. Forward is known
+    as a whole only: it shrinks by the same share as backward, the optimizer by the share of bytes that get no gradient.
+    """
+    kept = [place for place, index in enumerate(pace.order) if index not in dropped]
+    order = tuple(pace.order[place] for place in kept)
+    host, work, lag = pace.host[kept], pace.work[kept], pace.lag[kept]
+    host_share, work_share = _share(host.sum(), pace.host.sum()), _share(work.sum(), pace.work.sum())
+    size_share = _share(sum(parameters[i].size_bytes for i in order), sum(parameters[i].size_bytes for i in pace.order))
+    return replace(
+        pace,
+        forward_host=pace.forward_host * host_share,
+        forward_work=pace.forward_work * work_share,
+        order=order,
+        host=host,
+        work=work,
+        lag=lag,
+        optimizer_host=pace.optimizer_host * size_share,
+        optimizer_work=pace.optimizer_work * size_share,
+        idle_s=pace.idle_s * work_share,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 1.0
