@@ -51,6 +51,11 @@ class TorchMethods:
             remedy="register the hook of the same name in torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
         )
 
+    def _register_fused_optim(self, optim: type, *args: Any, optim_params: Any = None, **kwargs: Any) -> None:
+        from torch.distributed.algorithms._optimizer_overlap import _as_overlapped_optim
+
+        _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
+
     def _set_static_graph(self) -> None:
         self.reducer.set_static_graph()
 

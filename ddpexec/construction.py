@@ -69,7 +69,7 @@ def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) 
             remedy="give a plan with a bucket of their own for these parameters, where it is wanted in the order",
         )
     if mixed_with:
-        raise not_with_mixed_precision("find_unused_parameters and static_graph")
+        raise not_with_mixed_precision("find_unused_parameters=True")
     if check_reduction:
         text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
         warnings.warn(text, FutureWarning, stacklevel=3)
@@ -80,9 +80,21 @@ def not_with_mixed_precision(what: str) -> OptionError:
     return OptionError(f"{what} and mixed_precision do not go together", remedy="use torch.autocast instead")
 
 
-def hook_twice() -> OptionError:
+def hook_twice(mixed: bool = False) -> OptionError:
     """Return the error for a second communication hook."""
+    if mixed:
+        return not_with_mixed_precision("a communication hook")
     return OptionError("a communication hook is registered already", remedy="register one, which may call both")
+
+
+def check_in_backward(hooked: bool, joined: bool) -> None:
+    """Raise where optimizers step in backward and gradients are not plain averages over all ranks."""
+    given = "a communication hook or mixed_precision" if hooked else "join()" if joined else None
+    if given is not None:
+        raise OptionError(
+            f"_apply_optimizer_in_backward and {given} do not go together",
+            remedy="call optimizer.step() after backward instead",
+        )
 
 
 def only_default_group() -> OptionError:

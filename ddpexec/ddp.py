@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 
-from ddpexec import construction
+from ddpexec import construction, in_backward
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
@@ -83,7 +83,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             dim=dim,
             delayed=delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None,
             check_reduction=check_reduction,
-            mixed_with=mixed_precision is not None and (find_unused_parameters or static_graph),
+            mixed_with=mixed_precision is not None and find_unused_parameters,
         )
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
         self.process_group, self.device_mesh = self.communicator.main, device_mesh
@@ -113,6 +113,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         self.mixed = None
         if mixed_precision is not None:
             self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
+            self._options.bucket_dtype = self.mixed.dtype
         self._build(model, first, observer)
 
     # ---- what torch's class shows
@@ -189,7 +190,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         try:
             check_hook(hook)
             if self.reducer.hook is not None:
-                raise construction.hook_twice()
+                raise construction.hook_twice(self.mixed is not None)
         except (TypeError, ValueError, RuntimeError) as error:
             self.reducer.failure = error
             raise
@@ -240,12 +241,12 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
 
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
-        if self.mixed is not None:
-            model = model.in_dtype(self.mixed.dtype)
         order = construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
         self.reducer = Reducer(model, plan, self.communicator, self._options, order, observer)
         if self.mixed is not None:
-            self.reducer.finished = self.mixed.restore
+            self.reducer.average_after(self.mixed.reduce_dtype)
+            self.reducer.before_write_back = self.mixed.restore
+        self._optimizers_taken_over = False
         self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
         self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
         self.observer = observer
@@ -267,6 +268,8 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
     def _before_forward(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not self._optimizers_taken_over:
+            self._take_over_optimizers()
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
             self.reducer.start_iteration()
         self._notify_join()
@@ -284,8 +287,16 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             inputs, kwargs = moved[0], moved_kwargs[0]
         if self.mixed is not None:
             self.mixed.lower()
-            return tuple(map(self.mixed.cast, inputs)), {name: self.mixed.cast(value) for name, value in kwargs.items()}
+            return self.mixed.cast(inputs, kwargs)
         return inputs, kwargs
+
+    def _take_over_optimizers(self) -> None:
+        # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
+        self._optimizers_taken_over = True
+        if in_backward.take_over(self.reducer.model.tensors):
+            construction.check_in_backward(self.reducer.hook is not None, self._join_config.enable)
+            self.reducer.average_after(None)
+            self.reducer.after_bucket = in_backward.step
 
     def _after_forward(self, output: Any) -> Any:
         if self.buffers_due(after_forward=True):

@@ -28,7 +28,7 @@ class FlatBucket:
         bucket: what the policy decided.
         parameters: all parameters of the model, by registration index.
         as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
-        dtype: of the gradients; None is the parameters'.
+        dtype: of the buffer; None is the parameters'.
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
     """
 
@@ -44,12 +44,12 @@ class FlatBucket:
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
-        self.size_bytes = bucket.size_bytes
         self.parameters = [parameters[index] for index in bucket.parameters]
         self.as_view, self._batched = as_view, batched
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
         self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
+        self.size_bytes = self.buffer.nbytes
         self.views = views_of(self.buffer, self.parameters)
         limit = float("inf") if batched else EAGER_BYTES
         self.eager = [view.numel() * view.element_size() >= limit for view in self.views]

@@ -7,27 +7,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.utils import _cast_forward_inputs
 
 from ddpexec.errors import OptionError
 
 
 class MixedPrecision:
-    """Swaps parameters for copies of lower precision before forward and back when gradients are reduced.
+    """Swaps parameters for copies of lower precision before forward, and back before reduced gradients are written.
 
     Args:
-        config: torch's `_MixedPrecision`, or anything with its attributes; the reduction is in `param_dtype`.
+        config: torch's `_MixedPrecision`, or anything with its attributes. Buckets hold `param_dtype`; `reduce_dtype`,
+            where given, is that of the sum over ranks.
         module: the wrapped module; its buffers are cast at once.
+        ignored: names of the parameters and buffers that stay as they are.
     """
 
     def __init__(self, config: Any, module: nn.Module, ignored: Collection[str]) -> None:
         if config.param_dtype is None:
             raise OptionError("mixed_precision without param_dtype", remedy="give the dtype to compute in")
-        if config.reduce_dtype not in (None, config.param_dtype):
-            raise OptionError(
-                f"reduce_dtype={config.reduce_dtype} and param_dtype={config.param_dtype} differ",
-                remedy="give one dtype; to reduce in another, register a communication hook",
-            )
         self.dtype: torch.dtype = config.param_dtype
+        self.reduce_dtype: torch.dtype = config.reduce_dtype or config.param_dtype
         self._parameters = [tensor for name, tensor in module.named_parameters() if name not in ignored]
         for parameter in self._parameters:
             parameter._mp_param = torch.zeros_like(parameter, dtype=self.dtype)  # type: ignore[attr-defined]
@@ -37,9 +36,10 @@ class MixedPrecision:
                 if name not in ignored:
                     buffer.data = buffer.to(config.buffer_dtype)
 
-    def cast(self, value: Any) -> Any:
-        """Return floating point inputs in the lower precision."""
-        return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+    def cast(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return floating point inputs, nested ones too, in the lower precision."""
+        lowered: tuple[tuple[Any, ...], dict[str, Any]] = _cast_forward_inputs(self.dtype, *inputs, **kwargs)
+        return lowered
 
     @torch.no_grad()
     def lower(self) -> None:
@@ -47,17 +47,17 @@ class MixedPrecision:
         for parameter in self._parameters:
             low: Tensor = parameter._mp_param  # type: ignore[attr-defined]
             low.copy_(parameter._fp_param)  # type: ignore[attr-defined]
-            grad, parameter.grad = parameter.grad, None
-            parameter.data = low
-            if grad is not None:
-                parameter.grad = grad.to(self.dtype)
+            self._swap(parameter, low)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put the full precision back, gradients too."""
         for parameter in self._parameters:
-            full: Tensor = parameter._fp_param  # type: ignore[attr-defined]
-            grad, parameter.grad = parameter.grad, None
-            parameter.data = full
-            if grad is not None:
-                parameter.grad = grad.to(full.dtype)
+            self._swap(parameter, parameter._fp_param)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _swap(parameter: nn.Parameter, data: Tensor) -> None:
+        # The gradient's own data is swapped, not the gradient: what its type may be was settled with the parameter's.
+        if parameter.grad is not None:
+            parameter.grad.data = parameter.grad.to(data.dtype)
+        parameter.data = data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,11 +36,6 @@ class ModelParameters:
     def names(self) -> list[str]:
         """Dotted names."""
         return [parameter.name for parameter in self.policy]
-
-    def in_dtype(self, dtype: torch.dtype) -> ModelParameters:
-        """Return the same parameters with gradients in `dtype`."""
-        name = str(dtype).removeprefix("torch.")
-        return ModelParameters(self.tensors, tuple(replace(parameter, dtype=name) for parameter in self.policy))
 
     @property
     def devices(self) -> list[torch.device]:

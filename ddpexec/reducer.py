@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from ddpexec import messages
+from ddpexec.averaging import averaging
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
@@ -36,12 +37,17 @@ AnyBucket = FlatBucket | SparseBucket
 
 @dataclass(slots=True, kw_only=True)
 class ReducerOptions:
-    """What of the constructor's options concerns the reducer."""
+    """What of the constructor's options concerns the reducer.
+
+    `bucket_dtype`: what buckets hold; None is their parameters' type. The gradients that are kept have that type, so
+    that they can be views of a bucket only where it is None.
+    """
 
     caps: BucketCaps
     gradient_as_bucket_view: bool = False
     find_unused_parameters: bool = False
     static_graph: bool = False
+    bucket_dtype: torch.dtype | None = None
     skip_all_reduce_unused_params: bool = False
     batched_grad_copy: bool = False
 
@@ -76,7 +82,8 @@ class Reducer:
         self.order, self.observer = order, observer
         self.hook: tuple[Hook, Any] | None = None
         self.failure: Exception | None = None
-        self.finished: Callable[[], None] | None = None
+        self.before_write_back: Callable[[], None] | None = None
+        self.after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
         self.iteration = 0
         self.launch_order: list[int] = []
@@ -163,6 +170,10 @@ class Reducer:
         """Reduce at the end of the outermost backward, where gradients are only counted until then."""
         if self._expecting and self.counting and not self._started:
             self._queue_callback()
+
+    def average_after(self, dtype: torch.dtype | None) -> None:
+        """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
+        self.hook = averaging(self.communicator, dtype), None
 
     # ---- hooks
 
@@ -281,17 +292,19 @@ class Reducer:
 
     def _finish(self) -> None:
         observer, begin = self.observer, None
+        if self.before_write_back is not None:
+            self.before_write_back()
         if observer is not None:
             begin = observer.now()
             for position, (bucket, work) in enumerate(self._works):
                 start = observer.now()
                 reduced = self.wait(work, bucket)
                 observer.waited(position, start)
-                bucket.write_back(reduced, self._untouched(bucket))
+                self._write_back(bucket, reduced)
                 observer.written(position)
         else:
             for bucket, work in self._works:
-                bucket.write_back(self.wait(work, bucket), self._untouched(bucket))
+                self._write_back(bucket, self.wait(work, bucket))
         for future in self.futures:
             future.wait()
         self.used.finish(keep=self.static is not None)
@@ -299,10 +312,13 @@ class Reducer:
         self._observe_order()
         self.futures, self._works = [], []
         self._expecting = self._unfinished = False
-        if self.finished is not None:
-            self.finished()
         if observer is not None:
             observer.finished(begin)
+
+    def _write_back(self, bucket: AnyBucket, reduced: Tensor) -> None:
+        bucket.write_back(reduced, self._untouched(bucket))
+        if self.after_bucket is not None:
+            self.after_bucket(bucket.parameters)
 
     def _observe_order(self) -> None:
         if self.static is None or self.arrival:
@@ -326,8 +342,8 @@ class Reducer:
                 name = self.model.names[bucket.parameters[0]]
                 self.buckets.append(SparseBucket(number, bucket, tensors, name))
             else:
-                as_view, batched = options.gradient_as_bucket_view, options.batched_grad_copy
-                dtype = getattr(torch, self.model.policy[bucket.parameters[0]].dtype)
+                dtype, batched = options.bucket_dtype, options.batched_grad_copy
+                as_view = options.gradient_as_bucket_view and dtype is None
                 flat = FlatBucket(number, bucket, tensors, as_view=as_view, batched=batched, dtype=dtype)
                 self.buckets.append(flat)
         for made in self.buckets:
