@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpexec.errors import OptionError
 from ddpexec.logging_data import logging_data
+from ddpexec.parameters import BROADCAST_BYTES
 
 if TYPE_CHECKING:
     from ddpexec.buffers import BufferSynchroniser
     from ddpexec.ddp import DistributedDataParallel
     from ddpexec.reducer import Reducer
+    from ddpexec.visits import UsedMap
+
+
+class ReducerMethods:
+    """Mixed into our `Reducer`; see the methods of torch's C++ reducer for what each is for."""
+
+    used: UsedMap
+    graph_static: bool
+
+    def _get_local_used_map(self) -> Tensor | None:
+        return self.used.summed
+
+    def _ddp_graph_static(self) -> bool:
+        return self.graph_static
 
 
 class TorchMethods:
@@ -22,6 +39,7 @@ class TorchMethods:
     reducer: Reducer
     buffer_sync: BufferSynchroniser
     clone_outputs: bool
+    process_group: dist.ProcessGroup
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module: nn.Module, names: Collection[str]) -> None:
@@ -46,13 +64,50 @@ class TorchMethods:
         self.buffer_sync.set_hook(hook, state, after_forward=after)
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
-        raise OptionError(
-            f"{comm_hook_type} is a hook built into torch's C++ reducer, which is not used here",
-            remedy="register the hook of the same name in torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-        )
+        # torch's C++ reducer has these two built in; its Python package has the same two.
+        hooks = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
+        if getattr(comm_hook_type, "name", None) not in hooks:
+            raise OptionError(
+                f"{comm_hook_type!r} is not a built-in communication hook",
+                remedy="give dist.BuiltinCommHookType.ALLREDUCE or FP16_COMPRESS",
+            )
+        cast("DistributedDataParallel", self).register_comm_hook(self.process_group, hooks[comm_hook_type.name])
+        self.reducer.hook_name = str(comm_hook_type)
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        if sample_rate < 1:
+            raise OptionError(
+                f"DDP runtime logging sample rate should be equal or greater than 1, it is {sample_rate}",
+                remedy="give after how many iterations one is sampled",
+            )
+        self.reducer.stats.rate = sample_rate
+
+    def _default_broadcast_coalesced(
+        self, bufs: Sequence[Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
+    ) -> None:
+        tensors = list(self.buffer_sync.named().values()) if bufs is None else list(bufs)
+        size = BROADCAST_BYTES if bucket_size is None else bucket_size
+        dist._broadcast_coalesced(self.process_group, tensors, size, authoritative_rank)  # type: ignore[attr-defined]
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        model = self.reducer.model
+        return list(model.tensors), [parameter.sparse for parameter in model.policy]
+
+    def _build_debug_param_to_name_mapping(self, parameters: Sequence[nn.Parameter]) -> dict[int, str]:
+        model = self.reducer.model
+        places = {parameter: index for index, parameter in enumerate(parameters)}
+        for tensor, name in zip(model.tensors, model.names, strict=True):
+            if tensor not in places:
+                raise ValueError(f"Param with name {name} found in module parameters, but not DDP parameters.")
+        if len(places) != len(model.names):
+            raise ValueError(
+                "Expected param to name mapping to cover all parameters, but got conflicting lengths: "
+                f"{len(places)} vs {len(model.names)}."
+            )
+        return {places[tensor]: name for tensor, name in zip(model.tensors, model.names, strict=True)}
 
     def _register_fused_optim(self, optim: type, *args: Any, optim_params: Any = None, **kwargs: Any) -> None:
-        from torch.distributed.algorithms._optimizer_overlap import _as_overlapped_optim
+        from torch.distributed.algorithms._optimizer_overlap.optimizer_overlap import _as_overlapped_optim
 
         _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
 

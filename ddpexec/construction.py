@@ -151,6 +151,15 @@ def check_module(parameters: Sequence[nn.Parameter]) -> None:
         )
 
 
+def check_synchronised_norms(module: nn.Module, device: torch.device) -> None:
+    """Raise where batch norms synchronise over ranks on the CPU, for which torch has no such kernel."""
+    if device.type == "cpu" and any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise OptionError(
+            "SyncBatchNorm layers only work with GPU modules",
+            remedy="use BatchNorm layers, or move the module to a GPU",
+        )
+
+
 def devices_of(
     parameters: Sequence[nn.Parameter], device_ids: Sequence[Any] | None, output_device: Any
 ) -> tuple[list[int] | None, int | None]:

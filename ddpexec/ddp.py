@@ -92,6 +92,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         construction.check_module(tensors)
         self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
         self.module, self.device = module, tensors[0].device
+        construction.check_synchronised_norms(module, self.device)
         sync = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
         self.forward_sync_buffers = sync.in_forward
         self.require_backward_grad_sync = self.require_forward_param_sync = self.clone_outputs = True
@@ -124,6 +125,10 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
     def broadcast_buffers(self) -> bool:
         """Whether buffers are broadcast before each forward; torch's former name for `forward_sync_buffers`."""
         return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, value: bool) -> None:
+        self.forward_sync_buffers = value
 
     @property
     def find_unused_parameters(self) -> bool:

@@ -16,7 +16,7 @@ def take_over(parameters: Sequence[nn.Parameter]) -> bool:
         from torch.distributed.optim.apply_optimizer_in_backward import param_to_optim_hook_handle_map
 
         for parameter in owned:
-            for handle in param_to_optim_hook_handle_map.get(parameter, ()):
+            for handle in param_to_optim_hook_handle_map.get(parameter, ()):  # type: ignore[no-untyped-call]
                 handle.remove()
     return bool(owned)
 

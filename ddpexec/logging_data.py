@@ -15,7 +15,7 @@ _DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfl
 
 
 def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
-    """Return torch's logging data of `ddp`, without the five times of an iteration: those are in a trace."""
+    """Return torch's logging data of `ddp`."""
     reducer, communicator = ddp.reducer, ddp.communicator
     policy = reducer.model.policy
     sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
@@ -28,7 +28,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
         "device_ids": ", ".join(map(str, ddp.device_ids or ())),
         "output_device": -1 if ddp.output_device is None else ddp.output_device,
         "backend_name": communicator.backend,
-        "iteration": reducer.iteration,
+        **reducer.stats.data,
         "dtypes": ", ".join(dtypes),
         "total_parameter_size_bytes": sum(parameter.size_bytes for parameter in policy),
         "num_parameter_tensors": len(policy),
@@ -50,7 +50,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
     if reducer.order.rebuilds:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
     if reducer.hook is not None:
-        data["comm_hook"] = getattr(reducer.hook[0], "__qualname__", str(reducer.hook[0]))
+        data["comm_hook"] = reducer.hook_name or getattr(reducer.hook[0], "__qualname__", str(reducer.hook[0]))
     if reducer.failure is not None:
         data |= {"has_error": 1, "error": str(reducer.failure)}
     for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):

@@ -18,12 +18,14 @@ from torch.autograd import Variable
 from ddpexec import messages
 from ddpexec.averaging import averaging
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
+from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator, Work, wait
+from ddpexec.runtime_stats import Moment, RuntimeStats
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpexec.visits import StaticGraph, UsedMap
 from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
@@ -57,7 +59,7 @@ class ReducerOptions:
         return self.find_unused_parameters and not self.static_graph
 
 
-class Reducer:
+class Reducer(ReducerMethods):
     """Reduce the gradients of one model.
 
     Args:
@@ -81,11 +83,14 @@ class Reducer:
         self.model, self.communicator, self.options = model, communicator, options
         self.order, self.observer = order, observer
         self.hook: tuple[Hook, Any] | None = None
+        self.hook_name = ""
         self.failure: Exception | None = None
         self.before_write_back: Callable[[], None] | None = None
         self.after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
         self.iteration = 0
+        self.stats = RuntimeStats()
+        self.graph_static = True
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
         self.divisor = communicator.world_size
@@ -111,6 +116,7 @@ class Reducer:
     def start_iteration(self) -> None:
         """Count a forward that will be reduced."""
         self.iteration += 1
+        self.stats.begin(self.iteration)
 
     def set_static_graph(self) -> None:
         """Count, in the first backward, how often each gradient comes; from then on expect the same.
@@ -146,6 +152,7 @@ class Reducer:
 
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
+        self.stats.note(Moment.BACKWARD)
         self._expecting = True
         self._started = self._unused_marked = False
         self.arrival = []
@@ -154,7 +161,9 @@ class Reducer:
         elif self.options.find_unused_parameters:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
                 found = reachable(outputs, self._nodes)
-            self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
+            unused = [index for index in range(len(self.model.tensors)) if index not in found]
+            self.graph_static &= self.iteration == 1 or unused == self._unused
+            self._unused = unused
         else:
             self._unused = sorted(self.dropped)
         self._visits = self.static is not None or self.options.find_unused_parameters
@@ -231,6 +240,8 @@ class Reducer:
         return None if self.hook else self.divisor
 
     def _launch(self, numbers: list[int]) -> None:
+        if self.stats.sampling and numbers:
+            self.stats.note(Moment.COMMUNICATION)
         for number in numbers:
             bucket = self.buckets[number]
             bucket.complete(self._divisor)
@@ -292,6 +303,7 @@ class Reducer:
 
     def _finish(self) -> None:
         observer, begin = self.observer, None
+        self.stats.note(Moment.COMPUTED)
         if self.before_write_back is not None:
             self.before_write_back()
         if observer is not None:
@@ -312,6 +324,7 @@ class Reducer:
         self._observe_order()
         self.futures, self._works = [], []
         self._expecting = self._unfinished = False
+        self.stats.note(Moment.COMMUNICATED)
         if observer is not None:
             observer.finished(begin)
 

@@ -13,7 +13,10 @@ from ddpexec.process_groups import Communicator, Work, wait
 
 
 class UsedMap:
-    """The parameters used since the last reduction: on this rank, and after `reduce` on any."""
+    """The parameters used since the last reduction: on this rank, and after `reduce` on any.
+
+    `summed`: by how many ranks each parameter was used in the last iteration; None before.
+    """
 
     def __init__(self, model: ModelParameters, communicator: Communicator) -> None:
         self._count = len(model.tensors)
@@ -22,6 +25,7 @@ class UsedMap:
         self._used: set[int] = set()
         self._sum: tuple[Tensor, Work] | None = None
         self._counts: list[int] | None = None
+        self.summed: Tensor | None = None
 
     def mark(self, index: int, parameter: Tensor) -> None:
         """Note that `parameter` was visited; it counts as used where it has a gradient."""
@@ -49,6 +53,7 @@ class UsedMap:
         if self._sum is not None:
             wait(self._sum[1], "the allreduce of the used-parameter bitmap")
             self._counts = self._read() if keep else None
+            self.summed = self._sum[0]
         elif not keep:
             self._counts = None
         self._used.clear()

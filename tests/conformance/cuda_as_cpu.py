@@ -31,7 +31,8 @@ def cuda_as_cpu() -> None:
     for module in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.BatchNorm1d, nn.Embedding):
         module.__init__ = _on_cpu(module.__init__)  # type: ignore[method-assign]
     torch.cuda.device = torch.cuda.stream = torch.cuda.Stream = torch.cuda.Event = _Nothing  # type: ignore[misc]
-    torch.cuda.current_stream = lambda *_, **__: _Nothing()
+    torch.Stream = torch.Event = _Nothing  # type: ignore[misc,assignment]
+    torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: _Nothing()  # type: ignore[assignment]
 
 
 def _cpu(device: Any) -> Any:
