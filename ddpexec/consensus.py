@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from ddpexec.lost import naming_the_lost
 from ddpexec.process_groups import Communicator
+
+_WHAT = "the consensus on the order of gradients"
 
 
 def gather_times(times: Sequence[float], *, communicator: Communicator, device: torch.device) -> list[list[float]]:
@@ -16,7 +19,8 @@ def gather_times(times: Sequence[float], *, communicator: Communicator, device: 
         return [list(times)]
     mine = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(device))
     theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
-    dist.all_gather(theirs, mine, group=communicator.main)
+    with naming_the_lost(communicator, _WHAT):
+        dist.all_gather(theirs, mine, group=communicator.main)
     return [row.tolist() for row in theirs]
 
 
@@ -25,5 +29,6 @@ def first_times(times: Sequence[float], *, communicator: Communicator, device: t
     if communicator.world_size == 1:
         return [list(times)]
     table = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(device))
-    dist.broadcast(table, group_src=0, group=communicator.main)
+    with naming_the_lost(communicator, _WHAT):
+        dist.broadcast(table, group_src=0, group=communicator.main)
     return [table.tolist()]

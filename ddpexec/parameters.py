@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ModelMismatchError
+from ddpexec.lost import naming_the_lost
 from ddpexec.process_groups import Communicator
 from ddpsim.bucketing import BucketPlan, Parameter
 
@@ -108,7 +109,8 @@ def broadcast_state(
 def broadcast(tensors: Sequence[Tensor], communicator: Communicator, source: int = 0) -> None:
     """Broadcast `tensors` in place from rank `source`, coalesced."""
     if tensors:
-        dist._broadcast_coalesced(communicator.main, list(tensors), BROADCAST_BYTES, source)  # type: ignore[attr-defined]
+        with naming_the_lost(communicator, "the broadcast of parameters or buffers"):
+            dist._broadcast_coalesced(communicator.main, list(tensors), BROADCAST_BYTES, source)  # type: ignore[attr-defined]
 
 
 def _describe(tensor: Tensor, name: str, sparse: bool) -> Parameter:
@@ -117,10 +119,8 @@ def _describe(tensor: Tensor, name: str, sparse: bool) -> Parameter:
 
 def _all_equal(rows: Sequence[str], communicator: Communicator, device: torch.device) -> bool:
     digest = hashlib.sha256(json.dumps(rows).encode()).digest()
-    mine = torch.frombuffer(bytearray(digest[:16]), dtype=torch.int64).to(communicator.device_for(device))
-    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
-    dist.all_gather(theirs, mine, group=communicator.main)
-    return all(torch.equal(mine, other) for other in theirs)
+    halves = [int.from_bytes(digest[start : start + 8], "little", signed=True) for start in (0, 8)]
+    return all(row == halves for row in communicator.introduce(device, *halves).tolist())
 
 
 def _raise_difference(gathered: Sequence[tuple[list[str], list[str]]]) -> None:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpexec.errors import LostRankError, OptionError
+from ddpexec.errors import OptionError
+from ddpexec.lost import Place, here, lost, naming_the_lost
 
 
 class Work(Protocol):
@@ -38,6 +39,9 @@ class Communicator:
     Args:
         groups: at least one; all with the same ranks.
         noop: send nothing: gradients stay local, which gives the compute-only floor.
+
+    Attributes:
+        places: machine and process of each rank, once `introduce` has told.
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, noop: bool = False) -> None:
@@ -54,6 +58,7 @@ class Communicator:
         self.world_size: int = groups[0].size()
         self.backend: str = dist.get_backend(groups[0])
         self._finished = FinishedWork()
+        self.places: list[Place] = []
 
     @property
     def main(self) -> dist.ProcessGroup:
@@ -69,20 +74,27 @@ class Communicator:
         work: Work = self.groups[number % len(self.groups)].allreduce([tensor])
         return work
 
+    def introduce(self, device: torch.device, *values: int) -> Tensor:
+        """Tell all ranks where this one runs, and `values`; return theirs, a row a rank. Every rank calls this."""
+        mine = torch.tensor([*here(), *values], dtype=torch.int64, device=self.device_for(device))
+        rows = [torch.empty_like(mine) for _ in range(self.world_size)]
+        with naming_the_lost(self, "the exchange of parameters' names and types"):
+            dist.all_gather(rows, mine, group=self.main)
+        table = torch.stack(rows)
+        self.places = [(machine, process) for machine, process in table[:, :2].tolist()]
+        return table[:, 2:]
+
     def device_for(self, device: torch.device) -> torch.device:
         """Return the device on which this group's small control tensors must live."""
         return device if self.backend == "nccl" else torch.device("cpu")
 
 
-def wait(work: Work, what: str) -> None:
-    """Wait for `work`; a failure becomes a `LostRankError` that says what was being sent."""
+def wait(work: Work, communicator: Communicator, what: str) -> None:
+    """Wait for `work`; a failure becomes a `LostRankError` that says what was being sent and who is gone."""
     try:
         work.wait()
     except RuntimeError as error:
-        raise LostRankError(
-            f"{what} failed: {str(error).strip()}",
-            remedy="a rank died, raised, or is slower than the process group's timeout; see the other ranks' output",
-        ) from error
+        raise lost(communicator, what, error) from error
 
 
 def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.ProcessGroup]:

@@ -22,6 +22,7 @@ from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
 from ddpexec.flat import FlatBucket, SparseBucket
+from ddpexec.lost import naming_the_lost
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator, Work, wait
@@ -269,8 +270,9 @@ class Reducer(ReducerMethods):
     def wait(self, work: Pending, bucket: AnyBucket) -> Tensor:
         """Wait for `send` to end and return the reduced tensor."""
         if self.hook is not None:
-            return result_of(cast("torch.futures.Future[Any]", work), bucket.number)
-        wait(cast(Work, work), f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)")
+            with naming_the_lost(self.communicator, f"the communication hook's reduction of bucket {bucket.number}"):
+                return result_of(cast("torch.futures.Future[Any]", work), bucket.number)
+        wait(cast(Work, work), self.communicator, f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)")
         return bucket.buffer
 
     # ---- end of backward

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,7 +19,8 @@ from ddpexec.ddp import DistributedDataParallel
 from ddpexec.demand import check_capacity
 from ddpexec.describe import device_model
 from ddpexec.drop import LayerDrop
-from ddpexec.errors import ExecutionError, LostRankError, OptionError
+from ddpexec.errors import OptionError
+from ddpexec.lost import naming_the_lost
 from ddpexec.models import TrainingModel, build
 from ddpexec.observe import Note, Observer
 from ddpexec.parameters import ModelParameters, collect
@@ -73,6 +74,7 @@ class Run:
         groups = round_robin(settings.process_groups, settings.timeout)
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
+        self.communicator.introduce(device)
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
             check_capacity(workload, settings.scale_compute, self.communicator.main)
@@ -104,7 +106,7 @@ class Run:
         generator = torch.Generator(self.device).manual_seed(self.settings.seed + self.rank)
         batch = model.make_batch(size, self.device, generator)
         total = DISCARDED + self.settings.iterations
-        with _lost_rank(self.rank):
+        with naming_the_lost(self.communicator, "a collective"):
             for index in range(total):
                 begin = time.perf_counter()
                 self._step(index, batch)
@@ -273,21 +275,6 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
             "scale_compute": settings.scale_compute,
         },
     }
-
-
-@contextmanager
-def _lost_rank(rank: int) -> Iterator[None]:
-    """Turn the backends' ways of saying that another rank is gone into one error."""
-    try:
-        yield
-    except ExecutionError:
-        raise
-    except RuntimeError as error:
-        text = str(error)
-        if any(sign in text for sign in ("gloo", "NCCL", "Connection", "timed out", "Timeout", "collective")):
-            remedy = "another rank died, raised, or is slower than --timeout; see its output"
-            raise LostRankError(f"rank {rank}: a collective failed: {text.strip()}", remedy=remedy) from error
-        raise
 
 
 def _subject(

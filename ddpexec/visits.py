@@ -51,7 +51,7 @@ class UsedMap:
     def finish(self, *, keep: bool) -> None:
         """End the iteration; `keep` what ranks used for all that follow, as a static graph does."""
         if self._sum is not None:
-            wait(self._sum[1], "the allreduce of the used-parameter bitmap")
+            wait(self._sum[1], self._communicator, "the allreduce of the used-parameter bitmap")
             self._counts = self._read() if keep else None
             self.summed = self._sum[0]
         elif not keep:
@@ -61,7 +61,7 @@ class UsedMap:
 
     def _read(self) -> list[int]:
         assert self._sum is not None
-        wait(self._sum[1], "the allreduce of the used-parameter bitmap")
+        wait(self._sum[1], self._communicator, "the allreduce of the used-parameter bitmap")
         counts: list[int] = self._sum[0].tolist()
         return counts
 

@@ -55,36 +55,65 @@ def faulty(rank: int, when: str, how: str) -> str:
     return "finished"
 
 
-@pytest.mark.parametrize("when", ["construction", "rebuild", "backward"])
-def test_survivors_of_a_rank_that_dies_end_with_an_error(when: str) -> None:
-    survivor, dead = ranks.outcomes(2, faulty, when, "dies", group_timeout_s=8, timeout_s=40)
-    assert dead.exit_code == 9
-    assert survivor.value is not None
-    assert survivor.value != "finished"
-    if when == "backward":
-        assert "LostRankError: the allreduce of bucket 0" in survivor.value
-        assert "a rank died" in survivor.value
+SENDING = {
+    "construction": "the exchange of parameters' names and types",
+    "rebuild": "the consensus on the order of gradients",
+    "backward": "the allreduce of bucket 0 (240 B)",
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("when", SENDING)
+def test_survivors_of_a_rank_that_dies_name_it(when: str, world_size: int) -> None:
+    ended = ranks.outcomes(world_size, faulty, when, "dies", group_timeout_s=8, timeout_s=40)
+    assert ended.pop(1).exit_code == 9
+    for rank, survivor in zip((0, 2), ended, strict=False):
+        assert survivor.value is not None, survivor.error
+        # A rank may have got its part of the consensus and notice in the backward that follows.
+        noticed = [SENDING[when], SENDING["backward"]] if when == "rebuild" else [SENDING[when]]
+        assert any(survivor.value.startswith(f"LostRankError: rank {rank}: {what} failed, as ") for what in noticed)
+        # Where ranks run and as which process they tell each other in that first exchange.
+        assert ("one of the other ranks" if when == "construction" else "rank 1 (process ") in survivor.value
 
 
 def test_a_rank_that_raises_shows_its_own_error_and_the_others_a_lost_rank() -> None:
     survivor, raised = ranks.outcomes(2, faulty, "backward", "raises", group_timeout_s=8, timeout_s=40)
     assert "of its own making" in (raised.error or "")
-    assert "LostRankError" in survivor.value
+    assert "LostRankError: rank 0" in survivor.value
+    assert "has ended" in survivor.value
+    assert "see why it died or raised in its output" in survivor.value
+
+
+def test_a_failing_hook_is_no_lost_rank() -> None:
+    """What a communication hook raises itself comes out as it is."""
+
+    def failing(rank: int) -> None:
+        ddp = DistributedDataParallel(Fragile(None))
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            raise RuntimeError("a bug of the hook's")
+
+        ddp.register_comm_hook(None, hook)
+        with pytest.raises(RuntimeError, match=r"^a bug of the hook's"):
+            ddp(torch.ones(1, 4)).sum().backward()
+
+    ranks.run(2, failing)
 
 
 def test_a_rank_that_dawdles_beyond_the_timeout_is_given_up() -> None:
     def slow(rank: int) -> str:
         started = time.perf_counter()
+        dist.barrier()
         ddp = DistributedDataParallel(Fragile(None))
         if rank == 1:
             time.sleep(4)
             return "slow"
-        with pytest.raises(InputError, match="slower than the process group's timeout"):
+        with pytest.raises(InputError, match="rank 1 did not come within the process group's timeout"):
             ddp(torch.ones(1, 4)).sum().backward()
         assert time.perf_counter() - started < 30
         return "gave up"
 
-    assert [o.value for o in ranks.outcomes(2, slow, group_timeout_s=2, timeout_s=40)] == ["gave up", "slow"]
+    assert [o.value for o in ranks.outcomes(3, slow, group_timeout_s=2, timeout_s=40)] == ["gave up", "slow", "gave up"]
 
 
 def alone(rank: int) -> None:
