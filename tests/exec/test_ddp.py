@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from ddpexec.ddp import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
@@ -33,6 +34,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "static graph": {"static_graph": True},
     "batched": {"batched_grad_copy": True, "bucket_cap_mb": 0.001},
     "no forward sync": {"forward_sync_buffers": False},
+    "no broadcast": {"broadcast_buffers": False},
+    "no init sync": {"init_sync": False},
+    "skip unused": {"skip_all_reduce_unused_params": True, "find_unused_parameters": True, "bucket_cap_mb": 0},
+    "static graph, view, batched, small": {
+        "static_graph": True,
+        "gradient_as_bucket_view": True,
+        "batched_grad_copy": True,
+        "bucket_cap_mb": 0.0003,
+    },
+    "mesh": {"device_mesh": "cpu"},
+    "process group": {"process_group": "all"},
 }
 
 
@@ -78,6 +90,11 @@ def joined_steps(world_size: int) -> list[Tensor]:
 def train(rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool = True) -> list[Tensor]:
     net = model()
     net[3].eval()
+    options = dict(options)
+    if "device_mesh" in options:
+        options["device_mesh"] = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    if "process_group" in options:
+        options["process_group"] = torch.distributed.new_group()
     ddp = wrapper(net, **options)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
