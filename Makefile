@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke help demo accuracy published test lint bench conformance bench-exec clean
+.PHONY: smoke help demo accuracy published validation test lint bench conformance bench-exec clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
+	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
 	@echo "make bench-exec    step time of our DDP against torch's"
 	@echo "make clean   remove .venv and $(OUT)"
@@ -56,6 +57,9 @@ accuracy: .venv/.dev
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py
+
+validation: .venv/.run
+	$(BIN)/python -m docs.validation
 
 published: .venv/.run
 	$(BIN)/python -m tests.accuracy.published

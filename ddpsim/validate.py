@@ -5,6 +5,7 @@ Errors are predicted / measured - 1, signed; a bucket's are (predicted - measure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ddpsim.metrics import PARTS, BucketSummary, Summary, length, summarise, uni
 from ddpsim.trace import Trace
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
+_HALVES = ("latency", "bandwidth")
 _REMEDY = "give a file made with `ddpsim predict --json`"
 _NUMBERS = ("iteration_s", "local_s", *PARTS)
 
@@ -64,7 +66,7 @@ class Validation:
         overhead: the period over that of one process without DDP.
         local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
         buckets: in launch order; empty where either side has none.
-        terms: the step's parts and the buckets' launch, skew, latency and bandwidth.
+        terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
         baselines: trivial predictors of the same step.
     """
 
@@ -83,8 +85,16 @@ class Validation:
 
     @property
     def largest_term(self) -> Term:
-        """The term whose error is worth most of the step."""
-        return max(self.terms, key=lambda term: abs(term.share_of_step))
+        """The term whose error is worth most of the step.
+
+        Of the wire's two halves one is named where both err to the same side; a line through few buckets that trades
+        one for the other tells nothing.
+        """
+        halves = [term for term in self.terms if term.name in _HALVES]
+        largest = max((term for term in self.terms if term not in halves), key=lambda term: abs(term.share_of_step))
+        if largest.name == "wire" and math.prod(term.share_of_step for term in halves) > 0 and len(halves) == 2:
+            return max(halves, key=lambda term: abs(term.share_of_step))
+        return largest
 
     def document(self) -> dict[str, object]:
         """Return the `validate` document."""
@@ -199,10 +209,10 @@ def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term
 def _bucket_terms(
     predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary], step_s: float
 ) -> list[Term]:
-    """Return launch, skew, latency and bandwidth, summed over buckets.
+    """Return launch, skew and wire, summed over buckets, and the wire's halves.
 
-    The wire times of each side are fitted by latency + bytes / bandwidth; their two halves are compared apart where
-    bucket sizes differ enough to tell them.
+    The wire times of each side are fitted by latency + bytes / bandwidth; the two are compared apart where bucket sizes
+    differ enough to tell them.
     """
     if not predicted or not measured:
         return []
@@ -213,13 +223,12 @@ def _bucket_terms(
         "launch": (sum(way.launch_s for way in theirs), sum(way.launch_s for way in ours)),
         "skew": (sum(way.skew_s for way in theirs), sum(way.skew_s for way in ours)),
     }
+    pairs["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
     real, mine = _line(sizes, [way.wire_s for way in theirs]), _line(sizes, [way.wire_s for way in ours])
     if real and mine:
         count, total = len(sizes), sum(sizes)
         pairs["latency"] = (real[0] * count, mine[0] * count)
         pairs["bandwidth"] = (real[1] * total, mine[1] * total)
-    else:
-        pairs["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
     return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in pairs.items()]
 
 

@@ -8,7 +8,7 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.metrics import summarise
 from ddpsim.report import markdown_table, statistics, statistics_table, validation_row
 from ddpsim.trace import Trace
-from ddpsim.validate import check_prediction, validate
+from ddpsim.validate import Term, check_prediction, validate
 from tests.traces import example_trace
 
 
@@ -106,6 +106,22 @@ def test_latency_and_bandwidth_are_told_apart() -> None:
     assert terms["latency"].measured_s == pytest.approx(3 * 3e-4)
     assert terms["bandwidth"].predicted_s == pytest.approx(11000 / 1e7)
     assert terms["bandwidth"].measured_s == pytest.approx(11000 / 2e7)
+    assert terms["wire"].predicted_s == pytest.approx(3 * 1e-4 + 11000 / 1e7)
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ({"forward": 0.01, "wire": -0.03, "latency": -0.02, "bandwidth": -0.01}, "latency"),
+        ({"forward": 0.01, "wire": -0.03, "latency": -0.09, "bandwidth": 0.06}, "wire"),
+        ({"forward": 0.05, "wire": -0.03, "latency": -0.09, "bandwidth": 0.06}, "forward"),
+        ({"forward": 0.01, "wire": -0.03}, "wire"),
+    ],
+)
+def test_halves_of_the_wire_that_cancel_are_not_named(shares: dict[str, float], named: str) -> None:
+    found = validate(prediction_of(example_trace(1)), example_trace(1))
+    terms = tuple(Term(name, 1.0, 1.0 + share, share) for name, share in shares.items())
+    assert replace(found, terms=terms).largest_term.name == named
 
 
 def test_another_configuration_is_refused() -> None:

@@ -81,12 +81,15 @@ def selected(campaign: Campaign, only: Sequence[str]) -> tuple[Configuration, ..
     return tuple(each for each in campaign.configurations if any(fnmatchcase(each.name, pattern) for pattern in only))
 
 
+def is_current(configuration: Configuration, folder: Path) -> bool:
+    """Return whether what `folder` has of this name was begun for this very configuration."""
+    mark = folder / "runs" / configuration.name / "configuration.txt"
+    return mark.exists() and mark.read_text() == _mark(configuration)
+
+
 def finished(configuration: Configuration, folder: Path) -> Result | None:
     """Return the result of `configuration` in `folder`; None where it has none, or another one's of this name."""
-    own = folder / "runs" / configuration.name
-    mark = own / "configuration.txt"
-    current = mark.exists() and mark.read_text() == _mark(configuration)
-    return stages.read_result(own) if current else None
+    return stages.read_result(folder / "runs" / configuration.name) if is_current(configuration, folder) else None
 
 
 def check_steps(campaign: Campaign, chosen: Sequence[Configuration] | None = None) -> None:
@@ -139,11 +142,10 @@ def _one(configuration: Configuration, folder: Path) -> Result:
 
 def _begin(configuration: Configuration, own: Path) -> None:
     """Throw away what was done for another configuration of this name."""
-    mark = own / "configuration.txt"
-    if mark.exists() and mark.read_text() != _mark(configuration):
+    if own.exists() and not is_current(configuration, own.parents[1]):
         shutil.rmtree(own)
-    if not mark.exists():
-        write_whole(mark, _mark(configuration))
+    if not own.exists():
+        write_whole(own / "configuration.txt", _mark(configuration))
 
 
 def _mark(configuration: Configuration) -> str:

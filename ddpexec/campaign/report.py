@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ddpexec.campaign.results import Result
 
-_MEASURES = (
-    ("absolute error of the iteration, median", "step_error_median", "<= 2 %"),
-    ("absolute error of the iteration, 95th percentile", "step_error_p95", "<= 5 %"),
-    ("signed error of the iteration, median", "step_error_signed_median", ""),
-    ("absolute error of the overhead over one process, median", "overhead_error_median", "<= 5 %"),
-    ("the same, best trivial predictor", "best_baseline_overhead_error_median", "at least twice ours"),
-    ("bucket finish times, median absolute error as a share of the step", "bucket_finish_error_median", "<= 2 %"),
-    ("regret of the predicted best cap, mean", "regret_mean", "<= 1 %"),
-    ("regret of the predicted best cap, worst", "regret_worst", "<= 3 %"),
-    ("regret of torch's default, mean", "regret_of_default_mean", ""),
-    ("regret of the best single cap, mean", "regret_of_best_single_cap_mean", ""),
-    ("share of (default - best) captured", "captured_share_mean", ">= 90 %"),
-    ("80 % bands, coverage", "band_coverage", "75 to 90 %"),
-    ("80 % bands, median width", "band_width_median", ""),
-    ("noise of repeated runs, median half range", "noise_median", ""),
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a campaign's summary, and within which limits it is wanted, None where it only informs."""
+
+    label: str
+    key: str
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def reach(self) -> str:
+        """The limits in words."""
+        limits = [f"{limit * 100:g}" for limit in (self.least, self.most) if limit is not None]
+        if len(limits) == 2:
+            return f"{' to '.join(limits)} %"
+        return f"{'<=' if self.least is None else '>='} {limits[0]} %" if limits else ""
+
+    def met(self, value: float | None) -> bool | None:
+        """Return whether `value` is within the limits; None where there is no value or no limit."""
+        if value is None or not self.reach:
+            return None
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+    def cell(self, value: float | None) -> str:
+        """Return the value as a table's cell, `missed` beside it where it is out of its limits."""
+        return percent(value) + (", missed" if self.met(value) is False else "")
+
+
+MEASURES = (
+    Measure("absolute error of the iteration, median", "step_error_median", 0.02),
+    Measure("absolute error of the iteration, 95th percentile", "step_error_p95", 0.05),
+    Measure("signed error of the iteration, median", "step_error_signed_median"),
+    Measure("absolute error of the overhead over one process, median", "overhead_error_median", 0.05),
+    Measure("the same, best trivial predictor", "best_baseline_overhead_error_median"),
+    Measure("ours over the best trivial predictor's", "overhead_error_over_best_baseline", 0.5),
+    Measure("bucket finish times, median absolute error as a share of the step", "bucket_finish_error_median", 0.02),
+    Measure("regret of the predicted best cap, mean", "regret_mean", 0.01),
+    Measure("regret of the predicted best cap, worst", "regret_worst", 0.03),
+    Measure("regret of torch's default, mean", "regret_of_default_mean"),
+    Measure("regret of the best single cap, mean", "regret_of_best_single_cap_mean"),
+    Measure("share of (default - best) captured, where that is more than 5 %", "captured_share_mean", least=0.9),
+    Measure("the same, always torch's default", "captured_share_of_default_mean"),
+    Measure("the same, best single cap", "captured_share_of_best_single_cap_mean"),
+    Measure("80 % bands, coverage", "band_coverage", 0.9, 0.75),
+    Measure("80 % bands, median width", "band_width_median"),
+    Measure("noise of repeated runs, median half range", "noise_median"),
 )
 
 
@@ -33,16 +66,11 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         f"{summary['configurations']} configurations. Every prediction was written before the first run of its "
         "configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
         "",
-        "| measure | value | reach |",
-        "|---|--:|---|",
-        *(f"| {label} | {_percent(summary[key])} | {reach} |" for label, key, reach in _MEASURES),
+        *measures({"value": summary}),
         "",
-        f"Caps were compared in {summary['cap_groups']} groups, of which {summary['groups_worth_tuning']} spread by "
-        f"more than 5 %; the best single cap is {summary['best_single_cap']}.",
+        compared(summary),
         "",
-        "| trivial predictor | error of the overhead, median |",
-        "|---|--:|",
-        *(f"| {each.replace('_', ' ')} | {_percent(error)} |" for each, error in _trivial(summary)),
+        *trivial({"error of the overhead, median": summary}),
         "",
         "| configuration | one process, ms | measured, ms | noise | predicted, ms | error | overhead error | term |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -51,23 +79,47 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
     return "\n".join(lines) + "\n"
 
 
+def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the table of measures, a column a summary."""
+    yield f"| measure | {' | '.join(columns)} | reach |"
+    yield f"|---|{'--:|' * len(columns)}---|"
+    for measure in MEASURES:
+        cells = [measure.cell(summary[measure.key]) for summary in columns.values()]
+        yield f"| {measure.label} | {' | '.join(cells)} | {measure.reach} |"
+
+
+def compared(summary: Mapping[str, Any]) -> str:
+    """Return in how many groups caps were compared."""
+    return (
+        f"Caps were compared in {summary['cap_groups']} groups, of which {summary['groups_worth_tuning']} gain more "
+        f"than 5 % over torch's default; the best single cap is {summary['best_single_cap']}."
+    )
+
+
+def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the table of trivial predictors' errors of the overhead, a column a summary."""
+    yield f"| trivial predictor | {' | '.join(columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
+    key = "baseline_overhead_error_median"
+    for name in sorted({name for summary in columns.values() for name in summary[key]}):
+        cells = [percent(summary[key][name]) for summary in columns.values()]
+        yield f"| {name.replace('_', ' ')} | {' | '.join(cells)} |"
+
+
 def _row(result: Result) -> str:
     cells = (
         result.name,
         f"{result.local_s * 1e3:.1f}",
         f"{result.step_s * 1e3:.1f}",
-        _percent(result.noise),
+        percent(result.noise),
         f"{result.predicted_s * 1e3:.1f}",
-        _percent(result.error, signed=True),
-        _percent(result.overhead_error, signed=True),
+        percent(result.error, signed=True),
+        percent(result.overhead_error, signed=True),
         result.largest_term,
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _trivial(summary: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    return list(summary["baseline_overhead_error_median"].items())
-
-
-def _percent(value: float | None, *, signed: bool = False) -> str:
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """Return a share as a cell; `-` where there is none."""
     return "-" if value is None else f"{value * 100:{'+' if signed else ''}.2f} %"

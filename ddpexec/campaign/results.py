@@ -105,6 +105,7 @@ def summarised(results: Sequence[Result]) -> dict[str, Any]:
         "overhead_error_median": _median(overhead),
         "baseline_overhead_error_median": trivial,
         "best_baseline_overhead_error_median": min(known, default=None),
+        "overhead_error_over_best_baseline": _over(_median(overhead), min(known, default=None)),
         "bucket_finish_error_median": _median(finishes),
         "noise_median": _median([result.noise for result in results if result.noise is not None]),
         "band_coverage": fmean(inside) if inside else None,
@@ -121,12 +122,12 @@ def _choices(results: Sequence[Result]) -> dict[str, Any]:
         best = min(result.step_s for result in group)
         chosen = min(group, key=lambda result: result.predicted_s).step_s
         regrets.append(chosen / best - 1)
-        default = next((result.step_s for result in group if result.caps == "default"), None)
-        if default is not None:
+        if (default := _step_of(group, "default")) is not None:
             default_regrets.append(default / best - 1)
-            if default / best - 1 > SPREAD_WORTH_TUNING:
-                captured.append((default - chosen) / (default - best))
+        if (share := _captured(group, chosen)) is not None:
+            captured.append(share)
     cap, cap_regret = _best_single_cap(groups)
+    by_cap = [share for group in groups if cap and (share := _captured(group, _step_of(group, cap))) is not None]
     return {
         "cap_groups": len(groups),
         "regret_mean": fmean(regrets) if regrets else None,
@@ -136,7 +137,21 @@ def _choices(results: Sequence[Result]) -> dict[str, Any]:
         "regret_of_best_single_cap_mean": cap_regret,
         "groups_worth_tuning": len(captured),
         "captured_share_mean": fmean(captured) if captured else None,
+        "captured_share_of_best_single_cap_mean": fmean(by_cap) if by_cap else None,
+        "captured_share_of_default_mean": 0.0 if captured else None,
     }
+
+
+def _captured(group: Sequence[Result], step_s: float | None) -> float | None:
+    """Return the share of default - best that a choice with `step_s` gains; None where there is little to gain."""
+    best, default = min(result.step_s for result in group), _step_of(group, "default")
+    if default is None or step_s is None or default / best - 1 <= SPREAD_WORTH_TUNING:
+        return None
+    return (default - step_s) / (default - best)
+
+
+def _step_of(group: Sequence[Result], caps: str) -> float | None:
+    return next((result.step_s for result in group if result.caps == caps), None)
 
 
 def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, float | None]:
@@ -157,6 +172,10 @@ def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:
     for result in results:
         groups.setdefault(result.group, []).append(result)
     return groups
+
+
+def _over(error: float | None, other: float | None) -> float | None:
+    return None if error is None or not other else error / other
 
 
 def _absolute(values: Iterable[float | None]) -> list[float]:

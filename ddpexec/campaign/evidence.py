@@ -1,0 +1,163 @@
+"""A record's configurations with two predictions each: the one made before the runs, and what today's code says.
+
+Both are concluded by the same stages on the same recorded runs. Today's fits the constants anew to the recorded
+microbenchmarks and needs no network, so that a change of the model shows at once what it does to what was measured.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ddpexec.campaign import stages
+from ddpexec.campaign.campaign import is_current
+from ddpexec.campaign.record import unpack
+from ddpexec.campaign.results import Result
+from ddpexec.campaign.spec import Campaign, Configuration
+from ddpsim.errors import InputError
+from ddpsim.files import read_json
+from ddpsim.trace import Trace
+from ddpsim.trace_json import read_trace
+from ddpsim.workload.files import load_workload
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_REMEDY = "pack the record again"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One prediction held against the runs.
+
+    Attributes:
+        result: the numbers.
+        terms: of the run with the median step: each term's error as a share of the step, signed.
+        finishes: of its buckets: measured and predicted finish, seconds from the start of forward.
+    """
+
+    result: Result
+    terms: dict[str, float]
+    finishes: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One configuration.
+
+    Attributes:
+        before, now: the prediction written before the runs, and today's code's.
+        written_at: when the former was written.
+        first_run_at: when the first run's first counted iteration began.
+        inputs_agree: the record's workload, topology and constants are those the prediction was made from.
+        torch: version that ran.
+        late_gradients: mean share of the timed layers' gradients that came late; None for a model that computes.
+    """
+
+    configuration: Configuration
+    before: Held
+    now: Held
+    written_at: datetime
+    first_run_at: datetime
+    inputs_agree: bool
+    torch: str
+    late_gradients: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a record holds; `missing` names the configurations of its campaign that it lacks."""
+
+    campaign: Campaign
+    networks: dict[str, list[int]]
+    recorded: Sequence[Recorded]
+    missing: Sequence[str]
+
+
+def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Evidence:
+    """Return what `record` shows.
+
+    Args:
+        record: made by `pack`.
+        work: an empty folder to compute in.
+        progress: called with a line of text.
+
+    Raises:
+        InputError: no record, or one that is damaged.
+    """
+    before, now = work / "before", work / "now"
+    campaign = unpack(record, before)
+    shutil.copytree(before, now)
+    for derived in (*now.glob("networks/*/calibration.json"), *now.glob("runs/*/prediction.json")):
+        derived.unlink()
+    present = [each for each in campaign.configurations if is_current(each, before)]
+    recorded = []
+    for number, each in enumerate(present, 1):
+        progress(f"[{number}/{len(present)}] {each.name}")
+        recorded.append(_recorded(each, before, now))
+    names = {each.run.network for each in present}
+    return Evidence(
+        campaign,
+        {name: _sizes(before / "networks" / name) for name in campaign.networks if name in names},
+        recorded,
+        [each.name for each in campaign.configurations if each not in present],
+    )
+
+
+def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded:
+    own = before / "runs" / configuration.name
+    stamp = _mapping(own / "prediction.json")["campaign"]
+    traces = [read_trace(own / f"run{repeat}") for repeat in range(configuration.repeats)]
+    network = stages.Network(before / "networks" / configuration.run.network)
+    late = [t.provenance["late_gradients"] for t in traces if isinstance(t.provenance.get("late_gradients"), float)]
+    stages.fit(stages.Network(now / "networks" / configuration.run.network))
+    return Recorded(
+        configuration,
+        _held(configuration, before),
+        _held(configuration, now),
+        _moment(stamp["written_at"]),
+        min(_begun(trace) for trace in traces),
+        stamp["inputs_fingerprint"] == stages.inputs_fingerprint(configuration, network, own),
+        str(traces[0].provenance.get("torch")),
+        sum(map(float, late)) / len(late) if late else None,  # type: ignore[arg-type]
+    )
+
+
+def _held(configuration: Configuration, folder: Path) -> Held:
+    own = folder / "runs" / configuration.name
+    network = stages.Network(folder / "networks" / configuration.run.network)
+    workload = load_workload(own / "workload.json.gz")
+    stages.write_prediction(configuration, network, workload, own)
+    result = stages.conclude(configuration, network, workload, own)
+    held = _mapping(own / "validation.json")
+    return Held(
+        result,
+        {term["name"]: term["share_of_step"] for term in held["terms"]},
+        tuple((bucket["measured_finished_s"], bucket["predicted_finished_s"]) for bucket in held["buckets"]),
+    )
+
+
+def _begun(trace: Trace) -> datetime:
+    """Return when the counted iterations began: the run is stamped when they have ended."""
+    lasted_s = max(it.end_s for it in trace.iterations) - min(it.start_s for it in trace.iterations)
+    ended = _moment(str(trace.provenance["time"]))
+    return datetime.fromtimestamp(ended.timestamp() - lasted_s, UTC)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+
+
+def _sizes(network: Path) -> list[int]:
+    return [row["size"] for row in _mapping(network / "allreduce.json")["results"]]
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    document = read_json(path, InputError, _REMEDY)
+    if not isinstance(document, dict):
+        raise InputError("not an object", place=str(path), remedy=_REMEDY)
+    return document
