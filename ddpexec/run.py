@@ -58,6 +58,9 @@ class Run:
         model: name of a shipped model; or
         workload: timed layers instead of a model.
         plan: the buckets to use instead of caps.
+
+    Raises:
+        InputError: a model that is to be faster than it is, or a workload that this machine cannot replay at its pace.
     """
 
     def __init__(
@@ -69,6 +72,9 @@ class Run:
         workload: Workload | None = None,
         plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
     ) -> None:
+        if workload is None and settings.scale_compute < 1:
+            remedy = "give 1 or more; a model cannot be made faster, timed layers (--workload) and a prediction can"
+            raise OptionError(f"{settings.scale_compute!r} is below 1", place="--scale-compute", remedy=remedy)
         self.settings = settings
         self.device = device
         groups = round_robin(settings.process_groups, settings.timeout)

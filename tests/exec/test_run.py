@@ -119,8 +119,8 @@ def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -
         ({"impl": "nobody"}, {}, "--impl: unknown value 'nobody'"),
         ({"impl": "torch", "process_groups": 2}, {}, "--impl torch has no --process-groups 2"),
         ({"impl": "torch"}, {"assignment": "initial"}, "--impl torch has no --assignment initial"),
-        ({"scale_compute": 0.5}, {}, "--scale-compute: 0.5 is not a factor"),
-        ({"straggler": ["1:0.9"]}, {}, "--straggler 1: 0.9 is not a factor"),
+        ({"scale_compute": 0.0}, {}, "--scale-compute: 0.0 is not a factor"),
+        ({"straggler": ["1:0.9"]}, {}, "--straggler 1: 0.9 makes no straggler"),
         ({"iterations": 0}, {}, "--iterations: 0 is not a count"),
         ({"timeout": "10"}, {}, "--timeout: time '10' has no unit"),
     ],
@@ -129,3 +129,21 @@ def test_bad_options_are_named(job: dict[str, Any], plan: dict[str, Any], words:
     with pytest.raises(InputError) as raised:
         RunOptions(**job).settings(PlanOptions(**plan))
     assert words in str(raised.value)
+
+
+def test_a_model_cannot_be_made_faster() -> None:
+    with pytest.raises(InputError, match=r"--scale-compute: 0\.5 is below 1; .*timed layers"):
+        Run(Settings(scale_compute=0.5), torch.device("cpu"), model="mlp")
+
+
+def compressed(rank: int) -> tuple[float, float]:
+    slow = small_workload(step_s=0.02)
+    run = Run(Settings(iterations=3, scale_compute=0.25), torch.device("cpu"), workload=slow)
+    run.train()
+    recorded_s = sum(float(phase.device_s.mean()) for phase in (slow.forward, slow.backward, slow.optimizer))
+    return summarise(run.trace()).iteration_s, recorded_s
+
+
+def test_timed_layers_are_compressed_where_the_machine_can() -> None:
+    for measured_s, recorded_s in ranks.run(2, compressed):
+        assert recorded_s / 4 <= measured_s < recorded_s / 2
