@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 from typing import Any
 
@@ -38,10 +39,14 @@ def kept(kind: Any, options: dict[str, Any]) -> tuple[int, int]:
 
 def compare(rank: int) -> list[tuple[dict[str, Any], int, int]]:
     torch.manual_seed(0)
+    warnings.simplefilter("ignore")
     found = []
+    modes: tuple[dict[str, Any], ...] = (
+        {}, {"find_unused_parameters": True}, {"static_graph": True}, {"batched_grad_copy": True},
+    )  # fmt: skip
     for view in (False, True):
-        for cap in (0.0, 0.1, 25.0):
-            options = {"gradient_as_bucket_view": view, "bucket_cap_mb": cap}
+        for cap, mode in itertools.product((0.0, 0.1, 25.0), modes):
+            options = {"gradient_as_bucket_view": view, "bucket_cap_mb": cap, **mode}
             ours, theirs = (
                 sum(kept(kind, options)) for kind in (DistributedDataParallel, nn.parallel.DistributedDataParallel)
             )
