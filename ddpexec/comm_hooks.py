@@ -56,6 +56,10 @@ def check_hook(hook: object) -> None:
     if not callable(hook):
         raise TypeError(f"Communication hook must be callable, got {hook!r}")
     signature = inspect.signature(hook)
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise ValueError(f"Communication hook must take (state, bucket), it takes {signature}") from None
     bucket = signature.parameters.get("bucket")
     if bucket is not None and bucket.annotation not in (inspect.Parameter.empty, dist.GradBucket, GradBucket):  # type: ignore[attr-defined]
         raise ValueError(
@@ -68,8 +72,8 @@ def check_hook(hook: object) -> None:
         )
 
 
-def result_of(future: torch.futures.Future[Any], number: int) -> Tensor:
-    """Wait for a hook's future and return its one tensor.
+def result_of(future: torch.futures.Future[Any], number: int, elements: int | None) -> Tensor:
+    """Wait for a hook's future and return its one tensor, which must have as many elements; None is any number.
 
     Raises:
         ExecutionError: the hook returned something else.
@@ -85,6 +89,11 @@ def result_of(future: torch.futures.Future[Any], number: int) -> Tensor:
     if not isinstance(value, Tensor):
         raise ExecutionError(
             f"the communication hook's future of bucket {number} holds {type(value).__name__}",
+            remedy="let it hold one tensor of the bucket's size",
+        )
+    if elements is not None and value.numel() != elements:
+        raise ExecutionError(
+            f"the communication hook's future of bucket {number} holds {value.numel()} elements, the bucket {elements}",
             remedy="let it hold one tensor of the bucket's size",
         )
     return value

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 
-from ddpexec import construction, in_backward
+from ddpexec import construction, in_backward, option_types
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
@@ -79,6 +79,15 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
     ) -> None:
         nn.Module.__init__(self)
         Joinable.__init__(self)
+        option_types.check_flags(
+            init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
+            gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+        )  # fmt: skip
+        option_types.check_objects(
+            module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
+            consensus=consensus, device_mesh=device_mesh, mixed_precision=mixed_precision, device_ids=device_ids,
+        )  # fmt: skip
         construction.refuse(
             dim=dim,
             delayed=delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None,

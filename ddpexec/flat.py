@@ -143,6 +143,8 @@ class FlatBucket:
         """Copy the late gradients by one call, where each exists, is dense, and lies outside the buffer."""
         if any(map(operator.is_, grads, itertools.repeat(None))):
             return False
+        if grads[0].dtype != self.buffer.dtype:  # type: ignore[union-attr]
+            return False  # one by one, which names the parameter
         if self.as_view and any(map(operator.is_, grads, self._late_views)):
             return False
         try:

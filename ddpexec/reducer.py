@@ -271,7 +271,8 @@ class Reducer(ReducerMethods):
         """Wait for `send` to end and return the reduced tensor."""
         if self.hook is not None:
             with naming_the_lost(self.communicator, f"the communication hook's reduction of bucket {bucket.number}"):
-                return result_of(cast("torch.futures.Future[Any]", work), bucket.number)
+                size = bucket.buffer.numel() if isinstance(bucket, FlatBucket) else None
+                return result_of(cast("torch.futures.Future[Any]", work), bucket.number, size)
         wait(cast(Work, work), self.communicator, f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)")
         return bucket.buffer
 

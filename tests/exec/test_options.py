@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
 from ddpexec.ddp import DistributedDataParallel
-from ddpexec.errors import ModelMismatchError, NeverReadyError, OptionError, ReadyTwiceError
+from ddpexec.errors import ExecutionError, ModelMismatchError, NeverReadyError, OptionError, ReadyTwiceError
 from ddpexec.process_groups import round_robin
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.errors import InputError, PlanError
@@ -205,6 +206,26 @@ def refused(rank: int) -> None:
     refuses(OptionError, "process_group is an empty list", process_group=[])
     refuses(InputError, "unknown rebuild policy 'often'", rebuild="often")
     refuses(OptionError, "device_ids", device_ids=[0, 1])
+    for kind, name, value, remedy in (
+        ("int", "plan", 3, "BucketPlan"), ("str", "plan", "a.json", "from_document"), ("int", "drop", 1, "LayerDrop"),
+        ("int", "rebuild", 3, "once"), ("int", "predictor", 3, "exponential"), ("NoneType", "consensus", None, "rank0"),
+        ("int", "observer", 3, "Observer"), ("str", "device_mesh", "cpu", "init_device_mesh"),
+        ("bool", "mixed_precision", True, "_MixedPrecision"), ("str", "device_ids", "cuda", "[0]"),
+    ):  # fmt: skip
+        refuses(OptionError, f"{name}={value!r} is of type {kind}", remedy, **{name: value})
+    for flag in ("init_sync", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "batched_grad_copy"):
+        refuses(OptionError, f"{flag}='no' is neither True nor False", **{flag: "no"})
+    refuses(OptionError, "bucket_cap_mb=True", bucket_cap_mb=True)
+    refuses(OptionError, "bucket_cap_mb_list=[1, 'a']", bucket_cap_mb_list=[1, "a"])
+    refuses(InputError, "bucket_cap_mb_list: bucket cap -2", bucket_cap_mb_list=[1, -2])
+    refuses(PlanError, "bucket_cap_mb_list=[1]", "first_bucket_mb=2", bucket_cap_mb_list=[1], first_bucket_mb=2)
+    group = dist.group.WORLD
+    refuses(
+        OptionError, "process_group and device_mesh", process_group=group, device_mesh=init_device_mesh("cpu", (2,))
+    )
+    refuses(OptionError, "Only 1D device mesh", "slice the mesh", device_mesh=init_device_mesh("cpu", (1, 2)))
+    with pytest.raises(OptionError, match="module is of type list; give the torch"):
+        DistributedDataParallel(list(Odd().parameters()))  # type: ignore[arg-type]
     plan = custom_plan(DistributedDataParallel(Odd()).reducer.model.policy, [[6, 5, 4, 3], [2, 1, 0]])
     refuses(OptionError, "a plan and bucket_cap_mb=3", plan=plan, bucket_cap_mb=3)
     with pytest.raises(PlanError, match="another model"):
@@ -234,3 +255,32 @@ def refused(rank: int) -> None:
 
 def test_what_is_wrong_is_named() -> None:
     ranks.run(2, refused)
+
+
+def misused(rank: int) -> None:
+    def future_of(value: Any) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(value)
+        return future
+
+    hooks = {
+        "returned int for bucket 0; return a torch.futures.Future": lambda state, bucket: 3,
+        "of bucket 0 holds str; let it hold one tensor": lambda state, bucket: future_of("a"),
+        "of bucket 0 holds 1 elements, the bucket 224": lambda state, bucket: future_of(torch.ones(1)),
+    }
+    for words, hook in hooks.items():
+        ddp = DistributedDataParallel(Odd())
+        ddp.register_comm_hook(None, hook)
+        with pytest.raises(ExecutionError, match=words):
+            ddp(torch.ones(1, 8)).main.sum().backward()
+    with pytest.raises(ValueError, match=r"must take \(state, bucket\), it takes \(bucket\)"):
+        DistributedDataParallel(Odd()).register_comm_hook(None, lambda bucket: bucket)
+    for view in (False, True):
+        ddp = DistributedDataParallel(Odd(), gradient_as_bucket_view=view)
+        ddp.module.double()
+        with pytest.raises(ExecutionError, match=r"gradient of parameter \d is torch.float64 .* holds torch.float32"):
+            ddp(torch.ones(1, 8).double()).main.sum().backward()
+
+
+def test_misuse_after_construction_is_named() -> None:
+    ranks.run(1, misused)
