@@ -55,7 +55,10 @@ def check_hook(hook: object) -> None:
     """Raise TypeError or ValueError unless `hook(state, bucket)` can be a communication hook, as torch checks it."""
     if not callable(hook):
         raise TypeError(f"Communication hook must be callable, got {hook!r}")
-    signature = inspect.signature(hook)
+    try:
+        signature = inspect.signature(hook, eval_str=True)
+    except NameError:  # an annotation that names what only a type checker knows
+        signature = inspect.signature(hook)
     try:
         signature.bind(None, None)
     except TypeError:

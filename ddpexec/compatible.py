@@ -114,6 +114,9 @@ class TorchMethods:
     def _set_static_graph(self) -> None:
         self.reducer.set_static_graph()
 
+    def _update_process_group(self, new_process_group: Any) -> None:
+        cast("DistributedDataParallel", self).use_process_group(new_process_group)
+
     def _set_ddp_sink_clone(self, val: bool) -> None:
         self.clone_outputs = val
 

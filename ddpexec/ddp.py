@@ -265,6 +265,22 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
         self.observer = observer
 
+    def use_process_group(self, process_group: Any) -> None:
+        """Reduce over `process_group` from now on, as after ranks have left or come back; buckets begin anew.
+
+        A rank outside the group keeps its own, and must not call the module until it is given a group again. A
+        communication hook stays; whatever group it holds itself is its own business.
+        """
+        if dist.distributed_c10d._rank_not_in_group(process_group):
+            return
+        former = self.reducer
+        former.remove_hooks()
+        self.communicator = construction.communicator_of(process_group, None, "real")
+        self.process_group, self.device_mesh = self.communicator.main, None
+        self._build(*self._first_plan(), self.observer)
+        if former.hook is not None and self.mixed is None and former.after_bucket is None:
+            self.reducer.hook, self.reducer.hook_name = former.hook, former.hook_name
+
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD:
             raise construction.only_default_group()

@@ -32,7 +32,7 @@ class Nested(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        floating = layer.weight.dtype in (torch.float32, torch.float64)
+        floating = layer.weight.dtype == layer.bias.dtype and layer.weight.dtype in (torch.float32, torch.float64)
         norm = nn.BatchNorm1d(WIDTH, dtype=layer.weight.dtype) if floating else nn.Identity()
         self.body = nn.ModuleDict({"inner": nn.Sequential(layer, norm)})
 
