@@ -102,6 +102,36 @@ def test_the_first_gradients_are_those_of_the_lower_precision() -> None:
     run(2, from_the_start)
 
 
+def as_torch_itself(rank: int) -> None:
+    """What `docs/reference/ddp.md` says of torch's own: its first gradients, and those of views, are wrong."""
+    warnings.simplefilter("ignore")
+    no_streams()
+    found = {}
+    for kind, view in ((DistributedDataParallel, True), (STOCK, False), (STOCK, True)):
+        ddp = kind(Net(), mixed_precision=DTYPES["bf16"], gradient_as_bucket_view=view)
+        taken = []
+        for step in range(4):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+            ddp({"x": (x, 3)}).float().square().mean().backward()
+            taken.append([p.grad.clone() for p in ddp.parameters() if p.requires_grad])
+            ddp.zero_grad()
+        found[kind, view] = taken
+    ours, copies, views = found.values()
+
+    def equal(first: list[Any], second: list[Any]) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+    assert [equal(a, b) for a, b in zip(ours, copies, strict=True)] == [False, True, True, True]
+    assert equal(views[1], ours[1])
+    assert not equal(ours[1], ours[2])
+    assert equal(views[1], views[2])
+    assert equal(views[2], views[3])
+
+
+def test_where_torchs_own_gradients_are_wrong() -> None:
+    run(2, as_torch_itself)
+
+
 def refused(rank: int) -> None:
     bf16 = DTYPES["bf16"]
     with pytest.raises(OptionError, match="find_unused_parameters=True and mixed_precision do not go together"):

@@ -118,6 +118,24 @@ def test_the_other_parameters_get_averages_and_what_nobody_uses_is_not_stepped(a
     run(2, some_parameters, as_view)
 
 
+def unused(rank: int) -> None:
+    """torch's steps with a gradient of zero what no rank used, here one of weight decay; ours does not."""
+    warnings.simplefilter("ignore")
+    no_streams()
+    for kind, stepped in ((DistributedDataParallel, False), (STOCK, True)):
+        net = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+        net.forward = lambda x, net=net: net[0](x)
+        before = net[1].weight.detach().clone()
+        _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1, "weight_decay": 0.5})
+        ddp = kind(net, find_unused_parameters=True)
+        ddp(torch.ones(1, 2)).sum().backward()
+        assert torch.equal(net[1].weight, before) is not stepped
+
+
+def test_what_no_rank_used_is_stepped_by_torch_alone() -> None:
+    run(2, unused)
+
+
 def fused(rank: int) -> None:
     warnings.simplefilter("ignore")
     for view, subset in itertools.product((False, True), (False, True)):
