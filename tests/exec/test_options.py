@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +60,7 @@ def train(
     kind: Any,
     options: dict[str, Any],
     prepare: Callable[[Any], None] = lambda ddp: None,
-    steps: int = 4,
+    steps: int = 20,
     **forward: Any,
 ) -> list[Tensor]:
     torch.manual_seed(0)
@@ -97,7 +99,7 @@ def hooks_and_graphs(rank: int) -> None:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
-    same({}, prepare=power, steps=6)
+    same({}, prepare=power)
 
     def bf16(ddp: Any) -> None:
         # torch's class wants a GPU for this hook, by its name; under another name it takes it on a CPU too.
@@ -156,19 +158,27 @@ def files(rank: int) -> None:
 
 
 def joins(rank: int) -> None:
-    for by_initial in (True, False):
-        results = []
-        for kind in BOTH:
-            torch.manual_seed(0)
-            ddp = kind(nn.Linear(4, 4), bucket_cap_mb=0)
-            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-            with ddp.join(divide_by_initial_world_size=by_initial):
-                for _ in range(2 + 3 * rank):
-                    optimizer.zero_grad()
-                    ddp(torch.full((2, 4), 1.0 + rank)).sum().backward()
-                    optimizer.step()
-            results.append([parameter.detach() for parameter in ddp.parameters()])
-        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), by_initial
+    warnings.simplefilter("ignore")
+    cases: tuple[dict[str, Any], ...] = (
+        {}, {"bucket_cap_mb": 0}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
+        {"forward_sync_buffers": False}, {"static_graph": True}, {"batched_grad_copy": True},
+    )  # fmt: skip
+    for by_initial, options in itertools.product((True, False), cases):
+        for longest in (0, 1):
+            results = []
+            for kind in BOTH:
+                torch.manual_seed(0)
+                ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), **options)
+                optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+                with ddp.join(divide_by_initial_world_size=by_initial):
+                    for step in range(8 if rank == longest else 3):
+                        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+                        optimizer.zero_grad()
+                        with ddp.no_sync() if step == 4 else nullcontext():
+                            ddp(x).square().sum().backward()
+                        optimizer.step()
+                results.append([t.detach() for t in (*ddp.parameters(), *ddp.buffers())])
+            assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (by_initial, options, longest)
 
 
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
