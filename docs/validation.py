@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddpexec.campaign.evidence import load
+from ddpexec.campaign.evidence import Evidence, load
+from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.validation_page import NOTHING, section
 from ddpsim.files import write_whole
 
@@ -23,13 +24,17 @@ from; "today's code" is what the present simulator says from the same kept input
 microbenchmarks. Errors are predicted / measured - 1. [Why believe it](../explanation/evidence.md) tells how the runs
 were made and what they do not show.
 """
+_ROUND_ROBIN = """A campaign of its own, `traces/round-robin.yaml`: ResNet-50 in buckets of 0.25 MiB between two ranks,
+on a link where each collective waits for the delay and on one where all share the rate. The gain is 1 - step / step
+with one group. Networks of the campaign that have no row were not run.
+"""
 
 
 def page(records: Path, folder: Path) -> str:
     """Return the page.
 
     Args:
-        records: folder with `lab` and `gpu`, each a record, or absent.
+        records: folder with `lab`, `gpu` and `round-robin`, each a record, or absent.
         folder: where the pictures go.
     """
     parts = [
@@ -39,10 +44,18 @@ def page(records: Path, folder: Path) -> str:
         _recorded(records / "lab", folder, "validation-lab"),
         "## One GPU: real DDP over NCCL\n",
         _recorded(records / "gpu", folder, "validation-gpu"),
+        "## Round-robin process groups\n",
+        _ROUND_ROBIN,
+        _gains(records / "round-robin"),
         "## Published measurements of others\n",
         published(PUBLISHED.read_text()),
     ]
     return "\n".join(parts)
+
+
+def _gains(record: Path) -> str:
+    evidence = _evidence(record)
+    return NOTHING if evidence is None else "\n".join(gains(evidence.recorded)) + "\n"
 
 
 def published(text: str) -> str:
@@ -58,11 +71,15 @@ def published(text: str) -> str:
 
 
 def _recorded(record: Path, folder: Path, name: str) -> str:
+    evidence = _evidence(record)
+    return NOTHING if evidence is None else section(evidence, folder, name)
+
+
+def _evidence(record: Path) -> Evidence | None:
     if not (record / "campaign.yaml").exists():
-        return NOTHING
+        return None
     with tempfile.TemporaryDirectory() as work:
-        evidence = load(record, Path(work), lambda line: print(line, file=sys.stderr, flush=True))
-    return section(evidence, folder, name)
+        return load(record, Path(work), lambda line: print(line, file=sys.stderr, flush=True))
 
 
 if __name__ == "__main__":

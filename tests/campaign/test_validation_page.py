@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ddpexec.campaign import stages
-from ddpexec.campaign.evidence import Evidence, load
+from ddpexec.campaign.evidence import Evidence, Recorded, load
 from ddpexec.campaign.factors import by_factor, factors
 from ddpexec.campaign.report import MEASURES
+from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.validation_page import NOTHING, section
 from ddpsim.errors import InputError
@@ -92,9 +93,24 @@ def test_factors_of_one_value_are_left_out(evidence: Evidence) -> None:
     assert factors(configuration)["wire / backward"] == "1"
 
 
+def test_groups_are_compared_with_one_group_where_all_else_is_alike(evidence: Evidence) -> None:
+    def with_groups(each: Recorded, groups: int, step_s: float, predicted_s: float) -> Recorded:
+        run = each.configuration.run.model_copy(update={"process_groups": groups, "network": "far"})
+        result = replace(each.before.result, step_s=step_s, predicted_s=predicted_s, repeats_s=(step_s,))
+        held = replace(each.before, result=result)
+        return replace(each, configuration=replace(each.configuration, run=run), before=held, now=held)
+
+    first, *others = evidence.recorded
+    rows = list(gains([with_groups(first, 2, 0.8, 0.7), *others, with_groups(first, 1, 1.0, 1.0)]))[2:]
+    assert rows == [
+        "| far | 1 | 1000 | - | +0.00 % | 1000 | +0.00 % | 1000 | +0.00 % |",
+        "| far | 2 | 800 | - | +20.00 % | 700 | +30.00 % | 700 | +30.00 % |",
+    ]
+
+
 def test_a_page_without_runs_says_so(tmp_path: Path) -> None:
     text = validation.page(tmp_path, tmp_path)
-    assert text.count(NOTHING) == 2
+    assert text.count(NOTHING) == 3
     assert "| resnet50 | resnext101_32x8d, held out |" in text
 
 
