@@ -146,7 +146,7 @@ def check_module(parameters: Sequence[nn.Parameter]) -> None:
     if len(types) > 1:
         raise OptionError(
             "DistributedDataParallel's input module must be on the same type of devices, but input module parameters "
-            f"locate in {set(types)}.",
+            f"locate in {{{', '.join(map(repr, types))}}}.",
             remedy="move the module to one type of device",
         )
 

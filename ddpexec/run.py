@@ -28,7 +28,7 @@ from ddpexec.process_groups import Communicator, round_robin
 from ddpexec.records import Records
 from ddpexec.settings import DISCARDED, Settings
 from ddpexec.slower import Slower
-from ddpexec.stock import StockWatch
+from ddpexec.stock import StockWatch, hook_cost_s
 from ddpexec.timed import Replay, timed_model
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -148,7 +148,10 @@ class Run:
         return custom_plan(self.parameters.policy, groups)
 
     def stamping_s(self) -> float:
-        """Return what taking moments cost a step: the measured cost of one, times how many the last step took."""
+        """Return what taking moments cost a step: the measured cost of one, times how many the last step took.
+
+        Beside stock torch the hooks that take them count too; our reducer has its hooks anyway.
+        """
         clock, rounds = self.observer.now, 200
         timings = []
         for _ in range(5):
@@ -158,7 +161,8 @@ class Run:
                 hooks[index] = clock(), clock()
             timings.append((time.perf_counter() - begin) / rounds)
         last = self.observer.notes[-1]
-        return median(timings) * (len(last.hooks) + 3 * len(last.buckets) + 8)
+        hooks_s = len(last.hooks) * hook_cost_s() if self.watch is not None else 0.0
+        return hooks_s + median(timings) * (len(last.hooks) + 3 * len(last.buckets) + 8)
 
     def _step(self, index: int, batch: Any) -> None:
         observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer

@@ -234,6 +234,8 @@ def refused(rank: int) -> None:
         OptionError, "process_group and device_mesh", process_group=group, device_mesh=init_device_mesh("cpu", (2,))
     )
     refuses(OptionError, "Only 1D device mesh", "slice the mesh", device_mesh=init_device_mesh("cpu", (1, 2)))
+    with pytest.raises(OptionError, match=r"same type of devices.*'cpu', 'meta'.*move the module to one type"):
+        DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")))
     with pytest.raises(OptionError, match="module is of type list; give the torch"):
         DistributedDataParallel(list(Odd().parameters()))  # type: ignore[arg-type]
     plan = custom_plan(DistributedDataParallel(Odd()).reducer.model.policy, [[6, 5, 4, 3], [2, 1, 0]])
