@@ -15,6 +15,7 @@ from ddpexec import construction, in_backward, option_types
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
+from ddpexec.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.drop import LayerDrop
 from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
 from ddpexec.mixed import MixedPrecision
@@ -182,15 +183,16 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         finally:
             self.require_backward_grad_sync = before
 
+    @uncompiled_itself
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module, with buckets, buffers and the search for unused parameters looked after."""
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             inputs, kwargs = self._before_forward(inputs, kwargs)
             if self.observer is None:
-                output = self.module(*inputs, **kwargs)
+                output = call(self.module, inputs, kwargs)
             else:
                 begin = self.observer.now()
-                output = self.module(*inputs, **kwargs)
+                output = call(self.module, inputs, kwargs)
                 self.observer.module(begin)
             return self._after_forward(output)
 
@@ -295,6 +297,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
 
     # ---- around forward
 
+    @uncompiled
     def _before_forward(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -328,6 +331,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             self.reducer.average_after(None)
             self.reducer.after_bucket = in_backward.step
 
+    @uncompiled
     def _after_forward(self, output: Any) -> Any:
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
