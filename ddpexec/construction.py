@@ -15,7 +15,7 @@ from ddpexec.drop import LayerDrop
 from ddpexec.errors import OptionError
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
-from ddpexec.reducer import ReducerOptions
+from ddpexec.reducer_options import ReducerOptions
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
 from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
 

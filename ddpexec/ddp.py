@@ -21,7 +21,8 @@ from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common
 from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
 from ddpexec.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
-from ddpexec.reducer import Reducer, ReducerOptions
+from ddpexec.reducer import Reducer
+from ddpexec.reducer_options import ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketPlan
 from ddpsim.order import Predictor, Rebuild
@@ -205,12 +206,12 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         """
         try:
             check_hook(hook)
-            if self.reducer.hook is not None:
+            if self.reducer.in_flight.hook is not None:
                 raise construction.hook_twice(self.mixed is not None)
         except (TypeError, ValueError, RuntimeError) as error:
             self.reducer.failure = error
             raise
-        self.reducer.hook = (hook, state)
+        self.reducer.in_flight.hook = (hook, state)
 
     def join(
         self,
@@ -275,13 +276,13 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         """
         if dist.distributed_c10d._rank_not_in_group(process_group):
             return
-        former = self.reducer
-        former.remove_hooks()
+        former, name = self.reducer.in_flight, self.reducer.hook_name
+        self.reducer.remove_hooks()
         self.communicator = construction.communicator_of(process_group, None, "real")
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
         if former.hook is not None and self.mixed is None and former.after_bucket is None:
-            self.reducer.hook, self.reducer.hook_name = former.hook, former.hook_name
+            self.reducer.in_flight.hook, self.reducer.hook_name = former.hook, name
 
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD:
@@ -327,9 +328,9 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
         self._optimizers_taken_over = True
         if in_backward.take_over(self.reducer.model.tensors):
-            construction.check_in_backward(self.reducer.hook is not None, self._join_config.enable)
+            construction.check_in_backward(self.reducer.in_flight.hook is not None, self._join_config.enable)
             self.reducer.average_after(None)
-            self.reducer.after_bucket = in_backward.step
+            self.reducer.in_flight.after_bucket = in_backward.step
 
     @uncompiled
     def _after_forward(self, output: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -15,6 +15,8 @@ from ddpsim.bucketing import Bucket
 
 EAGER_BYTES = 64 << 10
 """A gradient of at least this size is copied as soon as it exists, while it is in cache; smaller ones together."""
+
+gradient_of = operator.attrgetter("grad")
 
 
 class FlatBucket:
@@ -56,6 +58,7 @@ class FlatBucket:
         self._late = [place for place, eager in enumerate(self.eager) if not eager]
         self._late_views = [self.views[place] for place in self._late]
         self._late_parameters = [self.parameters[place] for place in self._late]
+        self._late_pairs = list(zip(self._late_parameters, self._late_views, strict=True))
         self._late_runs = self._runs()
         if as_view:
             self._adopt_gradients()
@@ -71,19 +74,29 @@ class FlatBucket:
                 (_real(view) if self._batched else view).div_(divisor)
         else:
             self._check(place, grad)
-            if divisor is not None and not self._batched:
-                torch.mul(grad.detach(), 1.0 / divisor, out=view)
+            if grad.requires_grad:
+                grad = grad.detach()
+            if divisor is None or divisor == 1:
+                view.copy_(grad)
+            elif self._batched:
+                _real(view.copy_(grad)).div_(divisor)
             else:
-                view.copy_(grad.detach())
-                if divisor is not None:
-                    _real(view).div_(divisor)
+                torch.mul(grad, reciprocal(divisor, view.dtype), out=view)
             if self.as_view:
                 parameter.grad = view
 
     def complete(self, divisor: int | None) -> None:
         """Copy in, by few calls, every gradient that `fill` was not called for."""
-        grads = [parameter.grad for parameter in self._late_parameters]
-        if not grads:
+        late = self._late_parameters
+        if len(late) < 2:
+            for place in self._late:
+                self.fill(place, divisor)
+            return
+        grads = list(map(gradient_of, late))
+        if self.as_view and all(map(operator.is_, grads, self._late_views)):
+            if divisor is not None and divisor != 1:
+                for run in self._late_runs:
+                    (_real(run) if self._batched else run).div_(divisor)
             return
         if not self._copied(grads):
             for place in self._late:
@@ -94,9 +107,9 @@ class FlatBucket:
                 if self._batched:
                     _real(run).div_(divisor)
                 else:
-                    run.mul_(1.0 / divisor)
+                    run.mul_(reciprocal(divisor, run.dtype))
         if self.as_view:
-            for parameter, view in zip(self._late_parameters, self._late_views, strict=True):
+            for parameter, view in self._late_pairs:
                 parameter.grad = view
 
     def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
@@ -141,18 +154,11 @@ class FlatBucket:
 
     def _copied(self, grads: Sequence[Tensor | None]) -> bool:
         """Copy the late gradients by one call, where each exists, is dense, and lies outside the buffer."""
-        if any(map(operator.is_, grads, itertools.repeat(None))):
-            return False
-        if grads[0].dtype != self.buffer.dtype:  # type: ignore[union-attr]
+        if grads[0] is not None and grads[0].dtype != self.buffer.dtype:
             return False  # one by one, which names the parameter
         if self.as_view and any(map(operator.is_, grads, self._late_views)):
             return False
-        try:
-            with torch.no_grad():
-                torch._foreach_copy_(self._late_views, cast("list[Tensor]", grads))
-        except RuntimeError:
-            return False
-        return True
+        return copied(self._late_views, grads)
 
     def _adopt_gradients(self) -> None:
         """Move gradients that exist already (accumulated, or of the buckets before a rebuild) into this buffer."""
@@ -188,9 +194,7 @@ class FlatBucket:
                 )
 
     def _copy_out(self, parameters: Sequence[nn.Parameter], views: list[Tensor]) -> None:
-        grads = [parameter.grad for parameter in parameters]
-        if not any(map(operator.is_, grads, itertools.repeat(None))):
-            torch._foreach_copy_(cast("list[Tensor]", grads), views)
+        if copied(map(gradient_of, parameters), views):
             return
         for parameter, view in zip(parameters, views, strict=True):
             if parameter.grad is None:
@@ -244,6 +248,34 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
             views.append(flat[offset : offset + size].view(parameter.shape))
         offset += size
     return views
+
+
+def copied(into: Iterable[Tensor | None], values: Iterable[Tensor | None]) -> bool:
+    """Copy tensor by tensor by one call; return False, with nothing to be relied on, where one is None or unlike."""
+    targets, sources = cast("list[Tensor]", list(into)), cast("list[Tensor]", list(values))
+    try:
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                torch._foreach_copy_(targets, sources)
+        else:
+            torch._foreach_copy_(targets, sources)
+    except (RuntimeError, TypeError):  # a type error is torch's answer to None
+        return False
+    return True
+
+
+@functools.cache
+def reciprocal(divisor: int, dtype: torch.dtype) -> Tensor | float:
+    """Return 1 / `divisor` as a factor for tensors of `dtype`.
+
+    A tensor of their own type saves torch the conversion of a Python number in each call; only for types in which
+    torch multiplies without a wider intermediate, so that both round alike.
+    """
+    return (
+        torch.tensor(1.0 / divisor, dtype=dtype, device="cpu")
+        if dtype in (torch.float32, torch.float64)
+        else 1.0 / divisor
+    )
 
 
 def _real(tensor: Tensor) -> Tensor:

@@ -35,9 +35,9 @@ class ShadowHook(JoinHook):
         zeros = [bucket for bucket in reducer.buckets if isinstance(bucket, FlatBucket)]
         for bucket in zeros:
             bucket.buffer.zero_()
-        works = [(bucket, reducer.send(bucket, place)) for place, bucket in enumerate(zeros)]
+        works = [(bucket, reducer.in_flight.send(bucket, place)) for place, bucket in enumerate(zeros)]
         for bucket, work in works:
-            reducer.wait(work, bucket)
+            reducer.in_flight.wait(work, bucket)
         if reducer.options.searching:
             reducer.used.reduce(len(works))
             reducer.used.finish(keep=False)

@@ -49,8 +49,10 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
     }
     if reducer.order.rebuilds:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
-    if reducer.hook is not None:
-        data["comm_hook"] = reducer.hook_name or getattr(reducer.hook[0], "__qualname__", str(reducer.hook[0]))
+    if reducer.in_flight.hook is not None:
+        data["comm_hook"] = reducer.hook_name or getattr(
+            reducer.in_flight.hook[0], "__qualname__", str(reducer.in_flight.hook[0])
+        )
     if reducer.failure is not None:
         data |= {"has_error": 1, "error": str(reducer.failure)}
     for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):

@@ -53,6 +53,7 @@ class Communicator:
                 f"the process groups have different sizes: {sorted(sizes)}", remedy="give groups of the same ranks"
             )
         self.groups = tuple(groups)
+        self._sends = [group.allreduce for group in groups]
         self.noop = noop
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
@@ -71,7 +72,7 @@ class Communicator:
             return self._finished
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        work: Work = self.groups[number % len(self.groups)].allreduce([tensor])
+        work: Work = self._sends[number % len(self._sends)]([tensor])
         return work
 
     def introduce(self, device: torch.device, *values: int) -> Tensor:

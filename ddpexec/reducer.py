@@ -7,9 +7,8 @@ When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,47 +16,22 @@ from torch.autograd import Variable
 
 from ddpexec import messages
 from ddpexec.averaging import averaging
-from ddpexec.comm_hooks import GradBucket, Hook, result_of
+from ddpexec.buckets import AnyBucket, Buckets
 from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
-from ddpexec.flat import FlatBucket, SparseBucket
-from ddpexec.lost import naming_the_lost
+from ddpexec.in_flight import InFlight
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
-from ddpexec.process_groups import Communicator, Work, wait
+from ddpexec.process_groups import Communicator
+from ddpexec.reducer_options import ReducerOptions
 from ddpexec.runtime_stats import Moment, RuntimeStats
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpexec.visits import StaticGraph, UsedMap
-from ddpsim.bucketing import BucketCaps, BucketPlan, LaunchQueue, rebuilt_plan
+from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.bucketing.launch import ReadyTwiceError
 from ddpsim.order import Arrivals, OrderPolicy
-
-Pending = Work | torch.futures.Future[Any]
-AnyBucket = FlatBucket | SparseBucket
-
-
-@dataclass(slots=True, kw_only=True)
-class ReducerOptions:
-    """What of the constructor's options concerns the reducer.
-
-    `bucket_dtype`: what buckets hold; None is their parameters' type. The gradients that are kept have that type, so
-    that they can be views of a bucket only where it is None.
-    """
-
-    caps: BucketCaps
-    gradient_as_bucket_view: bool = False
-    find_unused_parameters: bool = False
-    static_graph: bool = False
-    bucket_dtype: torch.dtype | None = None
-    skip_all_reduce_unused_params: bool = False
-    batched_grad_copy: bool = False
-
-    @property
-    def searching(self) -> bool:
-        """Whether the graph is searched for unused parameters in each forward."""
-        return self.find_unused_parameters and not self.static_graph
 
 
 class Reducer(ReducerMethods):
@@ -83,11 +57,9 @@ class Reducer(ReducerMethods):
     ) -> None:
         self.model, self.communicator, self.options = model, communicator, options
         self.order, self.observer = order, observer
-        self.hook: tuple[Hook, Any] | None = None
         self.hook_name = ""
         self.failure: Exception | None = None
         self.before_write_back: Callable[[], None] | None = None
-        self.after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
         self.iteration = 0
         self.stats = RuntimeStats()
@@ -102,6 +74,9 @@ class Reducer(ReducerMethods):
         self.dropped: frozenset[int] = frozenset()
         self._unused: list[int] = []
         self._expecting = self._unfinished = self._started = self._unused_marked = False
+        self._buckets = Buckets(model, options)
+        self.buckets = self._buckets.all
+        self.in_flight = InFlight(self._buckets, communicator, observer)
         self._install(plan)
         if options.static_graph:
             self.set_static_graph()
@@ -169,7 +144,7 @@ class Reducer(ReducerMethods):
             self._unused = sorted(self.dropped)
         self._visits = self.static is not None or self.options.find_unused_parameters
         self._queue.reset(self._skipped())
-        self._works: list[tuple[AnyBucket, Pending]] = []
+        self.in_flight.works = []
 
     @property
     def counting(self) -> bool:
@@ -183,7 +158,7 @@ class Reducer(ReducerMethods):
 
     def average_after(self, dtype: torch.dtype | None) -> None:
         """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
-        self.hook = averaging(self.communicator, dtype), None
+        self.in_flight.hook = averaging(self.communicator, dtype), None
 
     # ---- hooks
 
@@ -234,47 +209,16 @@ class Reducer(ReducerMethods):
                     eager[0].fill(eager[1], self._divisor)
             self._launch(self._queue.start(self._unused))
 
-    # ---- launching
-
     @property
     def _divisor(self) -> int | None:
-        return None if self.hook else self.divisor
+        return None if self.in_flight.hook else self.divisor
 
-    def _launch(self, numbers: list[int]) -> None:
+    def _launch(self, numbers: Sequence[int]) -> None:
         if self.stats.sampling and numbers:
             self.stats.note(Moment.COMMUNICATION)
-        for number in numbers:
-            bucket = self.buckets[number]
-            bucket.complete(self._divisor)
-            self._works.append((bucket, self._reduce(bucket)))
+        self.in_flight.launch(numbers, self._divisor)
         if numbers and self.options.searching and self._queue.launched_all:
-            self.used.reduce(len(self._works))
-
-    def _reduce(self, bucket: AnyBucket) -> Pending:
-        if self.observer is None:
-            return self.send(bucket, len(self._works))
-        begin = self.observer.now()
-        work = self.send(bucket, len(self._works))
-        self.observer.launched(bucket.number, bucket.indices, bucket.size_bytes, begin, work)
-        return work
-
-    def send(self, bucket: AnyBucket, position: int) -> Pending:
-        """Start reducing what lies in `bucket`, as the `position`-th collective of this iteration."""
-        if self.hook is None:
-            return self.communicator.all_reduce(bucket.buffer, position)
-        hook, state = self.hook
-        views = bucket.views if isinstance(bucket, FlatBucket) else [bucket.buffer]
-        last = bucket.number == len(self.buckets) - 1
-        return hook(state, GradBucket(bucket.number, bucket.buffer, views, bucket.parameters, last))
-
-    def wait(self, work: Pending, bucket: AnyBucket) -> Tensor:
-        """Wait for `send` to end and return the reduced tensor."""
-        if self.hook is not None:
-            with naming_the_lost(self.communicator, f"the communication hook's reduction of bucket {bucket.number}"):
-                size = bucket.buffer.numel() if isinstance(bucket, FlatBucket) else None
-                return result_of(cast("torch.futures.Future[Any]", work), bucket.number, size)
-        wait(cast(Work, work), self.communicator, f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)")
-        return bucket.buffer
+            self.used.reduce(len(self.in_flight.works))
 
     # ---- end of backward
 
@@ -302,43 +246,24 @@ class Reducer(ReducerMethods):
                     bucket.fill(place, self._divisor)
                 self._queue.ready(index)
             self._launch([bucket.number])
-        self.used.reduce(len(self._works))
+        self.used.reduce(len(self.in_flight.works))
 
     def _finish(self) -> None:
-        observer, begin = self.observer, None
         self.stats.note(Moment.COMPUTED)
         if self.before_write_back is not None:
             self.before_write_back()
-        if observer is not None:
-            begin = observer.now()
-            for position, (bucket, work) in enumerate(self._works):
-                start = observer.now()
-                reduced = self.wait(work, bucket)
-                observer.waited(position, start)
-                self._write_back(bucket, reduced)
-                observer.written(position)
-        else:
-            for bucket, work in self._works:
-                self._write_back(bucket, self.wait(work, bucket))
+        begin = self.observer.now() if self.observer is not None else None
+        self.launch_order = self.in_flight.finish(self._untouched if self._visits or self.dropped else None)
         for future in self.futures:
             future.wait()
         self.used.finish(keep=self.static is not None)
-        self.launch_order = [bucket.number for bucket, _ in self._works]
-        self._observe_order()
-        self.futures, self._works = [], []
-        self._expecting = self._unfinished = False
-        self.stats.note(Moment.COMMUNICATED)
-        if observer is not None:
-            observer.finished(begin)
-
-    def _write_back(self, bucket: AnyBucket, reduced: Tensor) -> None:
-        bucket.write_back(reduced, self._untouched(bucket))
-        if self.after_bucket is not None:
-            self.after_bucket(bucket.parameters)
-
-    def _observe_order(self) -> None:
         if self.static is None or self.arrival:
             self.observe_order(self.arrival)
+        self.futures = []
+        self._expecting = self._unfinished = False
+        self.stats.note(Moment.COMMUNICATED)
+        if self.observer is not None:
+            self.observer.finished(begin)
 
     def observe_order(self, arrival: Iterable[int]) -> None:
         """Tell the order policy of one synced backward."""
@@ -347,24 +272,10 @@ class Reducer(ReducerMethods):
     # ---- buckets
 
     def _install(self, plan: BucketPlan) -> None:
-        options, tensors = self.options, self.model.tensors
         self.plan = plan
         self._queue = LaunchQueue(plan.groups())
-        # The former buckets go first, so that a rebuild does not need twice their memory.
-        self.buckets: list[AnyBucket] = []
-        self._eager: list[tuple[AnyBucket, int] | None] = [None] * len(tensors)
-        for number, bucket in enumerate(plan.buckets):
-            if self.model.policy[bucket.parameters[0]].sparse:
-                name = self.model.names[bucket.parameters[0]]
-                self.buckets.append(SparseBucket(number, bucket, tensors, name))
-            else:
-                dtype, batched = options.bucket_dtype, options.batched_grad_copy
-                as_view = options.gradient_as_bucket_view and dtype is None
-                flat = FlatBucket(number, bucket, tensors, as_view=as_view, batched=batched, dtype=dtype)
-                self.buckets.append(flat)
-        for made in self.buckets:
-            for place, index in enumerate(made.indices):
-                self._eager[index] = (made, place) if made.eager[place] else None
+        self._buckets.install(plan)
+        self._eager = self._buckets.eager
 
     def _skipped(self) -> list[int]:
         spare = self.options.skip_all_reduce_unused_params or self.dropped
@@ -373,8 +284,6 @@ class Reducer(ReducerMethods):
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""
         return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
-
-    # ---- the rest
 
     @property
     def unused_bytes(self) -> int:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddpexec import flat
+from ddpexec import buckets, flat
 from ddpexec.ddp import DistributedDataParallel
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
@@ -79,7 +79,12 @@ def cases(rank: int, first: int, count: int) -> None:
     warnings.simplefilter("ignore")
     for seed in range(first, first + count):
         try:
-            with mock.patch.object(flat, "EAGER_BYTES", 90 if seed % 2 else flat.EAGER_BYTES):
+            eager = 90 if seed % 2 else flat.EAGER_BYTES
+            together = 400 if seed % 3 else buckets.TOGETHER_BYTES
+            with (
+                mock.patch.object(flat, "EAGER_BYTES", eager),
+                mock.patch.object(buckets, "TOGETHER_BYTES", together),
+            ):
                 one_case(rank, seed)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {random_case(seed)[1:]}: {error}") from error
