@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from ddpexec.process_groups import Communicator, round_robin
 from ddpexec.records import Records
 from ddpexec.settings import DISCARDED, Settings
 from ddpexec.slower import Slower
+from ddpexec.stamping import stamping_s
 from ddpexec.stock import StockWatch, hook_cost_s
 from ddpexec.timed import Replay, timed_model
 from ddpsim.bucketing import BucketPlan
@@ -152,17 +152,9 @@ class Run:
 
         Beside stock torch the hooks that take them count too; our reducer has its hooks anyway.
         """
-        clock, rounds = self.observer.now, 200
-        timings = []
-        for _ in range(5):
-            hooks: dict[int, object] = {}
-            begin = time.perf_counter()
-            for index in range(rounds):
-                hooks[index] = clock(), clock()
-            timings.append((time.perf_counter() - begin) / rounds)
         last = self.observer.notes[-1]
         hooks_s = len(last.hooks) * hook_cost_s() if self.watch is not None else 0.0
-        return hooks_s + median(timings) * (len(last.hooks) + 3 * len(last.buckets) + 8)
+        return hooks_s + stamping_s(self.observer.clock, last)
 
     def _step(self, index: int, batch: Any) -> None:
         observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
