@@ -66,7 +66,7 @@ published: .venv/.run
 
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)
-	$(BIN)/python tests/bench/executor.py --json $(OUT)/bench-exec.json
+	$(BIN)/python tests/bench/executor.py --out $(OUT)/bench-exec.json
 
 clean:
 	rm -rf .venv $(OUT)

@@ -1,26 +1,34 @@
 """Step time of our DDP against torch's C++ reducer, interleaved in one set of processes, with 95 % intervals.
 
-    python tests/bench/executor.py [--models small,mlp,resnet50,bert-base] [--ranks 1,2] [--blocks 40] [--json FILE]
+    python tests/bench/executor.py [--case 'mlp-*'] [--ranks 1,2] [--launches 4] [--blocks 10] [-o FILE] [--stop 150s]
 
-Both train copies of one model by turns, ours, torch's, none, none, torch's, ours (none: the model alone), each step
-after a barrier. A block gives one ratio of ours to torch's; a case's ratio is the geometric mean over blocks, its
-interval Student's t over their logarithms. Beside it stand microseconds a parameter over the model alone.
+A case is MODEL-RANKS-copy|view-default|5MiB; `small` (2,000 parameters) also has `each`, one gradient a bucket. Ours,
+torch's and the model alone train copies of one model by turns, in an order drawn for each block and then its reverse,
+each step after a barrier. A case is launched several times, the copies made in another order each time, because where
+its tensors come to lie makes a copy of the model faster or slower by some percent for as long as the process lives.
+
+Memory once allocated stays with the process (`--allocator default`: as glibc has it). Otherwise whether freed gradients
+go back to the kernel, to be zeroed page by page when they come again, depends on which of the copies lies last in the
+heap: 0 or 10,000 page faults a step for the same code, ours or torch's, 30 % of an MLP's step.
+
+With `-o` the measurements are kept, and another call goes on where the last one ended. `--stop` ends it in time.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import fnmatch
 import gc
-import json
-import math
+import itertools
 import os
-import statistics
+import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,41 +40,34 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.models import build
+from ddpsim.units import parse_time
+from tests.bench.ratios import ARMS, HEADER, Blocks, Results, line, summary
 from tests.exec import ranks
 
-ARMS = ("ddpexec", "torch", "none")
 BATCH = {"mlp": 16, "resnet50": 1, "bert-base": 1, "small": 8}
-T_95 = {9: 2.262, 19: 2.093, 39: 2.023, 79: 1.990}
+CAPS = {"default": None, "5MiB": 5.0, "each": 0.0}
+WARM_UP = 2
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 
 @dataclass(frozen=True)
 class Case:
     model: str
     world_size: int
-    view: bool
-    cap_mb: float | None
+    kind: str
+    cap: str
+
+    def __str__(self) -> str:
+        return f"{self.model}-{self.world_size}-{self.kind}-{self.cap}"
 
     @property
     def options(self) -> dict[str, Any]:
-        cap = {} if self.cap_mb is None else {"bucket_cap_mb": self.cap_mb}
-        return {"gradient_as_bucket_view": self.view, **cap}
-
-
-@dataclass(frozen=True)
-class Result:
-    case: Case
-    ratio: float
-    low: float
-    high: float
-    ours_s: float
-    torch_s: float
-    none_s: float
-    parameters: int
-    buckets: int
+        cap = {} if CAPS[self.cap] is None else {"bucket_cap_mb": CAPS[self.cap]}
+        return {"gradient_as_bucket_view": self.kind == "view", **cap}
 
 
 class Small(nn.Module):
-    """Two thousand parameters of 64 numbers, in twenty calls."""
+    """Two thousand parameters of 64 numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,117 +90,103 @@ def parts(name: str) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     return model.module, lambda module: model.loss(module(*batch.inputs), batch)
 
 
-def measure(rank: int, case: Case, blocks: int) -> tuple[dict[str, list[float]], int, int]:
-    """Return the step times of each arm, by twos a block, and the numbers of parameters and buckets."""
+def hold_memory() -> None:
+    """Let this process keep what it frees, where the C library is glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+        mallopt(M_TOP_PAD, 64 << 20)
+
+
+def measure(rank: int, case: Case, blocks: int, seed: int, hold: bool) -> tuple[int, int, list[Blocks]]:
+    """Return the numbers of parameters and buckets, and of each block both steps of each arm."""
     warnings.simplefilter("ignore")
+    if hold:
+        hold_memory()
+    order = random.Random(seed)
     module, loss = parts(case.model)
-    nets = {arm: copy.deepcopy(module) for arm in ARMS}
-    wrapped: dict[str, nn.Module] = {
-        "ddpexec": DistributedDataParallel(nets["ddpexec"], **case.options),
-        "torch": nn.parallel.DistributedDataParallel(nets["torch"], **case.options),
-        "none": nets["none"],
+    wrap: dict[str, Callable[[nn.Module], nn.Module]] = {
+        "ddpexec": lambda net: DistributedDataParallel(net, **case.options),
+        "torch": lambda net: nn.parallel.DistributedDataParallel(net, **case.options),
+        "none": lambda net: net,
     }
+    nets = {arm: wrap[arm](copy.deepcopy(module)) for arm in order.sample(ARMS, len(ARMS))}
     optimizers = {arm: torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9) for arm, net in nets.items()}
 
     def step(arm: str) -> float:
         dist.barrier()
         begin = time.perf_counter()
-        loss(wrapped[arm]).backward()
+        loss(nets[arm]).backward()
         optimizers[arm].step()
         optimizers[arm].zero_grad()
         return time.perf_counter() - begin
 
     gc.disable()
-    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for block in range(-3, blocks):
-        for arm in (*ARMS, *reversed(ARMS)):
-            seconds = step(arm)
-            if block >= 0:
-                times[arm].append(seconds)
+    times: list[Blocks] = []
+    for _ in range(WARM_UP + blocks):
+        turns = order.sample(ARMS, len(ARMS))
+        taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for arm in (*turns, *reversed(turns)):
+            taken[arm].append(step(arm))
+        times.append([taken[arm] for arm in ARMS])
         gc.collect()
-    return times, len(list(module.parameters())), len(wrapped["ddpexec"].reducer.buckets)
+    reducer: Any = nets["ddpexec"].reducer
+    return len(list(module.parameters())), len(reducer.buckets), times[WARM_UP:]
 
 
-def result(case: Case, blocks: int) -> Result:
-    """Run one case on its own ranks; a step takes as long as its slowest rank."""
-    measured = ranks.run(case.world_size, measure, case, blocks, timeout_s=3000, group_timeout_s=300)
-    slowest = {arm: [max(rank) for rank in zip(*(m[0][arm] for m in measured), strict=True)] for arm in ARMS}
-    mine, theirs = slowest["ddpexec"], slowest["torch"]
-    logs = [math.log((mine[i] + mine[i + 1]) / (theirs[i] + theirs[i + 1])) for i in range(0, len(mine), 2)]
-    mean, half = interval(logs)
-    middle = {arm: statistics.median(times) for arm, times in slowest.items()}
-    ratio, low, high = (math.exp(value) for value in (mean, mean - half, mean + half))
-    return Result(case, ratio, low, high, middle["ddpexec"], middle["torch"], middle["none"], *measured[0][1:])
+def launch(case: Case, blocks: int, seed: int, *, hold: bool) -> tuple[int, int, Blocks]:
+    """Run one launch of a case on ranks of its own; a step takes as long as its slowest rank."""
+    measured = ranks.run(case.world_size, measure, case, blocks, seed, hold, timeout_s=600, group_timeout_s=300)
+    by_block = zip(*(times for _, _, times in measured), strict=True)
+    slowest = [[_slowest(turns) for turns in zip(*block, strict=True)] for block in by_block]
+    return measured[0][0], measured[0][1], slowest
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95 % interval."""
-    freedom = len(values) - 1
-    factor = T_95[max(known for known in T_95 if known <= freedom)] if freedom >= 9 else 2.5
-    return statistics.fmean(values), factor * statistics.stdev(values) / math.sqrt(len(values))
+def _slowest(turns: tuple[list[float], ...]) -> float:
+    return sum(map(max, zip(*turns, strict=True)))
 
 
-def cases(models: Sequence[str], world_sizes: Sequence[int]) -> Iterator[Case]:
-    """Yield every case: models, ranks, copy and view, default and 5 MiB buckets; small parameters one a bucket too."""
-    for model in models:
-        for world_size in world_sizes:
-            for view in (False, True):
-                for cap in (None, 5.0, 0.0) if model == "small" else (None, 5.0):
-                    yield Case(model, world_size, view, cap)
-
-
-def show(found: Result) -> str:
-    """Return one line for a result."""
-    case = found.case
-    kind = f"{case.model:9} {case.world_size} ranks {'view' if case.view else 'copy'} {_cap(case):>7}"
-    ratio = f"{found.ratio:.4f} [{found.low:.4f}, {found.high:.4f}]"
-    each = [(seconds - found.none_s) / found.parameters * 1e6 for seconds in (found.ours_s, found.torch_s)]
-    times = f"{found.ours_s * 1e3:8.2f} {found.torch_s * 1e3:8.2f} {found.none_s * 1e3:8.2f} ms"
-    return f"{kind}  {ratio}  {times}  {each[0]:7.2f} {each[1]:7.2f} us a parameter, {found.buckets} buckets"
-
-
-def _cap(case: Case) -> str:
-    return "default" if case.cap_mb is None else str(case.cap_mb)
-
-
-def a_bucket(found: Sequence[Result]) -> Iterator[str]:
-    """Yield what a bucket costs: 2,000 of them against one, for the same parameters."""
-    by_case = {result.case: result for result in found}
-    for case, many in by_case.items():
-        few = by_case.get(replace(case, cap_mb=None))
-        if case.cap_mb == 0 and few is not None:
-            each = [(many.ours_s - few.ours_s), (many.torch_s - few.torch_s)]
-            ours, theirs = (seconds / (many.buckets - few.buckets) * 1e6 for seconds in each)
-            kind = f"{case.world_size} ranks {'view' if case.view else 'copy'}"
-            yield f"{kind}: {ours:.2f} us a bucket, torch's {theirs:.2f}"
+def cases(pattern: str, world_sizes: list[int]) -> Iterator[Case]:
+    """Yield the cases whose name matches, of these numbers of ranks."""
+    for model, world_size, kind, cap in itertools.product(BATCH, world_sizes, ("copy", "view"), CAPS):
+        case = Case(model, world_size, kind, cap)
+        if (model == "small" or cap != "each") and fnmatch.fnmatchcase(str(case), pattern):
+            yield case
 
 
 def main() -> None:
-    """Print each case as it is done, and the geometric mean at the end."""
+    """Launch what is missing, then print a line for each case and what they say together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="small,mlp,resnet50,bert-base")
+    parser.add_argument("--case", default="*", help="pattern of the cases' names, e.g. 'mlp-*' or '*-view-5MiB'")
     parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--blocks", type=int, default=40, help="of two steps of each arm")
-    parser.add_argument("--only", help="words that a case's line must hold, e.g. 'view 5.0'")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--launches", type=int, default=4, help="of each case")
+    parser.add_argument("--blocks", type=int, default=10, help="of each launch: two steps of each arm")
+    parser.add_argument("--allocator", choices=("held", "default"), default="held")
+    parser.add_argument("--stop", type=parse_time, default=float("inf"), metavar="TIME", help="begin no launch later")
+    parser.add_argument("-o", "--out", type=Path, help="where measurements are kept, and taken up again")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    print("case  ours / torch's [95 %]  ours, torch's, none  over none")
-    found = []
-    for case in cases(arguments.models.split(","), [int(size) for size in arguments.ranks.split(",")]):
-        words = f"{'view' if case.view else 'copy'} {_cap(case)}"
-        if arguments.only is None or arguments.only == words:
-            found.append(result(case, arguments.blocks))
-            print(show(found[-1]), flush=True)
-    for line in a_bucket(found):
-        print(line)
-    judged = [r for r in found if r.case.world_size <= 2]
-    mean, half = interval([math.log(r.ratio) for r in judged]) if len(judged) > 1 else (math.log(judged[0].ratio), 0.0)
-    print(f"geometric mean {math.exp(mean):.4f} [{math.exp(mean - half):.4f}, {math.exp(mean + half):.4f}]")
-    worst = max(judged, key=lambda r: r.low)
-    print(f"highest lower end {worst.low:.4f}: {show(worst)}")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(r) for r in found], indent=1))
+    end = time.monotonic() + arguments.stop
+    conditions = {"torch": torch.__version__, "allocator": arguments.allocator}
+    results = Results(arguments.out, conditions)
+    wanted = list(cases(arguments.case, [int(size) for size in arguments.ranks.split(",")]))
+    missing = 0
+    for number, case in itertools.product(range(arguments.launches), wanted):
+        name = str(case)
+        if results.launches(name) <= number:
+            missing += time.monotonic() >= end
+            if time.monotonic() < end:
+                found = launch(case, arguments.blocks, seed=number, hold=arguments.allocator == "held")
+                results.add(name, *found)
+    measured = {str(case): results.cases[str(case)] for case in wanted if str(case) in results.cases}
+    print(HEADER)
+    for name, case_measured in measured.items():
+        print(line(name, case_measured))
+    for text in summary(measured):
+        print(text)
+    if missing:
+        print(f"stopped: {missing} launches left; call again with the same --out")
 
 
 if __name__ == "__main__":
