@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
 from ddpsim.bucketing.caps import BucketCaps
+from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.errors import PlanError
-from ddpsim.units import MIB
 
 SCHEMA = "ddpsim.plan/1"
 ASSIGNMENTS = ("rebuilt", "initial", "unused")
@@ -155,8 +154,8 @@ def plan_buckets(
 def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> BucketPlan:
     """Return a plan from explicit groups of registration indices in launch order.
 
-    Its constructor call lists the groups' sizes as caps, where stock torch then makes the same buckets from the
-    arrival order that the groups spell out; otherwise the call says that only ddpexec can run the plan.
+    Its constructor call lists the roundest caps with which stock torch makes the same buckets from the arrival order
+    that the groups spell out; where there are none, it says that only ddpexec can run the plan.
 
     Raises:
         PlanError: a parameter missed, repeated or unknown.
@@ -165,12 +164,10 @@ def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]
     sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
     buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
     plan = BucketPlan(tuple(buckets), names, "")
-    order = [index for group in groups for index in group]
-    for limits in _torch_limits(parameters, groups):
-        if [bucket.parameters for bucket in assign_buckets(parameters, limits, order)] == plan.groups():
-            caps = tuple(limit / MIB for limit in limits)
-            return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
-    return replace(plan, torch="# no constructor argument of torch gives these buckets; run them with ddpexec")
+    caps = torch_caps(parameters, groups)
+    if caps is None:
+        return replace(plan, torch="# no constructor argument of torch gives these buckets; run them with ddpexec")
+    return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
 
 
 def _plan(
@@ -187,29 +184,6 @@ def _plan(
 def _torch_call(caps: BucketCaps, *, find_unused_parameters: bool = False) -> str:
     arguments = {**caps.torch_arguments(), **({"find_unused_parameters": True} if find_unused_parameters else {})}
     return f"DistributedDataParallel({', '.join(['model', *(f'{name}={value}' for name, value in arguments.items())])})"
-
-
-def _torch_limits(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield lists of limits that may close the groups where they end; each (dtype, device) reads its own from it."""
-    sizes: dict[tuple[str, str], list[int]] = {}
-    for group in groups:
-        first = parameters[group[0]]
-        if not first.sparse:
-            sizes.setdefault((first.dtype, first.device), []).append(sum(parameters[i].size_bytes for i in group))
-    closed = _column_minima(list(sizes.values()))
-    yield _shortened(closed[:-1]) if len(closed) > 1 and closed[-1] <= closed[-2] else _shortened(closed)
-    yield _shortened(closed)
-    yield _shortened(_column_minima([of_key[:-1] for of_key in sizes.values()]))  # the last of each left over
-
-
-def _column_minima(rows: Sequence[Sequence[int]]) -> list[int]:
-    return [min(size for size in column if size is not None) for column in zip_longest(*rows)]
-
-
-def _shortened(limits: list[int]) -> list[int]:
-    while len(limits) > 1 and limits[-1] == limits[-2]:
-        limits = limits[:-1]
-    return limits or [0]
 
 
 def _as_written(plan: BucketPlan, document: Mapping[str, object]) -> BucketPlan:

@@ -69,7 +69,7 @@ def test_an_edited_document_gets_a_constructor_call_of_its_own():
     document = rebuilt_plan(MODEL, CAPS).document()
     document["buckets"] = [{"parameters": [3, 2, 1]}, {"parameters": [0]}]
     plan = BucketPlan.from_document(document, MODEL, "plan.json")
-    assert plan.torch == "DistributedDataParallel(model, bucket_cap_mb_list=[0.75])"
+    assert plan.torch == "DistributedDataParallel(model, bucket_cap_mb_list=[0.7])"
     assert [b.size_bytes for b in plan.buckets] == [3 << 18, 1 << 18]
 
 
