@@ -1,65 +1,17 @@
-"""Traces as files: one Chrome/Kineto JSON a rank that Perfetto and HolisticTraceAnalysis open, and a `run.json`.
-
-`rank{N}.json.gz` holds the spans as events and each `Iteration` record whole in the args of its `iteration N` event, so
-that reading gives the records back bit for bit; spans come back to the nanosecond. A kernel is an event of category
-`kernel` with its stream and correlation and a launch event on the host thread. A collective has, as in Kineto, an
-annotation with its own name (`nccl:all_reduce`) around a kernel whose name starts with `ncclDevKernel_`: that prefix is
-what HolisticTraceAnalysis counts as communication.
-"""
+"""Files to a `Trace`, with errors that name file and event."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from ddpsim.errors import TraceError
-from ddpsim.files import compress, json_text, read_json, write_whole
-from ddpsim.trace import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Gradient, Iteration, Span, Trace
+from ddpsim.files import read_json
+from ddpsim.trace import BucketTimes, Gradient, Iteration, Span, Trace
+from ddpsim.trace_json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
 
-SCHEMA = "ddpsim.trace/1"
-RUN_SCHEMA = "ddpsim.run/1"
 _REMEDY = "run again with --out (or --trace) to write it anew"
-_COLLECTIVE = "nccl:"
-_RECORD = "iteration_record"
-_KERNEL = "ncclDevKernel_"
-_TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
-_FIRST_COMMUNICATION_TID = 20
-
-Event = dict[str, object]
-
-
-def write_trace(trace: Trace, directory: str | Path) -> None:
-    """Write every recorded rank and `run.json` under `directory`."""
-    for rank in sorted({*trace.ranks, *(span.rank for span in trace.spans)}):
-        write_rank(trace, rank, directory)
-    write_run(trace, directory)
-
-
-def write_rank(trace: Trace, rank: int, directory: str | Path) -> None:
-    """Write what `trace` knows of `rank` as `rank{N}.json.gz`: same trace, same bytes."""
-    document = {
-        "schemaVersion": 1,
-        "distributedInfo": {"rank": rank, "backend": trace.backend, "world_size": trace.world_size},
-        "ddpsim": {"schema": SCHEMA},
-        "displayTimeUnit": "ms",
-        "traceEvents": list(_events(trace, rank)),
-    }
-    write_whole(Path(directory) / f"rank{rank}.json.gz", compress(json.dumps(document, allow_nan=False)))
-
-
-def write_run(trace: Trace, directory: str | Path) -> None:
-    """Write `run.json`: world size, backend, recorded ranks and provenance."""
-    document = {
-        "schema": RUN_SCHEMA,
-        "world_size": trace.world_size,
-        "backend": trace.backend,
-        "ranks": trace.ranks,
-        "provenance": dict(trace.provenance),
-    }
-    write_whole(Path(directory) / "run.json", json_text(document))
 
 
 def read_trace(directory: str | Path) -> Trace:
@@ -100,80 +52,6 @@ def rank_files(directory: str | Path) -> dict[int, str]:
     if not files:
         raise TraceError("holds no rank*.json.gz", place=str(directory), remedy=remedy)
     return dict(sorted(files.items()))
-
-
-def _events(trace: Trace, rank: int) -> Iterator[Event]:
-    iterations = trace.of_rank(rank)
-    spans = sorted((span for span in trace.spans if span.rank == rank), key=lambda span: span.start_s)
-    tids = _tids(spans)
-    yield from _metadata(rank, tids)
-    for it in iterations:
-        args = {_RECORD: iteration_document(it)}
-        yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
-    for correlation, span in enumerate(spans, start=1):
-        yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
-
-
-def _tids(spans: Iterable[Span]) -> dict[str, int]:
-    tids = dict(_TIDS)
-    for stream in sorted({span.stream for span in spans} - tids.keys(), key=lambda name: (len(name), name)):
-        tids[stream] = _FIRST_COMMUNICATION_TID + len(tids) - len(_TIDS)
-    return tids
-
-
-def _metadata(rank: int, tids: Mapping[str, int]) -> Iterator[Event]:
-    base: Event = {"ph": "M", "ts": 0, "pid": rank}
-    yield {**base, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}
-    yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": rank}}
-    for stream, tid in tids.items():
-        yield {**base, "tid": tid, "name": "thread_name", "args": {"name": stream}}
-        yield {**base, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
-
-
-def _span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) -> Iterator[Event]:
-    where = (span.rank, tid)
-    args = dict(span.args)
-    if span.stream == BUCKETS:
-        begin = {"ph": "b", "cat": "bucket", "id": number, "name": span.name, "pid": span.rank, "tid": tid}
-        yield {**begin, "ts": _us(span.start_s), "args": {**args, "duration_s": span.duration_s}}
-        yield {**begin, "ph": "e", "ts": _us(span.end_s)}
-        return
-    collective = span.name.startswith(_COLLECTIVE)
-    args |= {"backend": backend} if collective else {}
-    if not span.kernel:
-        yield _complete(*where, span.name, "user_annotation", span.start_s, span.end_s, args)
-        return
-    launched = span.args.get("launched_s")
-    launch_s = min(launched, span.start_s) if isinstance(launched, float) else span.start_s
-    launch = {"correlation": number}
-    yield _complete(span.rank, host_tid, "cudaLaunchKernel", "cuda_runtime", launch_s, launch_s, launch)
-    if collective:
-        yield _complete(*where, span.name, "gpu_user_annotation", span.start_s, span.end_s, args)
-        kernel: dict[str, object] = {"backend": backend, "Collective name": span.name.removeprefix(_COLLECTIVE)}
-        name = _KERNEL + "".join(word.title() for word in span.name.removeprefix(_COLLECTIVE).split("_"))
-    else:
-        kernel, name = args, span.name
-    kernel = {**kernel, "device": 0, "stream": tid, "correlation": number}
-    yield _complete(*where, name, "kernel", span.start_s, span.end_s, kernel)
-
-
-def _complete(
-    pid: int, tid: int, name: str, category: str, start_s: float, end_s: float, args: Mapping[str, object]
-) -> Event:
-    start = _us(start_s)
-    event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start}
-    return {**event, "dur": round(max(_us(end_s) - start, 0.0), 3), "args": dict(args)}
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)
-
-
-def iteration_document(it: Iteration) -> dict[str, object]:
-    """Return `it` as JSON values."""
-    record = asdict(it)
-    record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
-    return record
 
 
 def _provenance(folder: Path) -> dict[str, object]:
@@ -229,19 +107,19 @@ def _parse_event(
             streams[int(event["tid"])] = str(args["name"])
     elif phase == "b":
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
-    elif phase == "X" and _RECORD in args:
-        iterations.append(iteration_from(args[_RECORD]))
+    elif phase == "X" and RECORD in args:
+        iterations.append(iteration_from(args[RECORD]))
     elif phase == "X" and not _derived(event):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")
         added = ("device", "stream", "correlation") if category == "kernel" else ("backend",)
-        dropped = added if kernel or str(event["name"]).startswith(_COLLECTIVE) else ()
+        dropped = added if kernel or str(event["name"]).startswith(COLLECTIVE) else ()
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k not in dropped}, kernel))
 
 
 def _derived(event: Mapping[str, object]) -> bool:
     """Return whether the event was added for the tools' sake: a launch, or the kernel under an annotation."""
-    return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(_KERNEL)
+    return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(KERNEL)
 
 
 def _span(
