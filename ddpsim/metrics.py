@@ -5,7 +5,7 @@ The same for simulated and measured traces, so that a prediction and a run are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
@@ -47,6 +47,7 @@ class Summary:
         iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank.
         forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period, scaled
             to sum to `iteration_s`.
+        exposed_skew_s: of `exposed_comm_s`, what was waiting for the last rank to arrive; None where unknown.
         overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
             comp_comm_overlap; None at one rank or without communication.
         iterations: periods that were counted.
@@ -62,6 +63,7 @@ class Summary:
     buffer_broadcast_s: float
     ddp_overhead_s: float
     optimizer_s: float
+    exposed_skew_s: float | None
     overlap_ratio: float | None
     world_size: int
     iterations: int
@@ -87,16 +89,20 @@ def summarise(trace: Trace) -> Summary:
     slowest = max(periods.values(), key=median)
     first = trace.ranks[0]
     iteration_s = median(slowest)
-    parts = _breakdown(cycles(trace.of_rank(first)), iteration_s)
+    middle = _middle(cycles(trace.of_rank(first)))
+    parts, scale = _breakdown(middle, iteration_s)
+    arrived = arrivals(trace)
+    skews = [skew for it in middle if (skew := exposed_skew_s(it, arrived)) is not None]
     return Summary(
         iteration_s=iteration_s,
         iteration_low_s=quantile(slowest, 0.1),
         iteration_high_s=quantile(slowest, 0.9),
         **parts,
+        exposed_skew_s=fmean(skews) * scale if len(skews) == len(middle) else None,
         overlap_ratio=overlap_ratio(trace, first),
         world_size=trace.world_size,
         iterations=len(slowest),
-        buckets=_buckets(trace, first),
+        buckets=_buckets(trace, first, arrived),
     )
 
 
@@ -183,23 +189,53 @@ def _mean_period(cycle: Sequence[Iteration]) -> float:
     return fmean(it.iteration_s for it in cycle)
 
 
-def _breakdown(groups: Sequence[Sequence[Iteration]], iteration_s: float) -> dict[str, float]:
-    """Return the six parts, means over the middle half of the cycles by period, scaled to sum to `iteration_s`."""
+def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
+    """Return the iterations of the middle half of the cycles by period."""
     ordered = sorted(groups, key=_mean_period)
     cut = len(ordered) // 4
-    middle = [it for group in ordered[cut : len(ordered) - cut] for it in group]
+    return [it for group in ordered[cut : len(ordered) - cut] for it in group]
+
+
+def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, float], float]:
+    """Return the six parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
     parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
     total = sum(parts.values())
     scale = iteration_s / total if total > 0 else 1.0
     scaled = {part: seconds * scale for part, seconds in parts.items()}
-    return {**scaled, "ddp_overhead_s": iteration_s - sum(scaled.values()) + scaled["ddp_overhead_s"]}
+    return {**scaled, "ddp_overhead_s": iteration_s - sum(scaled.values()) + scaled["ddp_overhead_s"]}, scale
 
 
-def _buckets(trace: Trace, rank: int) -> tuple[BucketSummary, ...]:
+def exposed_skew_s(iteration: Iteration, arrived: Mapping[tuple[int, int], float]) -> float | None:
+    """Return how long a rank waited for a collective that was itself waiting for the last rank.
+
+    Buckets are waited for in order, each from when the one before was written until it is finished; the waits end with
+    the last bucket and are as long as the exposed communication together. Counted is what of each lies between the
+    collective's start on this rank and the arrival of the last.
+
+    Args:
+        iteration: with its buckets in launch order.
+        arrived: when the last rank's collective began, by iteration and bucket, for buckets whose `wire_s` is None.
+
+    Returns:
+        None where the arrival of the last rank is unknown.
+    """
+    left, skew = iteration.exposed_comm_s, 0.0
+    earlier = (iteration.start_s, *(bucket.written_s for bucket in iteration.buckets[:-1]))
+    for before_s, bucket in reversed(list(zip(earlier, iteration.buckets, strict=False))):
+        wire = arrived.get((iteration.index, bucket.index)) if bucket.wire_s is None else bucket.wire_s
+        if wire is None:
+            return None
+        begin = max(bucket.finished_s - left, before_s)
+        skew += max(0.0, min(wire, bucket.finished_s) - max(begin, bucket.started_s))
+        left = max(0.0, left - max(0.0, bucket.finished_s - begin))
+    return skew
+
+
+def _buckets(trace: Trace, rank: int, arrived: Mapping[tuple[int, int], float]) -> tuple[BucketSummary, ...]:
     synced = [it for it in trace.of_rank(rank) if it.synced and it.buckets]
     if not synced:
         return ()
-    shape, arrived = _last_shape(synced), arrivals(trace)
+    shape = _last_shape(synced)
     seen: dict[int, list[tuple[Iteration, BucketTimes, float | None]]] = {index: [] for index in sorted(shape)}
     for it in synced:
         for bucket in it.buckets:

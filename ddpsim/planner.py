@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +16,9 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.host_bound import host_cost_s, launch_priors
 from ddpsim.partition import best_partition
+from ddpsim.plan_rows import PlanReport, PlanRow
 from ddpsim.prediction import Prediction, predict
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Topology
@@ -27,101 +29,8 @@ Progress = Callable[[int, int], None]
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB."""
 
-WORTH_IT = 0.01
-"""Gain below which the advice is to keep torch's default."""
-
 TELLING = 0.005
 """Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRow:
-    """The best plan found for one machine and node count, beside torch's default.
-
-    Attributes:
-        best: the plan found; within `TELLING` of the fastest tried.
-        default: torch's, [1, 25] MiB.
-        sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
-    """
-
-    best: Prediction
-    default: Prediction
-    sweep: tuple[tuple[float, float], ...]
-
-    @property
-    def gain(self) -> float:
-        """Share of the default's iteration that the best plan saves."""
-        return 1 - self.best.iteration_s / self.default.iteration_s
-
-    @property
-    def keep_default(self) -> bool:
-        """Whether the gain is under 1 % or inside the default's band."""
-        return self.gain < WORTH_IT or self.best.iteration_s >= self.default.low_s
-
-    @property
-    def chosen(self) -> Prediction:
-        """What is advised: the default, where the best gains too little."""
-        return self.default if self.keep_default else self.best
-
-    @property
-    def advice(self) -> str:
-        """The constructor call to paste."""
-        return self.chosen.plan.torch
-
-    def document(self) -> dict[str, object]:
-        """Return one row of the `plan` document."""
-        chosen, summary = self.chosen, self.chosen.summary
-        return {
-            "topology": chosen.topology.name,
-            "workload": chosen.workload.name,
-            "compute_device": chosen.workload.device,
-            "estimated": chosen.workload.estimated,
-            "nodes": chosen.nodes,
-            "world_size": summary.world_size,
-            "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
-            "plan_fingerprint": chosen.plan.fingerprint(),
-            "torch": self.advice,
-            "keep_default": self.keep_default,
-            "iteration_s": chosen.iteration_s,
-            "iteration_low_s": chosen.low_s,
-            "iteration_high_s": chosen.high_s,
-            "default_iteration_s": self.default.iteration_s,
-            "gain": 0.0 if self.keep_default else self.gain,
-            "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
-            "forward_s": summary.forward_s,
-            "backward_compute_s": summary.backward_compute_s,
-            "exposed_comm_s": summary.exposed_comm_s,
-            "buffer_broadcast_s": summary.buffer_broadcast_s,
-            "ddp_overhead_s": summary.ddp_overhead_s,
-            "optimizer_s": summary.optimizer_s,
-            "local_s": chosen.local_s,
-            "overlap_ratio": summary.overlap_ratio,
-            "scaling_efficiency": chosen.scaling_efficiency,
-            "samples_per_s": summary.world_size * chosen.workload.batch_size / chosen.iteration_s,
-            "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
-            "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class PlanReport:
-    """Rows by machine and node count."""
-
-    rows: tuple[PlanRow, ...]
-
-    @property
-    def best(self) -> PlanRow:
-        """The row with the most samples a second over all its ranks; the fewest ranks among equals."""
-
-        def rate(row: PlanRow) -> tuple[float, int]:
-            ranks = row.chosen.summary.world_size
-            return ranks / row.chosen.iteration_s, -ranks
-
-        return max(self.rows, key=rate)
-
-    def document(self) -> dict[str, object]:
-        """Return the `plan` document."""
-        return {"rows": [row.document() for row in self.rows], "best": self.best.document()}
 
 
 def sweep(
@@ -201,7 +110,11 @@ def _row(
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
         best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
-    return PlanRow(best, default, tuple(curve))
+    row = PlanRow(best, default, tuple(curve))
+    if not row.chosen.workload.estimated:
+        return row
+    priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
+    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration, gpus_per_node), priors=tuple(priors))
 
 
 def _simplest(predictions: Sequence[Prediction]) -> Prediction:
@@ -221,10 +134,14 @@ def pipeline_plan(
 ) -> BucketPlan | None:
     """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
 
+    None too where buckets are compressed, or differ from iteration to iteration: the model knows neither.
+
     Args:
         default: a prediction whose gradients' ready times are used.
     """
-    parameters = default.workload.parameters
+    parameters, options = default.workload.parameters, default.options
+    if options.compression != "none" or options.drop or options.order is not None:
+        return None
     if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
         return None
     synced = [it for it in default.trace.of_rank(0) if it.synced and it.gradients]

@@ -16,6 +16,7 @@ from ddpsim.topology.graph import Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.profile import TIMED
 from ddpsim.workload.single_clock import single_clock
 
 
@@ -56,9 +57,10 @@ class Prediction:
 
     @property
     def pace_differs(self) -> bool:
-        """Whether the workload keeps another device's pace than the topology's GPUs have."""
+        """Whether the workload keeps another device's pace than the topology's, and no layers that sleep keep it."""
         device = self.topology.compute_device
-        return device is not None and device.lower() != self.workload.device.lower()
+        paced = self.workload.device.removeprefix(TIMED)
+        return device is not None and device.lower() != paced.lower() and not (self.workload.timed and device == "cpu")
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
@@ -76,6 +78,7 @@ class Prediction:
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,
+            "exposed_skew_s": s.exposed_skew_s,
             "buffer_broadcast_s": s.buffer_broadcast_s,
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,

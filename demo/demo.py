@@ -19,7 +19,8 @@ from pathlib import Path
 from ddpsim.cli.output import table
 from ddpsim.cli.plan import draw, text, write_plan
 from ddpsim.files import json_text
-from ddpsim.planner import PlanReport, PlanRow, plan
+from ddpsim.plan_rows import PlanReport, PlanRow
+from ddpsim.planner import plan
 from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.report import HEADER, validation_row
 from ddpsim.topology.spec import load_topology
@@ -70,7 +71,7 @@ def plan_ahead(out: Path) -> None:
         report = PlanReport(tuple(found))
         print(f"\n{model}\n{text(report)}")
         write_plan(report, str(out / f"plan-{model}.json"))
-        draw(report, str(out / f"plan-{model}.png"))
+        draw(report.rows, str(out / f"plan-{model}.png"))
 
 
 def plan_one(cell: tuple[str, str, int]) -> PlanRow:

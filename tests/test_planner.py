@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.cli.plan import _cap_mb, text
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from tests.simulation.builders import workload
@@ -75,3 +78,49 @@ def test_a_giant_bucket_is_not_advised_for_nothing():
     chosen = row.best.options.caps.bucket_cap_mb
     assert chosen < max(caps)
     assert caps[chosen] <= min(caps.values()) * (1 + TELLING)
+
+
+def measured_costs(row):
+    """Return the row's priors as a calibration that measured them, to the same values."""
+    start = Calibration("nccl", {constant.name: constant for constant in all_priors()["nccl"]})
+    return start.with_values({constant.name: constant.value for constant in row.priors}, source="measured")
+
+
+def test_a_gain_on_a_host_bound_estimate_says_which_priors_it_rests_on():
+    source, machine = load_workload("bert-large@a100-amp-b8"), load_topology("dgx-a100")
+    report = plan(source, [machine], nodes=[1])
+    [row] = report.rows
+    assert not row.keep_default
+    assert row.host_bound
+    assert row.host_cost_s < row.chosen.iteration_s
+    shown = text(report)
+    for word in ("host-bound on dgx-a100", "nccl.ddp.launch_s 25 us", "ddpexec microbench", "ddpexec capture"):
+        assert word in shown
+    assert "nccl.ddp.launch_s" in [prior["name"] for prior in row.document()["priors"]]
+
+    calibrated = plan(source, [machine], nodes=[1], calibration=measured_costs(row))
+    assert calibrated.rows[0].priors == ()
+    assert calibrated.rows[0].host_cost_s == pytest.approx(row.host_cost_s)
+    assert "nccl.ddp" not in text(calibrated)
+    assert "ddpexec capture" in text(calibrated)
+
+
+def test_the_host_costs_a_device_bound_step_next_to_nothing():
+    [row] = plan(load_workload("bert-large"), [load_topology("dgx-1v")], nodes=[2]).rows
+    assert abs(row.host_cost_s) < 0.001 * row.chosen.iteration_s
+    assert not row.host_bound
+
+
+def test_compressed_buckets_are_planned_from_caps_alone():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(compression="fp16"), gpus_per_node=4).rows[0]
+    assert row.best.options.plan is None
+    assert row.default.iteration_s < plan(source, [LOOPBACK], gpus_per_node=4).rows[0].default.iteration_s
+
+
+def test_the_star_stands_where_the_advice_is():
+    kept = plan(workload(gradients=10, size=100, backward=1.0), [LOOPBACK], gpus_per_node=2).rows[0]
+    assert kept.keep_default
+    assert _cap_mb(kept) == 25
+    [row] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows
+    assert dict(row.sweep)[_cap_mb(row)] == row.chosen.iteration_s

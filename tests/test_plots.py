@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.plots import plot_caps, plot_errors, plot_sizes, plot_timeline, plot_topology, plot_validation
+from ddpsim.plots import CapCurve, plot_caps, plot_errors, plot_sizes, plot_timeline, plot_topology, plot_validation
 from ddpsim.topology.spec import load_topology
 from tests.traces import example_trace
 
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
+CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
 PICTURES: dict[str, Callable[[Path], None]] = {
-    "caps": lambda path: plot_caps({"m": {"a": [(1, 0.1), (5, 0.09), (25, 0.12)]}}, path, {"m": {"a": 0.11}}),
+    "caps": lambda path: plot_caps({"m": dict.fromkeys("abc", CAPS), "one": {"a": CAPS}}, path),
     "sizes": lambda path: plot_sizes({"predicted": [(8, 10.0), (1 << 20, 90.0)], "measured": [(64, 11.0)]}, path),
     "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
     "errors": lambda path: plot_errors({"lab": [(0.1, 0.102, 0.01), (2.0, 1.9, 0.0)]}, path),

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
+from ddpsim.cli.breakdown import breakdown
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
@@ -136,16 +137,6 @@ def _train(running: Run, out: Path, output: Output) -> None:
 
 
 def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
-    rows: list[list[Any]] = [
-        ["iteration", ms(summary.iteration_s)],
-        ["forward", ms(summary.forward_s)],
-        ["backward, computing", ms(summary.backward_compute_s)],
-        ["exposed communication", ms(summary.exposed_comm_s)],
-        ["buffer broadcast", ms(summary.buffer_broadcast_s)],
-        ["hooks, copies, write-back", ms(summary.ddp_overhead_s)],
-        ["optimizer", ms(summary.optimizer_s)],
-    ]
-    parts = table(["part of the step", "ms"], rows)
     buckets = table(
         ["bucket", "bytes", "ready ms", "launched", "started", "finished", "written"],
         (
@@ -157,7 +148,7 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
     share = percent(stamping_s / summary.iteration_s)
     return (
         f"{name}: {ms(summary.iteration_s)} ms a step, overlap {percent(summary.overlap_ratio) or '-'}; "
-        f"stamping cost {share} of it\n\n{parts}\n\n{buckets}\n\nwritten to {out}"
+        f"stamping cost {share} of it\n\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
     )
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.breakdown import PARTS
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanOptions, WorkloadName
+from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
-from ddpsim.cli.predict import PARTS, GpusPerNode, warn_of_pace
+from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts
+from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
+from ddpsim.units import MIB
 
 if TYPE_CHECKING:
-    from ddpsim.planner import PlanReport, PlanRow
+    from ddpsim.plan_rows import PlanReport, PlanRow
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
@@ -27,7 +30,7 @@ _HEADER = (
 
 @expand
 def plan(
-    workload: WorkloadName,
+    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")],
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     buckets: PlanOptions,
     run: RunOptions,
@@ -35,7 +38,7 @@ def plan(
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE.json", help="Write the best row's plan file.")
+        str | None, typer.Option("--out", "-o", metavar="FILE.json", help="Write the best row's plan; of one workload.")
     ] = None,
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="FILE.png", help="Draw latency over bucket cap, a panel a machine.")
@@ -46,30 +49,48 @@ def plan(
     Each row is set beside torch's default: the gain, and the line to paste.
     """
     from ddpsim.planner import plan as plan_all
-    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
-    model = load_workload(workload)
+    models = [load_workload(name) for name in workload]
     if buckets.plan is not None or buckets.bucket_cap_mb_list is not None:
         flag = "--plan" if buckets.plan else "--bucket-cap-mb-list"
         remedy = "leave it out, or hold it against the default with `ddpsim predict`"
         raise InputError("a plan looks for the buckets itself", place=flag, remedy=remedy)
-    report = plan_all(
-        model,
-        [load_topology(name) for name in topology],
-        nodes=[None] if nodes is None else counts(nodes, "--nodes"),
-        caps=buckets.sweep_caps(),
-        options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
-        gpus_per_node=gpus_per_node,
-        calibration=run.calibration_in_force(),
-        progress=lambda done, total: progress(done, total, f"plans of {model.name}"),
-    )
-    write_plan(report, out)
+    if out and len(models) > 1:
+        what = f"one file for the plans of {len(models)} workloads"
+        raise InputError(what, place="--out", remedy="plan one workload at a time, or leave it out")
+    reports = []
+    for model in models:
+        report = plan_all(
+            model,
+            [topology_named(name) for name in topology],
+            nodes=[None] if nodes is None else counts(nodes, "--nodes"),
+            caps=buckets.sweep_caps(),
+            options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
+            gpus_per_node=gpus_per_node,
+            calibration=run.calibration_in_force(),
+            progress=partial(progress, what=f"plans of {model.name}"),
+        )
+        for row in {row.best.topology.name: row for row in report.rows}.values():
+            warn_of_pace(row.best)
+        reports.append(report)
+    write_plan(reports[0], out)
     if plot:
-        draw(report, plot)
-    for row in {row.best.topology.name: row for row in report.rows}.values():
-        warn_of_pace(row.best)
-    output.emit(report.document(), lambda: text(report))
+        draw([row for report in reports for row in report.rows], plot)
+    output.emit(_document(reports), lambda: _all(reports))
+
+
+def _document(reports: Sequence[PlanReport]) -> dict[str, object]:
+    """Return the `plan` document; samples of different models do not compare, so that of several none is best."""
+    rows = [row for report in reports for row in report.document()["rows"]]  # type: ignore[attr-defined]
+    best = {report.best.chosen.workload.name: report.best.document() for report in reports}
+    return {"rows": rows, "best": None if len(reports) > 1 else reports[0].best.document(), "best_by_workload": best}
+
+
+def _all(reports: Sequence[PlanReport]) -> str:
+    if len(reports) == 1:
+        return text(reports[0])
+    return "\n\n".join(f"{report.best.chosen.workload.name}\n{text(report)}" for report in reports)
 
 
 def write_plan(report: PlanReport, path: str | None) -> None:
@@ -80,19 +101,26 @@ def write_plan(report: PlanReport, path: str | None) -> None:
         write_whole(path, json_text(report.best.chosen.plan.document()))
 
 
-def draw(report: PlanReport, path: str) -> None:
-    """Draw latency over bucket cap, a panel a machine and a line a node count."""
-    from ddpsim.plots import plot_caps
+def draw(rows: Sequence[PlanRow], path: str) -> None:
+    """Draw latency over bucket cap, a panel a workload and machine, a line a node count."""
+    from ddpsim.plots import CapCurve, plot_caps
 
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    defaults: dict[str, dict[str, float]] = {}
-    for row in report.rows:
-        title = f"{row.best.workload.name} on {row.best.topology.name}"
-        label = f"{row.best.nodes} node{'s' if row.best.nodes > 1 else ''}, {row.best.summary.world_size} ranks"
-        panels.setdefault(title, {})[label] = list(row.sweep)
-        defaults.setdefault(title, {})[label] = row.default.iteration_s
-    plot_caps(panels, path, defaults)
+    panels: dict[str, dict[str, CapCurve]] = {}
+    for row in rows:
+        chosen = row.chosen
+        label = f"{chosen.nodes} node{'s' if chosen.nodes > 1 else ''}, {chosen.summary.world_size} ranks"
+        curve = CapCurve(row.sweep, row.default.iteration_s, (_cap_mb(row), chosen.iteration_s))
+        panels.setdefault(f"{chosen.workload.name} on {chosen.topology.name}", {})[label] = curve
+    plot_caps(panels, path)
     note(f"wrote {path}")
+
+
+def _cap_mb(row: PlanRow) -> float:
+    """Return where what is advised stands on an axis of caps: the default at its own, a list at its mean bucket."""
+    plan, caps = row.chosen.plan, row.chosen.options.caps
+    if row.keep_default:
+        return caps.limits()[-1] / MIB
+    return plan.size_bytes / len(plan.buckets) / MIB if caps.bucket_cap_mb is None else caps.bucket_cap_mb
 
 
 def text(report: PlanReport) -> str:
@@ -105,9 +133,31 @@ def text(report: PlanReport) -> str:
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+    if unsure := [row for row in changed if row.rests_on_priors]:
+        lines += ["", *_priors(unsure)]
     best = report.best.chosen
     lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
     return "\n".join(lines)
+
+
+def _priors(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what a gain on a step that the host holds up rests on, where that was not measured."""
+    from ddpsim.units import format_time
+
+    model, priors = rows[0].chosen.workload, rows[0].priors
+    costs = format_time(min(row.host_cost_s for row in rows)), format_time(max(row.host_cost_s for row in rows))
+    cost = costs[0] if costs[0] == costs[1] else f"{costs[0]} to {costs[1]}"
+    lines = [
+        f"host-bound on {_where(rows)}: the host's launches cost {cost} of the step, and the gain rests on priors:"
+    ]
+    if model.estimated:
+        lines.append(f"    the launch cost of an operator in {model.name}, an estimate")
+        lines.append("      measure it on such a machine: `python -m ddpexec capture`, or `ddpsim workload import`")
+    if priors:
+        named = ", ".join(f"{constant.name} {format_time(constant.value)}" for constant in priors)
+        lines.append(f"    {named}")
+        lines.append("      measure them: `torchrun ... -m ddpexec microbench`, `ddpsim calibrate`, then --calibration")
+    return lines
 
 
 def _where(rows: Sequence[PlanRow]) -> str:

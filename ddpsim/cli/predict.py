@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.breakdown import breakdown
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts
+from ddpsim.cli.values import counts, topology_named
 
 if TYPE_CHECKING:
     from ddpsim.metrics import BucketSummary
     from ddpsim.prediction import Prediction
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
-PARTS = {
-    "forward_s": "forward",
-    "backward_compute_s": "backward",
-    "exposed_comm_s": "exposed communication",
-    "buffer_broadcast_s": "buffer broadcast",
-    "ddp_overhead_s": "DDP overhead",
-    "optimizer_s": "optimizer",
-}
 _BUCKETS_SHOWN = 12
 
 
@@ -43,13 +36,12 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.prediction import predict as predict_one
-    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
     prediction = predict_one(
         model,
-        load_topology(topology),
+        topology_named(topology),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=run.options(plan, model),
@@ -83,7 +75,6 @@ def sweep(
     """
     from ddpsim.files import write_whole
     from ddpsim.planner import sweep as sweep_all
-    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
@@ -92,7 +83,7 @@ def sweep(
     options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
     predictions = sweep_all(
         model,
-        load_topology(topology),
+        topology_named(topology),
         nodes=node_counts,
         caps=caps,
         options=options,
@@ -112,13 +103,16 @@ def sweep(
 
 
 def warn_of_pace(prediction: Prediction) -> None:
-    """Note on standard error that the workload keeps another device's pace than the machine's GPUs have."""
+    """Note on standard error whose pace the workload keeps, where the machine has no such device."""
+    workload, machine = prediction.workload, prediction.topology
     if prediction.pace_differs:
-        device, gpu = prediction.workload.device, prediction.topology.compute_device
         note(
-            f"note: {prediction.workload.name} keeps the pace of {device}, {prediction.topology.name} has {gpu}; "
+            f"note: {workload.name} keeps the pace of {workload.device}, {machine.name} has {machine.compute_device}; "
             "take a workload of that device, or --scale-compute"
         )
+    elif workload.timed:
+        pace = workload.device.removeprefix("timed ")
+        note(f"note: {workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does")
 
 
 def _text(prediction: Prediction) -> str:
@@ -130,15 +124,8 @@ def _text(prediction: Prediction) -> str:
         f"{workload.name} ({origin}, pace of {workload.device}) on {prediction.topology.name}: "
         f"{prediction.nodes} node(s), {summary.world_size} ranks",
         "",
-        f"iteration  {format_time(prediction.iteration_s)}"
-        f"  (10th to 90th percentile {format_time(prediction.low_s)} to {format_time(prediction.high_s)})",
-        table(
-            ("  part", "ms", "share"),
-            [
-                (f"  {name}", ms(getattr(summary, part)), percent(getattr(summary, part) / summary.iteration_s))
-                for part, name in PARTS.items()
-            ],
-        ),
+        f"iteration  {format_time(prediction.iteration_s)}{_band(prediction)}",
+        breakdown(summary),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
@@ -159,6 +146,14 @@ def _text(prediction: Prediction) -> str:
     if (compression := prediction.options.compression) != "none":
         lines.append(f'ddp.register_comm_hook(*ddpexec.compression.hook_for("{compression}"))')
     return "\n".join(lines)
+
+
+def _band(prediction: Prediction) -> str:
+    """Return the band in words; nothing where iterations are all alike and no calibration leaves anything open."""
+    from ddpsim.units import format_time
+
+    low, high = format_time(prediction.low_s), format_time(prediction.high_s)
+    return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -12,42 +14,63 @@ from ddpsim.plots.figure import save
 
 Curve = Sequence[tuple[float, float]]
 _COLUMNS = 3
-_COLOURS = [f"C{number}" for number in range(10)]
+_MARKERS = "os^Dv<>Pph"
+_WIDEST, _THINNEST = 5.0, 1.0
 
 
-def plot_caps(
-    panels: Mapping[str, Mapping[str, Curve]],
-    path: str | Path,
-    defaults: Mapping[str, Mapping[str, float]] | None = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class CapCurve:
+    """Latency over bucket cap of one machine and node count.
+
+    Attributes:
+        sweep: (cap in MiB, iteration in seconds), ascending.
+        default_s: the iteration under torch's default.
+        advised: where what is advised lies, in the same units.
+    """
+
+    sweep: Curve
+    default_s: float
+    advised: tuple[float, float]
+
+
+def plot_caps(panels: Mapping[str, Mapping[str, CapCurve]], path: str | Path) -> None:
     """Draw iteration latency over bucket cap, panels by title, lines by label.
 
+    Lines grow thinner from first to last and lie over each other in that order, so that those that coincide show as one
+    with edges of several colours.
+
     Args:
-        panels: title to label to (cap in MiB, iteration in seconds), ascending.
-        path: the PNG; at most ten lines a panel.
-        defaults: title to label to the iteration under torch's default; drawn as a dashed level.
+        panels: title to label to curve; at most ten lines a panel.
+        path: the PNG.
     """
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(5.4 * columns, 4.6 * rows), layout="constrained")
     for number, (title, curves) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, number + 1)
-        for colour, (label, curve) in zip(_COLOURS, curves.items(), strict=False):
-            caps, seconds = zip(*curve, strict=True)
-            axes.plot(caps, [s * 1e3 for s in seconds], marker="o", markersize=3.5, color=colour, label=label)
-            best = min(curve, key=lambda point: point[1])
-            axes.plot([best[0]], [best[1] * 1e3], marker="*", markersize=12, color=colour)
-            default = (defaults or {}).get(title, {}).get(label)
-            if default is not None:
-                axes.axhline(default * 1e3, color=colour, linestyle=":", linewidth=0.9)
+        _draw_caps(axes, curves)
         axes.set(xscale="log", yscale="log", xlabel="bucket cap (MiB)", ylabel="iteration (ms)", title=title)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="y", which="minor", labelsize=7)
         axes.grid(True, which="both", alpha=0.25)
-        axes.legend(fontsize=8, title="star: lowest, dotted: torch's default", title_fontsize=7)
+        meaning = "star: advised (a list at its mean bucket)\ndotted: torch's default"
+        axes.legend(fontsize=8, title=meaning, title_fontsize=7)
     save(figure, path)
+
+
+def _draw_caps(axes: Any, curves: Mapping[str, CapCurve]) -> None:
+    step = (_WIDEST - _THINNEST) / max(len(curves) - 1, 1)
+    for number, (label, curve) in enumerate(curves.items()):
+        colour, width = f"C{number % 10}", _WIDEST - step * number if len(curves) > 1 else 1.5
+        caps, milliseconds = zip(*((cap, seconds * 1e3) for cap, seconds in curve.sweep), strict=True)
+        style = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 3 + width, "linewidth": width}
+        axes.plot(caps, milliseconds, color=colour, label=label, zorder=2 + 0.01 * number, **style)
+        axes.axhline(curve.default_s * 1e3, color=colour, linestyle=":", linewidth=max(1.0, width / 2), zorder=1.5)
+        cap, seconds = curve.advised
+        star = {"marker": "*", "markersize": 11 + 2 * width, "markeredgecolor": "black", "markeredgewidth": 0.7}
+        axes.plot([cap], [seconds * 1e3], color=colour, zorder=4 + number, **star)
 
 
 def plot_sizes(curves: Mapping[str, Curve], path: str | Path) -> None:

@@ -93,6 +93,50 @@ def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tin
     assert "V100, estimated" in text
 
 
+def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
+    plot = tmp_path / "plan.png"
+    both = ("plan", "--workload", tiny, "--workload", other, *HERE)
+    document = ddpsim(*both, "--json", "--plot", plot).document
+    assert [row["workload"] for row in document["rows"]] == ["tiny", "other"]
+    assert document["best"] is None
+    alone = ddpsim("plan", "--workload", other, *HERE, "--json").document
+    assert document["best_by_workload"]["other"] == alone["best"] == alone["rows"][0]
+    text = ddpsim(*both).out
+    assert text.index("tiny\n") < text.index("other\n")
+    assert text.count("DistributedDataParallel") == 2
+    ddpsim(*both, "-o", tmp_path / "plan.json").refused("--out", "2 workloads", "one workload at a time")
+
+
+@pytest.mark.parametrize("command", ["predict", "sweep", "buckets"])
+def test_an_option_of_one_value_given_twice_is_refused(ddpsim: Callable, tiny: Path, command: str) -> None:
+    here = () if command == "buckets" else HERE
+    ddpsim(command, "--workload", tiny, f"--workload={tiny}", *here).refused("--workload", "twice", "keep one")
+    ddpsim(command, "--workload", tiny, *here, "--bucket-cap-mb", "1", "--bucket_cap_mb", "2").refused(
+        "--bucket-cap-mb"
+    )
+
+
+def test_no_band_where_nothing_varies(ddpsim: Callable, tiny: Path) -> None:
+    assert "percentile" not in ddpsim("predict", "--workload", tiny, *HERE).out
+
+
+def test_a_stragglers_cost_is_named(ddpsim: Callable, tiny: Path) -> None:
+    straggling = ("predict", "--workload", tiny, *HERE, "--straggler", "1:3")
+    document = ddpsim(*straggling, "--json").document
+    assert 0 < document["exposed_skew_s"] <= document["exposed_comm_s"]
+    assert "of which waiting for ranks" in ddpsim(*straggling).out
+
+
+def test_layers_that_sleep_keep_their_own_pace(ddpsim: Callable, tiny: Path) -> None:
+    tiny.write_text(tiny.read_text().replace('"V100"', '"timed V100"'))
+    for topology in ("loopback", "dgx-1v"):
+        err = ddpsim("predict", "--workload", tiny, "--topology", topology, "--gpus-per-node", "2").err
+        assert "take a workload of that device" not in err
+        assert "keeps the pace of V100 by layers that sleep" in err
+
+
 def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
     rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
     assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]
@@ -136,7 +180,8 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
     ],
 )  # fmt: skip
 def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], parts: list[str]) -> None:
-    ddpsim("predict", "--workload", tiny, *HERE, *options).refused(*parts)
+    here = [word for pair in zip(HERE[::2], HERE[1::2], strict=True) if pair[0] not in options for word in pair]
+    ddpsim("predict", "--workload", tiny, *here, *options).refused(*parts)
 
 
 @pytest.mark.parametrize(

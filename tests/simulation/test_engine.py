@@ -218,3 +218,30 @@ def test_buffers_are_broadcast_a_message_a_dtype_before_each_synced_forward():
     assert found <= own + first + second
     off = summarise(simulate(source, placement, options(broadcast_buffers=False)))
     assert off.buffer_broadcast_s == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "V100"])
+def test_a_stragglers_cost_is_exposed_skew_and_not_wire_time(device):
+    source, placement = workload(device=device, size=2_000_000), place()
+    wire = wire_s(placement, "gloo", source.gradient_bytes)
+    for stragglers, skew in (({}, 0.0), ({1: 1.5}, 0.5 * 0.12)):
+        trace = simulate(source, placement, options(caps=ONE_BUCKET, stragglers=stragglers), every_rank=True)
+        summary = summarise(trace)
+        assert summary.exposed_comm_s - summary.exposed_skew_s == pytest.approx(wire, rel=1e-6)
+        assert summary.exposed_skew_s == pytest.approx(skew, abs=1e-9)
+        blind = [
+            dataclasses.replace(it, buckets=tuple(dataclasses.replace(b, wire_s=None) for b in it.buckets))
+            for it in trace.iterations
+        ]
+        assert summarise(dataclasses.replace(trace, iterations=blind)).exposed_skew_s == summary.exposed_skew_s
+        alone = [it for it in blind if it.rank == 0]
+        assert summarise(dataclasses.replace(trace, iterations=alone)).exposed_skew_s is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["cpu", "V100"]), st.sampled_from([0, 1, 2, 1000]), st.floats(1, 3), st.integers(1, 2))
+def test_exposed_skew_is_part_of_exposed_communication(device, cap, factor, groups):
+    source = workload(device=device, iterations=3, jitter=0.3, buffers=1)
+    given = options(caps=BucketCaps(bucket_cap_mb=cap), stragglers={1: factor}, process_groups=groups)
+    summary = summarise(simulate(source, place(ranks=3), given))
+    assert -1e-12 <= summary.exposed_skew_s <= summary.exposed_comm_s + 1e-12
