@@ -11,7 +11,7 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpsim.cli.usage import USAGE_ERROR, usage_message
+from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
 _PROGRAM = "python -m ddpexec"
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        refuse_repeated(typer.main.get_command(app()), given)
         code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
         if os.environ.get("RANK", "0") == "0":

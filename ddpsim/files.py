@@ -39,6 +39,22 @@ def compress(text: str) -> bytes:
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
+def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
+    """Return the text of `path`.
+
+    Args:
+        path: the file.
+        error: what to raise where it is missing, a folder, or no text.
+        remedy: what to do then, for the message.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as cause:
+        raise error(f"cannot be read: {cause.strerror}", place=str(path), remedy=remedy) from cause
+    except UnicodeDecodeError as cause:
+        raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
+
+
 def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
     """Return the JSON document in `path`, unzipped where the name ends in `.gz`.
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpsim.errors import CalibrationError
+from ddpsim.files import read_text
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 _SIZE_COLUMNS = ("size_bytes", "size(B)")
+_TABLE_REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _CSV_REMEDY = f"columns wanted: {' or '.join(_SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
 
 
@@ -59,11 +61,7 @@ def read_table(path: str | Path) -> MeasuredTable:
         CalibrationError: unreadable, a column missing, a size or time that is no positive number, no rows; the row
             and column are named.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CalibrationError(f"cannot be read: {error}", place=str(path)) from error
-    return parse_table(text, str(path))
+    return parse_table(read_text(path, CalibrationError, _TABLE_REMEDY), str(path))
 
 
 def parse_table(text: str, place: str) -> MeasuredTable:

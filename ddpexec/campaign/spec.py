@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.files import read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
 
@@ -78,10 +79,7 @@ def load_campaign(path: str | Path) -> Campaign:
     Raises:
         InputError: a file that cannot be read or is malformed, with every error in it.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", place=str(path)) from error
+    text = read_text(path, InputError, "give a campaign's YAML file, as docs/how-to/lab.md shows one")
     return parse_campaign(text, str(path))
 
 

@@ -10,7 +10,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.values import numbers
+from ddpsim.cli.values import numbers, topology_named
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def allreduce(
     from ddpsim.measured import read_table
     from ddpsim.samples import place_table
     from ddpsim.simulation.costs import load_calibration
-    from ddpsim.topology.spec import load_topology
 
-    machine = load_topology(topology)
+    machine = topology_named(topology)
     rows = read_table(measured) if measured else None
     placed = rows is not None and nodes is None and gpus_per_node is None
     placement = place_table(rows, machine) if rows and placed else machine.place(nodes, gpus_per_node)

@@ -10,7 +10,7 @@ import typer
 
 from ddpsim import __version__
 from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, topo, validate, workload
-from ddpsim.cli.usage import USAGE_ERROR, usage_message
+from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
 app = typer.Typer(
@@ -58,6 +58,7 @@ def ddpsim(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
+        refuse_repeated(typer.main.get_command(app), arguments)
         code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False)
     except InputError as error:
         return _fail(str(error))

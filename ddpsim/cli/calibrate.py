@@ -9,7 +9,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
-from ddpsim.cli.values import counts
+from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def calibrate(
     from ddpsim.files import json_text, write_whole
     from ddpsim.measured import read_table
     from ddpsim.simulation.costs import PRIORS
-    from ddpsim.topology.spec import load_topology
 
     tables = [read_table(path) for path in measured]
     node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
@@ -45,7 +44,7 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    machine = load_topology(topology)
+    machine = topology_named(topology)
     kind = backend or ("gloo" if machine.compute_device == "cpu" else None)
     costs = PRIORS.get(kind or "nccl", ())
     report = fit(tables, machine, given, backend=backend, host_costs=costs)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 
 WorkloadName = Annotated[str, typer.Option("--workload", metavar="W", help="Shipped workload, or a workload file.")]
-TopologyName = Annotated[str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file.")]
+TopologyName = Annotated[
+    str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input.")
+]
 
 
 @dataclass(frozen=True, slots=True)

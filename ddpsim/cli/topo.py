@@ -11,7 +11,7 @@ import typer
 from ddpsim.cli.channels import Found, channels_document, channels_of, channels_text
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.values import read_text
+from ddpsim.cli.values import read_text, topology_named
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
@@ -48,15 +48,13 @@ def list_(output: Output) -> None:
 @app.command()
 @expand
 def show(
-    topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file.")],
+    topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")],
     output: Output,
     channels: Annotated[bool, typer.Option("--channels", help="The rings NCCL would find, too.")] = False,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
-    from ddpsim.topology.spec import load_topology
-
-    machine = load_topology(topology)
+    machine = topology_named(topology)
     found = channels_of(machine) if channels else {}
     if plot:
         from ddpsim.plots import plot_topology

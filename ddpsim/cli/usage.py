@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import typer
+
+from ddpsim.errors import InputError
 
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What every usage error derives from; typer carries click inside and does not export it."""
@@ -19,6 +21,23 @@ def usage_message(error: BaseException, arguments: Sequence[str], program: str) 
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
     return f"error: {message.rstrip('.')}{_given(error, arguments)}; see `{path} --help`"
+
+
+def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
+    """Raise for an option that takes one value and is given twice: the parser would keep the last and say nothing.
+
+    Args:
+        command: of the whole program; the one that `arguments` call is found in it.
+        arguments: of the program; what follows `--` is another's.
+    """
+    own = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    for argument in own:
+        command = getattr(command, "commands", {}).get(argument, command)
+    options = [param for param in command.params if param.param_type_name == "option"]
+    for param in (option for option in options if not option.multiple and not option.is_flag):
+        flags = [argument.partition("=")[0] for argument in own if argument.startswith("-")]
+        if sum(flag in param.opts or flag.replace("_", "-") in param.opts for flag in flags) > 1:
+            raise InputError("is given twice and takes one value", place=param.opts[0], remedy="keep one")
 
 
 def _given(error: BaseException, arguments: Sequence[str]) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.topology.graph import Topology
 
 
 def numbers(text: str, flag: str, example: str = "1,5,25") -> list[float]:
@@ -90,12 +94,17 @@ def read_text(path: str) -> str:
     Raises:
         InputError: where it cannot be read.
     """
-    try:
-        if path == "-":
-            return sys.stdin.read()
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=path, remedy="give a file that exists") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"is not text: {error.reason} at byte {error.start}", place=path) from error
+    from ddpsim import files
+
+    return sys.stdin.read() if path == "-" else files.read_text(path, InputError, "give a file that exists")
+
+
+def topology_named(name: str) -> Topology:
+    """Return a shipped machine, or the one in a YAML file; `-` is standard input.
+
+    Raises:
+        UnknownNameError, TopologyError: neither, or malformed.
+    """
+    from ddpsim.topology.spec import load_topology, parse_topology
+
+    return parse_topology(read_text("-"), "standard input") if name == "-" else load_topology(name)

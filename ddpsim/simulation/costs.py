@@ -11,6 +11,7 @@ from pathlib import Path
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.execute import PRIORS as TRANSPORT_PRIORS
 from ddpsim.errors import CalibrationError
+from ddpsim.files import read_text
 from ddpsim.workload.gpus import GPUS
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
@@ -76,11 +77,7 @@ def load_calibration(path: str | Path) -> Calibration:
     Raises:
         CalibrationError: a file that cannot be read or is no calibration.
     """
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "name a file that `ddpsim calibrate -o` wrote"
-        raise CalibrationError(f"cannot be read: {error}", place=str(path), remedy=remedy) from error
+    text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
     return Calibration.from_text(text, all_priors(), str(path))
 
 

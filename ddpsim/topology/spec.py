@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ddpsim import shipped
 from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.files import read_text
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
@@ -24,10 +25,7 @@ def load_topology(name_or_path: str) -> Topology:
         TopologyError: a file that cannot be read, or is malformed, with every error in it.
     """
     path = shipped.find("topology", name_or_path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"cannot be read: {error}", place=name_or_path) from error
+    text = read_text(path, TopologyError, "give a machine's YAML file, or a name that `ddpsim topo list` shows")
     return parse_topology(text, name_or_path)
 
 

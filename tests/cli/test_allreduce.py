@@ -119,3 +119,12 @@ def test_tables_that_cannot_be_used(ddpsim: Callable, tmp_path: Path, text: str,
 
 def test_node_counts_must_match_the_tables(ddpsim: Callable, measured: Path) -> None:
     ddpsim("calibrate", measured, "--topology", "loopback", "--nodes", "1,2").refused("--nodes", "2 node counts")
+
+
+def test_a_table_that_is_missing_or_no_text(ddpsim: Callable, tmp_path: Path) -> None:
+    missing = ddpsim("allreduce", *HERE, "--measured", tmp_path / "none.txt")
+    missing.refused("none.txt", "cannot be read: No such file", "nccl-tests' output")
+    assert "Errno" not in missing.err
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    ddpsim("allreduce", *HERE, "--measured", tmp_path / "binary").refused("not text", "at byte 0", "CSV")
+    ddpsim("allreduce", *HERE, "--measured", tmp_path).refused("Is a directory", "nccl-tests' output")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +114,15 @@ def test_imports_that_cannot_be_read(
     file.write_text(text)
     ddpsim("topo", "import", file, *options).refused(*parts)
     ddpsim("topo", "import", tmp_path / "none").refused("none")
+
+
+def test_a_machine_on_standard_input(ddpsim: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shipped.find("topology", "dgx-1v").read_text()
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    from_stdin = ddpsim("topo", "show", "-", "--json").document
+    assert from_stdin == ddpsim("topo", "show", "dgx-1v", "--json").document
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    given = ("--workload", "resnet50", "--topology", "-", "--nodes", "1", "--json")
+    assert ddpsim("predict", *given).document["topology"] == "dgx-1v"
+    monkeypatch.setattr("sys.stdin", io.StringIO("nodes: ["))
+    ddpsim("topo", "show", "-").refused("standard input")

@@ -177,5 +177,5 @@ def test_an_unknown_machine_names_the_nearest() -> None:
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TopologyError, match="cannot be read"):
+    with pytest.raises(TopologyError, match="not text: invalid start byte at byte 0; give a machine's YAML"):
         load_topology(str(tmp_path / "x.yaml"))
