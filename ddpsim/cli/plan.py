@@ -144,17 +144,16 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
     """Return what a gain on a step that the host holds up rests on, where that was not measured."""
     from ddpsim.units import format_time
 
-    model, priors = rows[0].chosen.workload, rows[0].priors
-    costs = format_time(min(row.host_cost_s for row in rows)), format_time(max(row.host_cost_s for row in rows))
-    cost = costs[0] if costs[0] == costs[1] else f"{costs[0]} to {costs[1]}"
-    lines = [
-        f"host-bound on {_where(rows)}: the host's launches cost {cost} of the step, and the gain rests on priors:"
-    ]
-    if model.estimated:
-        lines.append(f"    the launch cost of an operator in {model.name}, an estimate")
+    models = dict.fromkeys(row.chosen.workload.name for row in rows if row.chosen.workload.estimated)
+    priors = {constant.name: constant for row in rows for constant in row.priors}
+    costs = [format_time(pick(row.host_cost_s for row in rows)) for pick in (min, max)]
+    cost = " to ".join(dict.fromkeys(costs))
+    lines = [f"host-bound on {_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
+    if models:
+        lines.append(f"    the launch cost of an operator in {', '.join(models)}: estimated")
         lines.append("      measure it on such a machine: `python -m ddpexec capture`, or `ddpsim workload import`")
     if priors:
-        named = ", ".join(f"{constant.name} {format_time(constant.value)}" for constant in priors)
+        named = ", ".join(f"{constant.name} {format_time(constant.value)}" for constant in priors.values())
         lines.append(f"    {named}")
         lines.append("      measure them: `torchrun ... -m ddpexec microbench`, `ddpsim calibrate`, then --calibration")
     return lines
