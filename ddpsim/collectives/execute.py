@@ -10,9 +10,13 @@ from ddpsim.collectives import gloo, nccl, tuning
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
+from ddpsim.collectives.gloo_ways import GlooWays
 from ddpsim.collectives.nccl import NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_ways import NcclWays
 from ddpsim.collectives.patterns import PATTERNS, PatternTransport
+from ddpsim.collectives.rank_ways import RankWays
+from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
@@ -51,7 +55,9 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    curve = matching(calibration, placement)
+    # Rows are measured with the backend's own choice, which for gloo is the ring.
+    own = algorithm == "auto" or (backend, algorithm) == ("gloo", "ring")
+    curve = matching(calibration, placement) if own else None
     transport = _physical(
         placement, backend, calibration, algorithm, isolated=isolated and curve is None, expand=expand
     )
@@ -64,14 +70,13 @@ def make_transport(
 def _physical(
     placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, *, isolated: bool, expand: bool
 ) -> Transport:
+    if backend == "nccl" and placement.topology.compute_device == "cpu":
+        raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
+    if backend in PRIORS and algorithm in PATTERNS:
+        return PatternTransport(placement, _ways(placement, backend, calibration), algorithm)
     if backend == "gloo":
         return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
     if backend == "nccl":
-        if not placement.topology.compute_device != "cpu":
-            raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
-        if algorithm in PATTERNS:
-            start = Calibration("nccl", {constant.name: constant for constant in nccl.PRIORS})
-            return PatternTransport(placement, calibration or start, algorithm)
         version = calibration["nccl.version"] if calibration else tuning.CURRENT
         return NcclTransport(
             Layout(placement, int(version), expand=expand), calibration, algorithm=algorithm, isolated=isolated
@@ -79,6 +84,13 @@ def _physical(
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
     raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")
+
+
+def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
+    constants = calibration or Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    if backend == "gloo":
+        return GlooWays(Wiring(placement, expand=True), constants)
+    return NcclWays(placement, constants)
 
 
 class Collectives:

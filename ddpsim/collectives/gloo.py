@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration, Constant
-from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.gloo_ways import GlooWays, Hop
+from ddpsim.collectives.patterns import PATTERNS
+from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
 from ddpsim.errors import InputError
 from ddpsim.fairness import Demand, LinkId
-from ddpsim.topology.graph import Link, Placement
-from ddpsim.topology.paths import find_paths
+from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB
 
 _SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
@@ -42,10 +42,6 @@ links: 500 Mbit/s between two ranks, 5 ms one way: 23.1 to 23.8 ms a MiB for 17.
 """
 
 
-_HOST = Link("host_out>host_in", "host_out", "host_in", "loopback", math.nan)
-_Hop = tuple[PlacedLink, ...]
-
-
 class GlooTransport:
     """Gloo on a placement.
 
@@ -67,9 +63,11 @@ class GlooTransport:
         expand: bool = False,
     ) -> None:
         if algorithm not in ("auto", "ring"):
-            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy="use auto or ring")
+            known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
+            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy=known)
         self.calibration = calibration or Calibration("gloo", {constant.name: constant for constant in PRIORS})
         self._wiring = Wiring(placement, expand)
+        self._ways = GlooWays(self._wiring, self.calibration)
         self._ranks = placement.world_size
         self._hops = self._ring()
         self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
@@ -81,19 +79,19 @@ class GlooTransport:
     def allreduce(self, size_bytes: int) -> Demand:
         """Return launch and staging, then 2(p-1)/p of the bytes on every hop, a handshake before each segment."""
         if self._ranks == 1 or size_bytes == 0:
-            return Demand(self._launch_s(size_bytes), 0, {})
+            return Demand(self._ways.start_s(size_bytes), 0, {})
         share = 2 * (self._ranks - 1) / self._ranks
         loads: dict[LinkId, float] = {}
         for hop in self._hops:
-            for each in hop:
-                loads[each.name] = loads.get(each.name, 0.0) + share / self._efficiency(each.link)
+            for link, load in self._ways.loads(hop).items():
+                loads[link] = loads.get(link, 0.0) + share * load
         wire_rate = share * Demand(0.0, size_bytes, loads).alone(self.capacities)
         stall_s = share * self._segments(size_bytes) * self._step_s() / _SEGMENTS_A_STEP
         paced = size_bytes / (size_bytes / wire_rate + stall_s / share)
         reduced = 2 * self.calibration["gloo.reduce.bandwidth"]
         if reduced < paced:
-            return Demand(self._launch_s(size_bytes), size_bytes, loads, reduced / share)
-        return Demand(self._launch_s(size_bytes), size_bytes, loads, stall_s=stall_s, by_host=True)
+            return Demand(self._ways.start_s(size_bytes), size_bytes, loads, reduced / share)
+        return Demand(self._ways.start_s(size_bytes), size_bytes, loads, stall_s=stall_s, by_host=True)
 
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""
@@ -102,15 +100,15 @@ class GlooTransport:
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the root's part in a binomial tree: log2(p) sends of the whole message, one after the other."""
         if self._ranks == 1 or size_bytes == 0:
-            return Demand(self._launch_s(size_bytes), 0, {})
+            return Demand(self._ways.start_s(size_bytes), 0, {})
         rounds = math.ceil(math.log2(self._ranks))
-        loads = {each.name: rounds / self._efficiency(each.link) for each in self._hops[-1]}
-        return Demand(self._launch_s(size_bytes) + rounds * self._step_s(), size_bytes, loads)
+        loads = {link: rounds * load for link, load in self._ways.loads(self._hops[-1]).items()}
+        return Demand(self._ways.start_s(size_bytes) + rounds * self._step_s(), size_bytes, loads)
 
     def steps(self, size_bytes: int) -> Steps:
         """Return the ring's segments one by one; where one node stands for all, its part of them."""
         if self._ranks == 1 or size_bytes == 0:
-            return Steps(self._launch_s(size_bytes), ())
+            return Steps(self._ways.start_s(size_bytes), ())
         if len(self._hops) < self._ranks and not self._wiring.uniform:
             return GlooTransport(self._wiring.placement, self.calibration, expand=True).steps(size_bytes)
         segments = self._segments(size_bytes)
@@ -119,57 +117,27 @@ class GlooTransport:
             schedule = schedules.ring(self._ranks, segments // self._ranks)
         else:
             schedule = schedules.periodic_ring(len(self._hops), steps, segments // self._ranks)
-        wires = [
-            Wire(self._hop_s(hop) / _SEGMENTS_A_STEP, {each.name: 1 / self._efficiency(each.link) for each in hop})
-            for hop in self._hops
-        ]
+        wires = [Wire(self._ways.hop_s(hop) / _SEGMENTS_A_STEP, self._ways.loads(hop)) for hop in self._hops]
         lane = Lane(schedule, size_bytes / segments, lambda source, _: wires[source])
-        return Steps(self._launch_s(size_bytes), (lane,), self.capacities)
+        return Steps(self._ways.start_s(size_bytes), (lane,), self.capacities)
 
     def _segments(self, size_bytes: float) -> int:
         wanted = max(math.ceil(size_bytes / _MAX_SEGMENT_BYTES), 2 * self._ranks)
         return math.ceil(wanted / self._ranks) * self._ranks
 
-    def _launch_s(self, size_bytes: int) -> float:
-        """Return the cost of the call, and of staging the tensor in host memory and back where it is a GPU's."""
-        launch_s = self.calibration["gloo.launch_s"]
-        template = self._wiring.template(0)
-        if template.gpus[0].sm == 0:
-            return launch_s
-        slowest = min(link.bandwidth for link in template.links if link.kind in ("pcie", "host_bridge"))
-        return launch_s + 2 * size_bytes / (slowest * self.calibration["gloo.staging.efficiency"])
-
     def _step_s(self) -> float:
-        return max(map(self._hop_s, self._hops))
+        return max(map(self._ways.hop_s, self._hops))
 
-    def _hop_s(self, hop: _Hop) -> float:
-        round_trip_s = 2 * sum(each.link.latency_s for each in hop)
-        return self.calibration["gloo.step_s"] + self.calibration["gloo.round_trips"] * round_trip_s
-
-    def _efficiency(self, link: Link) -> float:
-        return self.calibration[f"gloo.efficiency.{'loopback' if link.kind == 'loopback' else 'network'}"]
-
-    def _ring(self) -> list[_Hop]:
+    def _ring(self) -> list[Hop]:
         """Return the hop from each rank to the next; of the nodes that stand for all, where they do."""
-        hops: list[_Hop] = []
+        hops: list[Hop] = []
         placement = self._wiring.placement
         following = dict(self._wiring.boundaries)
         for node in self._wiring.nodes:
             ranks = placement.gpus(placement.class_of(node))
-            hops += [self._inside(node, *pair) for pair in pairwise(ranks)]
+            hops += [self._ways.inside(node, *pair) for pair in pairwise(ranks)]
             if node in following:
-                hops.append(self._across(node, following.pop(node)))
+                hops.append(self._ways.across(node, following.pop(node)))
             elif placement.nodes == 1 and len(ranks) > 1:
-                hops.append(self._inside(node, ranks[-1], ranks[0]))
-        return hops + [self._across(*boundary) for boundary in following.items()]
-
-    def _inside(self, node: int, source: str, target: str) -> _Hop:
-        template = self._wiring.template(node)
-        if template.gpus[0].sm == 0:
-            return self._wiring.at(node, find_paths(template)[source, target].links)
-        return self._wiring.at(node, [replace(_HOST, bandwidth=self.calibration["gloo.host.bandwidth"])])
-
-    def _across(self, source: int, target: int) -> _Hop:
-        """Return the hop from the last rank of a node to the first of the next, by the first NIC of each."""
-        nics = [self._wiring.template(node).nics[0].name for node in (source, target)]
-        return self._wiring.between(source, nics[0], target, nics[1])
+                hops.append(self._ways.inside(node, ranks[-1], ranks[0]))
+        return hops + [self._ways.across(*boundary) for boundary in following.items()]

@@ -168,33 +168,46 @@ def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
 
 def gather_and_broadcast(ranks: int) -> Schedule:
     """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
-    builder = _Builder(ranks, 1)
-    for rank in range(1, ranks):
-        builder.send(rank, 0, 0, 1, reduce=True)
-    for rank in range(1, ranks):
-        builder.send(0, rank, 0, 1, reduce=False)
-    return builder.build()
+    return parameter_server_beside(ranks, [0])
 
 
 def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
     """Return 2 alpha + 2(p-1) S beta + (p-1) S gamma: the root's link carries every message both ways."""
-    return 2 * alpha_s + (ranks - 1) * size_bytes * (2 * beta + gamma)
+    return parameter_server_beside_s(ranks, 1, size_bytes, alpha_s, beta, gamma)
 
 
 def parameter_server(workers: int, servers: int) -> Schedule:
     """Return push and pull against `servers` further ranks, numbered after the workers, each holding one part."""
-    builder = _Builder(workers + servers, servers)
+    return _push_and_pull(range(workers), [workers + server for server in range(servers)])
+
+
+def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> Schedule:
+    """Return push and pull against servers that each hold one part and stand beside the ranks `hosts`."""
+    return _push_and_pull(range(ranks), hosts)
+
+
+def _push_and_pull(workers: Sequence[int], servers: Sequence[int]) -> Schedule:
+    builder = _Builder(max(*workers, *servers) + 1, len(servers))
     for reduce in (True, False):
-        for worker in range(workers):
-            for server in range(servers):
-                source, target = (worker, workers + server) if reduce else (workers + server, worker)
-                builder.send(source, target, server, server + 1, reduce=reduce)
+        for part, server in enumerate(servers):
+            for worker in workers:
+                if worker != server:
+                    source, target = (worker, server) if reduce else (server, worker)
+                    builder.send(source, target, part, part + 1, reduce=reduce)
     return builder.build()
 
 
 def parameter_server_s(workers: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
     """Return 2 alpha + 2 max(w/s, 1) S beta: the servers' links or the workers', whichever carries more."""
     return 2 * alpha_s + 2 * max(workers / servers, 1.0) * size_bytes * beta
+
+
+def parameter_server_beside_s(
+    ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0
+) -> float:
+    """Return 2 alpha + 2 (p-1)/s S beta + (p-1)/s S gamma: a server hears from every rank but its own."""
+    pushed = (ranks - 1) / servers * size_bytes
+    return 2 * alpha_s + 2 * pushed * beta + pushed * gamma
 
 
 def two_level(nodes: int, per_node: int) -> Schedule:

@@ -137,6 +137,18 @@ def test_layers_that_sleep_keep_their_own_pace(ddpsim: Callable, tiny: Path) -> 
         assert "keeps the pace of V100 by layers that sleep" in err
 
 
+@pytest.mark.parametrize("algorithm", ["gather-broadcast", "parameter-server"])
+def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: Path, algorithm: str) -> None:
+    here = ("--topology", "p3.8xlarge", "--nodes", "2", "--algorithm", algorithm)
+    [alone] = ddpsim("allreduce", *here, "-b", "4M", "-e", "4M", "--json").document["rows"]
+    one_bucket = ("--bucket-cap-mb", "100")
+    step = ddpsim("predict", "--workload", tiny, *here, *one_bucket, "--json").document
+    ring = ddpsim("predict", "--workload", tiny, *here[:4], "--algorithm", "ring", *one_bucket, "--json").document
+    [bucket] = step["buckets"]
+    assert bucket["finished_s"] - bucket["wire_s"] == pytest.approx(alone["time_us"] * 1e-6, rel=0.01)
+    assert step["iteration_s"] > ring["iteration_s"]
+
+
 def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
     rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
     assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]

@@ -55,6 +55,7 @@ BUILDERS = {
     "halving-doubling": schedules.halving_doubling,
     "tree": lambda p: schedules.tree(random_tree(p, p), 3),
     "gather and broadcast": schedules.gather_and_broadcast,
+    "parameter servers": lambda p: schedules.parameter_server_beside(p, range(0, p, 3)),
     "two-level": lambda p: schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else schedules.two_level(p, 1),
 }
 
@@ -110,6 +111,14 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
     assert schedules.gather_and_broadcast_s(ranks, 1, alpha, beta) == pytest.approx(
         depth(naive) * alpha + (received + naive.sent_chunks()[0]) * beta
     )
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(4, 1), (8, 2), (8, 8)])
+def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: int) -> None:
+    schedule = schedules.parameter_server_beside(ranks, range(servers))
+    pushed = sum(t.stop - t.start for t in schedule.transfers if t.target == 0 and t.reduce)
+    closed = schedules.parameter_server_beside_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
+    assert closed == pytest.approx(depth(schedule) + 2e-3 * pushed)
 
 
 def depth(schedule: Schedule) -> int:
