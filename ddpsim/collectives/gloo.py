@@ -81,10 +81,7 @@ class GlooTransport:
         if self._ranks == 1 or size_bytes == 0:
             return Demand(self._ways.start_s(size_bytes), 0, {})
         share = 2 * (self._ranks - 1) / self._ranks
-        loads: dict[LinkId, float] = {}
-        for hop in self._hops:
-            for link, load in self._ways.loads(hop).items():
-                loads[link] = loads.get(link, 0.0) + share * load
+        loads = {link: share * load for link, load in self._ring_loads().items()}
         wire_rate = share * Demand(0.0, size_bytes, loads).alone(self.capacities)
         stall_s = share * self._segments(size_bytes) * self._step_s() / _SEGMENTS_A_STEP
         paced = size_bytes / (size_bytes / wire_rate + stall_s / share)
@@ -141,3 +138,18 @@ class GlooTransport:
             elif placement.nodes == 1 and len(ranks) > 1:
                 hops.append(self._ways.inside(node, ranks[-1], ranks[0]))
         return hops + [self._ways.across(*boundary) for boundary in following.items()]
+
+    def _ring_loads(self) -> dict[LinkId, float]:
+        """Return bytes on each link for a byte that goes around.
+
+        A node sends to one other, so links between nodes are loaded once whatever kinds of boundaries it has.
+        """
+        inside: dict[LinkId, float] = {}
+        between: dict[LinkId, float] = {}
+        for hop in self._hops:
+            for each, (link, load) in zip(hop, self._ways.loads(hop).items(), strict=True):
+                if each.link.kind in ("nic", "network"):
+                    between[link] = load
+                else:
+                    inside[link] = inside.get(link, 0.0) + load
+        return inside | between

@@ -1,32 +1,25 @@
-"""NCCL: rings, trees and in-switch reduction over the channels of a placement, with protocols as NCCL picks them.
-
-The time of an algorithm and protocol is a start, a latency for each step, and the bytes at the rate of the slower of
-two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. Small
-messages use few channels: NCCL gives each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple),
-`enqueue.cc`.
-"""
+"""NCCL: rings, trees and in-switch reduction over the channels of a placement, with protocols as NCCL picks them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cached_property
 
-from ddpsim.collectives import nccl_priors, nccl_steps
+from ddpsim.collectives import nccl_pieces, nccl_priors, nccl_steps, nccl_switch_steps, nccl_tree_steps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout, Pattern
+from ddpsim.collectives.nccl_costs import Cost, Costs
+from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
-from ddpsim.collectives.tuning import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry, ll_max
+from ddpsim.collectives.tuning import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.fairness import Demand, LinkId
 
 PRIORS = nccl_priors.PRIORS
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 
-_THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
-_BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
-_MAX_CHANNELS = 32
 _SHARPNESS = 30.0
 """How firmly the cheaper of NCCL's entries is taken: near a crossover the time is between those of both."""
 
@@ -34,18 +27,7 @@ _LEAST_WEIGHT = 0.1
 """Weight, of one the cheapest has, below which an entry is out."""
 
 _CORNER = 8.0
-"""Exponent of the norm that joins two limits on a rate; large is a sharp corner."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    entry: Entry
-    channels: int
-    latency_s: float
-    rate: float
-
-    def time_s(self, size_bytes: float) -> float:
-        return self.latency_s + size_bytes / self.rate
+"""Exponent of the norm that joins a time and the least a process takes to launch; large is a sharp corner."""
 
 
 class NcclTransport:
@@ -82,6 +64,7 @@ class NcclTransport:
         self.layout = layout
         self._isolated, self._gpus_per_process = isolated, gpus_per_process
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
+        self._cost = Costs(layout, self._get)
         self._entries = layout.entries
         self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
         if not self._allowed:
@@ -98,18 +81,18 @@ class NcclTransport:
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides."""
         if self.layout.ranks == 1 or size_bytes == 0:
-            return Demand(self._start_s(SIMPLE), 0, {})
+            return Demand(self._cost.start_s(SIMPLE), 0, {})
         costs = self._costs(size_bytes)
         cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
-        pattern = self._pattern(cost.entry)
+        pattern = self._cost.pattern(cost.entry)
         loads: dict[LinkId, float] = {}
         for load in pattern.loads:
-            value = load.bytes * factor / self._efficiency(load.group, cost.entry.protocol)
+            value = load.bytes * factor / self._cost.reached(cost.entry, load.group)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         # A ring's latencies lie between its steps. Trees are one message, their latency before it.
         stall_s = (
-            (cost.latency_s - self._start_s(cost.entry.protocol)) * factor if cost.entry.algorithm == RING else 0.0
+            (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if cost.entry.algorithm == RING else 0.0
         )
         return Demand(
             cost.latency_s * factor - stall_s,
@@ -122,7 +105,7 @@ class NcclTransport:
 
     def _hops(self, protocol: str) -> tuple[tuple[float, float], ...]:
         """Return the parts of a ring's hops between nodes and inside, with their links' room over the tightest."""
-        rates = {group: rate * self._efficiency(group, protocol) for group, rate in self.layout.ring.rates.items()}
+        rates = {group: rate * self._cost.efficiency(group, protocol) for group, rate in self.layout.ring.rates.items()}
         tightest = min(rates.values())
         if NET not in rates:
             return ((1.0, 1.0),)
@@ -133,53 +116,67 @@ class NcclTransport:
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""
         if self.layout.ranks == 1 or size_bytes == 0:
-            return self._start_s(SIMPLE)
+            return self._cost.start_s(SIMPLE)
         return self._joined_s(self._costs(size_bytes), size_bytes)
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return a chain along the rings, each link of which carries the message once."""
         if self.layout.ranks == 1 or size_bytes == 0:
-            return Demand(self._start_s(SIMPLE), 0, {})
+            return Demand(self._cost.start_s(SIMPLE), 0, {})
         protocol = LL if size_bytes < 65536 else SIMPLE
         entry = Entry(RING, protocol, 0.0, 1.0)
-        cost = self._cost(entry, size_bytes)
+        cost = self._cost.of(entry, size_bytes)
         share = self.layout.ranks / (2 * (self.layout.ranks - 1))
         loads: dict[LinkId, float] = {}
         for load in self.layout.ring.loads:
-            value = load.bytes * share / self._efficiency(load.group, protocol)
+            value = load.bytes * share / self._cost.efficiency(load.group, protocol)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        return Demand(self._start_s(protocol) + cost.latency_s / 2, size_bytes, loads, cost.rate / share)
+        return Demand(self._cost.start_s(protocol) + cost.latency_s / 2, size_bytes, loads, cost.rate / share)
 
     def steps(self, size_bytes: int) -> Steps:
-        """Return the chosen ring or tree transfer by transfer, scaled as `allreduce` is."""
+        """Return the chosen pattern transfer by transfer, scaled as `allreduce` is."""
         if self.layout.ranks == 1 or size_bytes == 0:
-            return Steps(self._start_s(SIMPLE), ())
+            return Steps(self._cost.start_s(SIMPLE), ())
         costs = self._costs(size_bytes)
         cost = costs[0][0]
         factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
-        start_s = self._start_s(cost.entry.protocol)
         if cost.entry.algorithm == RING:
-            return nccl_steps.ring(self._timing(cost, start_s, factor), self._stepped(), size_bytes)
-        return nccl_steps.whole(self.allreduce(size_bytes))
+            return nccl_steps.ring(self._timing(cost, factor), self._stepped(), size_bytes)
+        timing, cut, window = self._timing(cost, factor), cost.pieces, nccl_pieces.window(cost.entry.protocol)
+        if cost.entry.algorithm != TREE:
+            return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
+        if cost.entry.protocol == LL:
+            # A hop's latency holds the time of what it passes on at once.
+            cut = window = nccl_pieces.ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
+            inner_s, outer_s = (size_bytes / cut * factor / rate for rate in self._cost.hop_rates(cost))
+            hop_s, net_s = max(timing.hop_s - inner_s, 0.0), max(timing.net_s - outer_s, 0.0)
+            timing = replace(timing, hop_s=hop_s, net_s=net_s)
+        return nccl_tree_steps.tree(timing, self._expanded, size_bytes, cut, window)
 
     def _stepped(self) -> Layout:
         """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
-        if self.layout.wiring.uniform or self.layout.wiring.expand:
-            return self.layout
-        return Layout(self.layout.placement, self.layout.shape.version, expand=True)
+        return self.layout if self.layout.wiring.uniform else self._expanded
 
-    def _timing(self, cost: _Cost, start_s: float, factor: float) -> nccl_steps.Timing:
+    @cached_property
+    def _expanded(self) -> Layout:
+        layout = self.layout
+        return layout if layout.wiring.expand else Layout(layout.placement, layout.shape.version, expand=True)
+
+    def _timing(self, cost: Cost, factor: float) -> nccl_steps.Timing:
         algorithm, protocol = cost.entry.algorithm, cost.entry.protocol
+        ring, switch = algorithm == RING, algorithm in (NVLS, NVLS_TREE)
+        start_s = self._get["nvls.start_s"] if switch else self._cost.start_s(protocol)
         share = 2 * (self.layout.ranks - 1) / self.layout.ranks
+        scale = factor if ring else factor * cost.slack
         return nccl_steps.Timing(
             start_s=start_s * factor,
-            hop_s=self._hop_s(algorithm, protocol) * factor,
-            net_s=self._net_s(algorithm, protocol) * factor,
-            rate=cost.rate * share / factor,
-            load_factors={group: factor / self._efficiency(group, protocol) for group in GROUPS},
+            hop_s=0.0 if switch else self._cost.hop_s(algorithm, protocol) * factor,
+            net_s=self._cost.net_s(algorithm, protocol) * factor,
+            rate=cost.rate * share / factor if ring else cost.ends / scale,
+            load_factors={group: scale / self._cost.reached(cost.entry, group) for group in GROUPS},
         )
 
-    def _joined_s(self, costs: list[tuple[_Cost, float]], size_bytes: int) -> float:
+    def _joined_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:
         """Return the geometric mean of the entries' times, weighted by how likely NCCL takes each."""
         total = sum(weight for _, weight in costs)
         time_s = math.exp(sum(weight * math.log(cost.time_s(size_bytes)) for cost, weight in costs) / total)
@@ -188,69 +185,15 @@ class NcclTransport:
         floor_s = self._gpus_per_process * self._get["launch_s"]
         return float((time_s**_CORNER + floor_s**_CORNER) ** (1 / _CORNER))
 
-    def _costs(self, size_bytes: int) -> list[tuple[_Cost, float]]:
+    def _costs(self, size_bytes: int) -> list[tuple[Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
         table = self.layout.believed_us(size_bytes)
         believed = sorted((table[index] * self._crossover(self._entries[index]), index) for index in self._allowed)
         least = believed[0][0]
         weights = [((least / us) ** _SHARPNESS - _LEAST_WEIGHT, index) for us, index in believed]
-        return [(self._cost(self._entries[index], size_bytes), weight) for weight, index in weights if weight > 0]
+        return [(self._cost.of(self._entries[index], size_bytes), weight) for weight, index in weights if weight > 0]
 
     def _crossover(self, entry: Entry) -> float:
         """Return by what NCCL's belief of `entry` is multiplied."""
         factor = self._get[f"crossover.{entry.protocol}"] if entry.protocol != SIMPLE else 1.0
         return factor * self._get["crossover.tree"] if entry.algorithm == TREE else factor
-
-    def _cost(self, entry: Entry, size_bytes: int) -> _Cost:
-        algorithm, protocol = entry.algorithm, entry.protocol
-        channels = self._channels(entry, size_bytes)
-        latency_s = self._start_s(protocol) + self._latency_s(algorithm, protocol)
-        pattern = self._pattern(entry)
-        links = min(rate * self._efficiency(group, protocol) for group, rate in pattern.rates.items())
-        if algorithm in (NVLS, NVLS_TREE):
-            latency_s += self._get["nvls.start_s"] - self._start_s(protocol)
-            return _Cost(entry, channels, latency_s, links * self._get["nvls.efficiency"])
-        sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
-        threads = channels * self._get[f"channel.{protocol}"] / sent
-        limits = [links, threads]
-        if protocol == LL:
-            place = "node" if self.layout.nodes == 1 else "net"
-            limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
-        rate = sum(limit**-_CORNER for limit in limits) ** (-1 / _CORNER)
-        return _Cost(entry, channels, latency_s, rate)
-
-    def _channels(self, entry: Entry, size_bytes: int) -> int:
-        protocol = entry.protocol
-        least = _THREADS[protocol] * _BYTES_PER_THREAD[protocol]
-        if (entry.algorithm, protocol) == (RING, LL):
-            least *= self.layout.ranks
-        return max(1, min(size_bytes // least, 2 * self.layout.rings, _MAX_CHANNELS))
-
-    def _pattern(self, entry: Entry) -> Pattern:
-        layout = self.layout
-        return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
-
-    def _efficiency(self, group: str, protocol: str) -> float:
-        return self._get[f"efficiency.{group}.{protocol}"]
-
-    def _start_s(self, protocol: str) -> float:
-        return self._get[f"start.{protocol}_s"]
-
-    def _hop_s(self, algorithm: str, protocol: str) -> float:
-        kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
-        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
-
-    def _net_s(self, algorithm: str, protocol: str) -> float:
-        pattern = RING if algorithm == RING else TREE
-        card_s = self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
-        return self._get[f"{pattern}.hop.net.{protocol}_s"] + card_s
-
-    def _latency_s(self, algorithm: str, protocol: str) -> float:
-        """Return the steps' latencies: 2(p-1) hops around the ring, or to the root of the tree and back."""
-        layout = self.layout
-        outer = layout.crossings if algorithm == RING else 2 * math.floor(math.log2(layout.nodes))
-        outer_s = outer * self._net_s(algorithm, protocol) if outer else 0.0
-        if algorithm in (NVLS, NVLS_TREE):
-            return outer_s
-        inner = 2 * (layout.ranks - 1) - outer if algorithm == RING else 2 * (layout.per_node - 1)
-        return inner * self._hop_s(algorithm, protocol) + outer_s

@@ -68,6 +68,13 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
             yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
 
 
+def reversed_route(template: NodeTemplate, route: Route) -> Route:
+    """Return the way back over the same links."""
+    links = {(link.source, link.target): link for link in template.links}
+    back = tuple(links[link.target, link.source] for link in reversed(route.links))
+    return replace(route, source=route.target, target=route.source, links=back)
+
+
 def route_group(route: Route) -> str:
     """Return the slowest kind of hop on a route."""
     return max((group for _, group, _ in route_loads(route)), key=GROUPS.index, default=NVLINK)
@@ -84,13 +91,17 @@ class Layout:
     def __init__(self, placement: Placement, version: int, *, expand: bool = False) -> None:
         self.placement, self.wiring = placement, Wiring(placement, expand)
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
+        cross = placement.topology.fabric.kind != "rail"
         self._channels = [
-            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
+            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1, cross_nic=cross)
             for each in placement.classes
         ]
         self.rings = min(len(channels.rings) for channels in self._channels)
+        self.carried = _most_carried(self.nodes)
+        self.depth = max(tree.depth() for tree in double_binary_tree(self.nodes))
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())
+        self.chain = tuple(Pattern.of(self._chain_loads(hop)) for hop in range(self.per_node - 1))
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
@@ -149,7 +160,10 @@ class Layout:
             yield placed, HOST if group == HOST else NET, load
 
     def _ring_loads(self) -> Iterator[Load]:
-        """Yield 2(p-1)/p bytes for each hop of each ring, the rings sharing the message."""
+        """Yield 2(p-1)/p bytes for each hop of each ring, the rings sharing the message.
+
+        Every node sends to one other and hears from one: its NICs are loaded once, whatever kinds of boundaries it has.
+        """
         share = 2 * (self.ranks - 1) / self.ranks
         for node in self.wiring.nodes:
             rings = self.channels_of(node).rings
@@ -157,15 +171,28 @@ class Layout:
                 for route in ring.routes:
                     for placed, group, load in self.inside(node, route):
                         yield Load(placed, group, load * share / len(rings))
+            for ring in rings[: self.rings]:
+                for placed, group, load in self._at_nics(node, ring):
+                    yield Load(placed, group, load * share / self.rings)
         for source, target in self.wiring.boundaries:
             leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
             for out, into in zip(leaving, entering, strict=False):
-                for placed, group, load in self.between(source, out, target, into):
-                    yield Load(placed, group, load * share / self.rings)
+                if out.nic_out is not None and into.nic_in is not None:
+                    for placed in self.wiring.trunks(source, out.nic_out, target, into.nic_in):
+                        yield Load(placed, NET, share / self.rings)
+
+    def _at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield what a ring loads between a node's GPUs and the network."""
+        if ring.exit is None or ring.nic_out is None or ring.entry is None or ring.nic_in is None:
+            return
+        yield from self._to_nic(node, ring.exit)
+        yield self.wiring.port_out(node, ring.nic_out), NET, 1.0
+        yield self.wiring.port_in(node, ring.nic_in), NET, 1.0
+        yield from self._to_nic(node, ring.entry)
 
     def _tree_loads(self) -> Iterator[Load]:
         """Yield bytes up and down each chain, and at the NIC those of the node that carries most."""
-        carried = _most_carried(self.nodes) if self.nodes > 1 else 0.0
+        carried = self.carried
         for node in self.wiring.nodes:
             chains = self.channels_of(node).trees
             template = self.wiring.template(node)
@@ -175,12 +202,23 @@ class Layout:
                 if self.nodes > 1 and chain.entry is not None:
                     for load in self._both_ways(node, template, chain.entry, carried / len(chains)):
                         yield replace(load, group=HOST if load.group == HOST else NET)
-        for source, target in self.wiring.boundaries:
+            for chain in chains[: self.rings]:
+                if self.nodes > 1 and chain.nic_in is not None:
+                    for port in (self.wiring.port_out(node, chain.nic_in), self.wiring.port_in(node, chain.nic_in)):
+                        yield Load(port, NET, carried / self.rings)
+        for source, target in _edges(self.nodes) if self.placement.topology.fabric.nodes_per_leaf else ():
             for out, into in zip(self.channels_of(source).trees, self.channels_of(target).trees, strict=False):
-                for first, second in (((source, out), (target, into)), ((target, into), (source, out))):
-                    if first[1].nic_in is not None and second[1].nic_in is not None:
-                        for placed in self.wiring.between(first[0], first[1].nic_in, second[0], second[1].nic_in):
-                            yield Load(placed, NET, carried / self.rings / 2)
+                if out.nic_in is not None and into.nic_in is not None:
+                    for placed in self.wiring.trunks(source, out.nic_in, target, into.nic_in):
+                        yield Load(placed, NET, 1 / self.rings / 2)
+
+    def _chain_loads(self, hop: int) -> Iterator[Load]:
+        """Yield bytes down hop number `hop` of every chain."""
+        for node in self.wiring.nodes:
+            chains = self.channels_of(node).trees
+            for chain in chains:
+                for placed, group, load in self.inside(node, chain.routes[hop]):
+                    yield Load(placed, group, load / len(chains))
 
     def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
         reverse = {(link.source, link.target): link for link in template.links}
@@ -225,6 +263,15 @@ class Layout:
 def _keeps_no_order(template: NodeTemplate) -> bool:
     """Whether the NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
     return any(nic.kind == "efa" and nic.gpudirect for nic in template.nics)
+
+
+def _edges(nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield (source, target) of every edge of both trees, up and down."""
+    for tree in double_binary_tree(nodes):
+        for node, parent in enumerate(tree.parents):
+            if parent is not None:
+                yield node, parent
+                yield parent, node
 
 
 def _most_carried(nodes: int) -> float:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from ddpsim.collectives import schedules
 from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_pieces import window
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Lane, Steps, Wire
-from ddpsim.fairness import Demand, LinkId
+from ddpsim.collectives.tuning import SIMPLE
+from ddpsim.fairness import LinkId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,6 @@ class Timing:
     load_factors: Mapping[str, float]
 
 
-_STEPS = 8
-"""Chunks under way between two GPUs: NCCL_STEPS."""
-
 _Way = tuple[float, list[tuple[PlacedLink, str, float]]]
 
 
@@ -51,27 +50,22 @@ def ring(timing: Timing, layout: Layout, size_bytes: int) -> Steps:
     return Steps(timing.start_s, parts, layout.capacities)
 
 
-def whole(demand: Demand) -> Steps:
-    """Return a collective as one transfer, where its steps are not modelled."""
-    schedule = schedules.Schedule(1, 1, (schedules.Transfer(0, 0, 0, 1, True, ()),))
-    lane = Lane(schedule, demand.size_bytes, lambda *_: Wire(demand.latency_s, demand.loads, demand.rate_limit))
-    return Steps(0.0, (lane,))
-
-
 def _lane(timing: Timing, layout: Layout, size_bytes: int, ways: list[_Way], rings: int) -> Lane:
     share = rings / layout.rings
-    wires = [_wire(timing, way, timing.rate * share) for way in ways]
+    wires = [wire(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
     if len(ways) == layout.ranks:
         schedule = schedules.ring(layout.ranks)
     else:
         schedule = schedules.periodic_ring(len(ways), 2 * (layout.ranks - 1))
-    return Lane(schedule, size_bytes * share / layout.ranks, lambda source, _: wires[source], _STEPS, weight=rings)
+    return Lane(
+        schedule, size_bytes * share / layout.ranks, lambda source, _: wires[source], window(SIMPLE), weight=rings
+    )
 
 
-def _wire(timing: Timing, way: _Way, rate: float) -> Wire:
-    latency_s, links = way
+def wire(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Wire:
+    """Return what a transfer over the links of `way` asks of them."""
     loads: dict[LinkId, float] = {}
-    for placed, group, load in links:
+    for placed, group, load in way:
         loads[placed.name] = loads.get(placed.name, 0.0) + load * timing.load_factors[group]
     return Wire(latency_s, loads, rate)
 

@@ -61,12 +61,21 @@ class Wiring:
 
     def between(self, source: int, source_nic: str, target: int, target_nic: str) -> tuple[PlacedLink, ...]:
         """Return the way from NIC to NIC: a port out, trunks of the fabric, a port in."""
-        trunks = self.placement.network_route((source, source_nic), (target, target_nic))[1:-1]
-        return (
-            *self.at(source, [_port(self.template(source), source_nic, NETWORK)]),
-            *(PlacedLink(link.name, link) for link in trunks),
-            *self.at(target, [_port(self.template(target), NETWORK, target_nic)]),
-        )
+        out, into = self.port_out(source, source_nic), self.port_in(target, target_nic)
+        return (out, *self.trunks(source, source_nic, target, target_nic), into)
+
+    def trunks(self, source: int, source_nic: str, target: int, target_nic: str) -> tuple[PlacedLink, ...]:
+        """Return the fabric's links between the switches of two NICs."""
+        links = self.placement.network_route((source, source_nic), (target, target_nic))[1:-1]
+        return tuple(PlacedLink(link.name, link) for link in links)
+
+    def port_out(self, node: int, nic: str) -> PlacedLink:
+        """Return the link from a NIC into the network."""
+        return self.at(node, [_port(self.template(node), nic, NETWORK)])[0]
+
+    def port_in(self, node: int, nic: str) -> PlacedLink:
+        """Return the link from the network to a NIC."""
+        return self.at(node, [_port(self.template(node), NETWORK, nic)])[0]
 
     def _boundaries(self) -> Iterable[tuple[int, int]]:
         count = self.placement.nodes

@@ -49,7 +49,7 @@ class Schedule:
 
 
 @dataclass(slots=True)
-class _Builder:
+class Builder:
     """Collects transfers and finds what each must wait for: the arrivals of its chunks at its source."""
 
     ranks: int
@@ -58,6 +58,7 @@ class _Builder:
     arrived: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def send(self, source: int, target: int, start: int, stop: int, *, reduce: bool) -> None:
+        """Add the transfer of chunks `start` up to `stop`."""
         after = {number for chunk in range(start, stop) for number in self.arrived.get((source, chunk), ())}
         number = len(self.transfers)
         self.transfers.append(Transfer(source, target, start, stop, reduce, tuple(sorted(after))))
@@ -67,6 +68,7 @@ class _Builder:
             self.arrived[target, chunk] = [*before, number]
 
     def build(self) -> Schedule:
+        """Return the transfers so far."""
         return Schedule(self.ranks, self.chunks, tuple(self.transfers))
 
 
@@ -75,7 +77,7 @@ def ring(ranks: int, segments: int = 1) -> Schedule:
 
     2(p-1) steps, in each of which every rank sends S/p bytes to the next (Patarasuk and Yuan 2009).
     """
-    builder = _Builder(ranks, ranks * segments)
+    builder = Builder(ranks, ranks * segments)
     for step in range(2 * (ranks - 1)):
         for segment in range(segments):
             for rank in range(ranks):
@@ -120,7 +122,7 @@ def halving_doubling(ranks: int) -> Schedule:
     Where p is not a power of two, the ranks beyond the largest one first fold into partners and are sent the result.
     """
     core = 1 << (ranks.bit_length() - 1)
-    builder = _Builder(ranks, core)
+    builder = Builder(ranks, core)
     for rank in range(core, ranks):
         builder.send(rank, rank - core, 0, core, reduce=True)
     spans = [(0, core)] * core
@@ -148,24 +150,6 @@ def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: floa
     return time_s + (2 * (alpha_s + size_bytes * beta) + size_bytes * gamma if core < ranks else 0.0)
 
 
-def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
-    """Return reduce to the root and broadcast from it, `chunks` pieces one behind the other.
-
-    Args:
-        parents: the parent of each rank, None for the root.
-    """
-    builder = _Builder(len(parents), chunks)
-    downward = _from_root(parents)
-    for chunk in range(chunks):
-        for rank in reversed(downward):
-            if (parent := parents[rank]) is not None:
-                builder.send(rank, parent, chunk, chunk + 1, reduce=True)
-        for rank in downward:
-            if (parent := parents[rank]) is not None:
-                builder.send(parent, rank, chunk, chunk + 1, reduce=False)
-    return builder.build()
-
-
 def gather_and_broadcast(ranks: int) -> Schedule:
     """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
     return parameter_server_beside(ranks, [0])
@@ -187,7 +171,7 @@ def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> Schedule:
 
 
 def _push_and_pull(workers: Sequence[int], servers: Sequence[int]) -> Schedule:
-    builder = _Builder(max(*workers, *servers) + 1, len(servers))
+    builder = Builder(max(*workers, *servers) + 1, len(servers))
     for reduce in (True, False):
         for part, server in enumerate(servers):
             for worker in workers:
@@ -215,7 +199,7 @@ def two_level(nodes: int, per_node: int) -> Schedule:
 
     Rank r is GPU r mod m of node r // m.
     """
-    builder = _Builder(nodes * per_node, nodes * per_node)
+    builder = Builder(nodes * per_node, nodes * per_node)
     for step in range(per_node - 1):
         _inner_step(builder, nodes, per_node, step, reduce=True)
     for step in range(2 * (nodes - 1)):
@@ -229,7 +213,7 @@ def two_level(nodes: int, per_node: int) -> Schedule:
     return builder.build()
 
 
-def _inner_step(builder: _Builder, nodes: int, per_node: int, step: int, *, reduce: bool) -> None:
+def _inner_step(builder: Builder, nodes: int, per_node: int, step: int, *, reduce: bool) -> None:
     for node in range(nodes):
         for gpu in range(per_node):
             part = (gpu - step) % per_node * nodes
@@ -246,15 +230,3 @@ def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int]
 
 def _joined(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
     return min(first[0], second[0]), max(first[1], second[1])
-
-
-def _from_root(parents: Sequence[int | None]) -> list[int]:
-    """Return the ranks, every parent before its children."""
-    children: dict[int | None, list[int]] = {}
-    for rank, parent in enumerate(parents):
-        children.setdefault(parent, []).append(rank)
-    order, frontier = [], list(children[None])
-    while frontier:
-        order.extend(frontier)
-        frontier = [child for rank in frontier for child in children.get(rank, ())]
-    return order

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives import schedules
+from ddpsim.collectives import schedules, tree_schedules
 from ddpsim.collectives.schedules import Schedule
 
 
@@ -53,7 +53,7 @@ BUILDERS = {
     "ring": lambda p: schedules.ring(p),
     "segmented ring": lambda p: schedules.ring(p, 3),
     "halving-doubling": schedules.halving_doubling,
-    "tree": lambda p: schedules.tree(random_tree(p, p), 3),
+    "tree": lambda p: tree_schedules.tree(random_tree(p, p), 3),
     "gather and broadcast": schedules.gather_and_broadcast,
     "parameter servers": lambda p: schedules.parameter_server_beside(p, range(0, p, 3)),
     "two-level": lambda p: schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else schedules.two_level(p, 1),
@@ -69,6 +69,16 @@ def test_every_rank_ends_with_the_sum(name: str, ranks: int, seed: int) -> None:
     expected = np.broadcast_to(values.sum(axis=0), values.shape)
     np.testing.assert_array_equal(carried_out(schedule, values), expected)
     np.testing.assert_array_equal(carried_out_late(schedule, values, seed), expected)
+
+
+@pytest.mark.parametrize(("parents", "heads"), [((None,), [0, 1, 2]), ((None, 0, 0, 2), [2, 0])])
+def test_switches_that_reduce_give_every_gpu_the_sum(parents: tuple[int | None, ...], heads: list[int]) -> None:
+    schedule = tree_schedules.in_switch(parents, 3, heads, pieces=2)
+    gpus = [node * 5 + gpu for node in range(len(parents)) for gpu in range(3)]
+    values = np.zeros((5 * len(parents), schedule.chunks), int)
+    values[gpus] = np.random.default_rng(0).integers(0, 1000, (len(gpus), schedule.chunks))
+    expected = np.broadcast_to(values.sum(axis=0), (len(gpus), schedule.chunks))
+    np.testing.assert_array_equal(carried_out(schedule, values)[gpus], expected)
 
 
 def test_a_parameter_server_gives_every_worker_the_sum() -> None:

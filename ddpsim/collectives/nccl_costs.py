@@ -1,0 +1,165 @@
+"""What NCCL's algorithms and protocols take on a layout, from the constants in force.
+
+The time of an algorithm and protocol is a start, a latency for each step, and the bytes at the rate of the slower of
+two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. Trees and
+in-switch reductions pass the message on in pieces, and the first has to reach the root and come back. Small messages
+use few channels: NCCL gives each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple),
+`enqueue.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import harmonic_mean
+
+from ddpsim.collectives import nccl_pieces
+from ddpsim.collectives.nccl_layout import HOST, NET, NVSWITCH, Layout, Pattern
+from ddpsim.collectives.tuning import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry, ll_max
+
+_THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
+_BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
+_MAX_CHANNELS = 32
+
+_CORNER = 8.0
+"""Exponent of the norm that joins two limits on a rate; large is a sharp corner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an entry takes: a latency, and the rate at which the bytes follow.
+
+    Attributes:
+        ends: message bytes per second that the channels in use move, whatever the links carry.
+        slack: by what the lesser of links and ends is above `rate`, where both are near each other.
+        pieces: into which a channel cuts its bytes where it passes on whole ones.
+    """
+
+    entry: Entry
+    channels: int
+    latency_s: float
+    rate: float
+    ends: float = math.inf
+    slack: float = 1.0
+    pieces: int = 1
+
+    def time_s(self, size_bytes: float) -> float:
+        """Return the time of `size_bytes`."""
+        return self.latency_s + size_bytes / self.rate
+
+
+class Costs:
+    """Costs of NCCL's entries on a layout.
+
+    Args:
+        get: constants by name, without `nccl.`.
+    """
+
+    def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
+        self.layout, self._get = layout, get
+
+    def of(self, entry: Entry, size_bytes: int) -> Cost:
+        """Return what an allreduce of `size_bytes` takes by `entry`."""
+        algorithm, protocol = entry.algorithm, entry.protocol
+        channels = self._channels(entry, size_bytes)
+        rates = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
+        links = min(rates.values())
+        latency_s = self._latency_s(algorithm, protocol)
+        if algorithm in (NVLS, NVLS_TREE):
+            cut = self._cut(entry, channels, size_bytes)
+            latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates)
+            return Cost(entry, channels, latency_s, links, pieces=cut)
+        latency_s += self.start_s(protocol)
+        sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
+        limits = [links, channels * self._get[f"channel.{protocol}"] / sent]
+        if protocol == LL:
+            place = "node" if self.layout.nodes == 1 else "net"
+            limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
+        rate = sum(limit**-_CORNER for limit in limits) ** (-1 / _CORNER)
+        cost = Cost(entry, channels, latency_s, rate, min(limits[1:]), min(limits) / rate)
+        if algorithm == RING or protocol == LL:
+            return cost
+        cut = self._cut(entry, channels, size_bytes)
+        inner, outer = self.hop_rates(cost)
+        hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
+        return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
+
+    def _cut(self, entry: Entry, channels: int, size_bytes: int) -> int:
+        layout = self.layout
+        channel_bytes = size_bytes / channels
+        return nccl_pieces.pieces(
+            entry.algorithm, entry.protocol, channel_bytes, per_node=layout.per_node, nodes=layout.nodes
+        )
+
+    def hop_rates(self, cost: Cost) -> tuple[float, float]:
+        """Return the message bytes per second of a tree's hop inside a node, their harmonic mean, and between nodes.
+
+        Between nodes a hop carries half a piece of one tree, twice where a parent has two children.
+        """
+        layout = self.layout
+        inside = [self._least(cost, hop.rates) for hop in layout.chain]
+        between = {g: rate * layout.carried for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
+        outer = self._least(cost, between if layout.nodes > 1 else {})
+        return harmonic_mean(inside) if inside else math.inf, outer
+
+    def _least(self, cost: Cost, rates: Mapping[str, float]) -> float:
+        links = (rate * self.efficiency(group, cost.entry.protocol) for group, rate in rates.items())
+        return min([cost.ends, *links]) / cost.slack
+
+    def _switch_fill_s(self, round_bytes: float, rates: Mapping[str, float]) -> float:
+        """Return the time until a head's first piece has gone through both switches, without its time at the full rate.
+
+        A round is a piece for each head; a GPU's link carries 1 + 1/m of it.
+        """
+        layout = self.layout
+        piece = round_bytes / layout.per_node
+        inner = rates[NVSWITCH] * (1 + 1 / layout.per_node)
+        outer = rates[NET] * layout.carried if NET in rates else math.inf
+        return nccl_pieces.tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
+
+    def _channels(self, entry: Entry, size_bytes: int) -> int:
+        protocol = entry.protocol
+        least = _THREADS[protocol] * _BYTES_PER_THREAD[protocol]
+        if (entry.algorithm, protocol) == (RING, LL):
+            least *= self.layout.ranks
+        return max(1, min(size_bytes // least, 2 * self.layout.rings, _MAX_CHANNELS))
+
+    def pattern(self, entry: Entry) -> Pattern:
+        """Return what `entry` loads."""
+        layout = self.layout
+        return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
+
+    def efficiency(self, group: str, protocol: str) -> float:
+        """Return the part of a link's bytes that are the message's."""
+        return self._get[f"efficiency.{group}.{protocol}"]
+
+    def reached(self, entry: Entry, group: str) -> float:
+        """Return the part of a link's rate that `entry` reaches."""
+        part = self._get["nvls.efficiency"] if entry.algorithm in (NVLS, NVLS_TREE) else 1.0
+        return part * self.efficiency(group, entry.protocol)
+
+    def start_s(self, protocol: str) -> float:
+        """Return the time before the first step."""
+        return self._get[f"start.{protocol}_s"]
+
+    def hop_s(self, algorithm: str, protocol: str) -> float:
+        """Return the latency of a hop inside a node."""
+        kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
+        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
+
+    def net_s(self, algorithm: str, protocol: str) -> float:
+        """Return the latency of a hop between nodes."""
+        pattern = RING if algorithm == RING else TREE
+        card_s = self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
+        return self._get[f"{pattern}.hop.net.{protocol}_s"] + card_s
+
+    def _latency_s(self, algorithm: str, protocol: str) -> float:
+        """Return the steps' latencies: 2(p-1) hops around the ring, or to the root of the tree and back."""
+        layout = self.layout
+        outer = layout.crossings if algorithm == RING else 2 * layout.depth
+        outer_s = outer * self.net_s(algorithm, protocol) if outer else 0.0
+        if algorithm in (NVLS, NVLS_TREE):
+            return outer_s
+        inner = 2 * (layout.ranks - 1) - outer if algorithm == RING else 2 * (layout.per_node - 1)
+        return inner * self.hop_s(algorithm, protocol) + outer_s
