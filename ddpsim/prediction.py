@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
+from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.metrics import Summary, summarise
 from ddpsim.simulation import Options, simulate, simulate_local
@@ -27,8 +28,8 @@ class Prediction:
     Attributes:
         summary: iteration latency and its breakdown.
         local_s: the period of one rank without DDP.
-        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, widened by what the
-            calibration leaves open.
+        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
+            its collectives change where there is a calibration.
         plan: the buckets used.
         trace: of the simulated ranks.
     """
@@ -153,15 +154,18 @@ def predict(
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
     workloads = {name: load_workload(name) for name in named}
 
-    def run(wire_factor: float) -> tuple[Trace, Summary]:
+    def run(wire_factor: Callable[[int], float] | None = None) -> tuple[Trace, Summary]:
         trace = simulate(workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor)
         return trace, summarise(trace)
 
-    trace, summary = run(1.0)
+    trace, summary = run()
+    plan = BucketPlan.from_document(trace.provenance["plan"], workload.parameters, "plan")
     low, high = summary.iteration_low_s, summary.iteration_high_s
-    if calibration is not None and calibration.residual_low is not None and calibration.residual_high is not None:
-        low = min(low, run(math.exp(calibration.residual_low))[1].iteration_low_s)
-        high = max(high, run(math.exp(calibration.residual_high))[1].iteration_high_s)
+    if calibration is not None and placement.world_size > 1 and options.comm == "real":
+        sizes = [bucket.size_bytes for bucket in plan.buckets]
+        band = Band.of(placement, calibration, sizes, options.algorithm)
+        ends = [run(end)[1].iteration_s - summary.iteration_s for end in (band.low, band.high)]
+        low, high = _band(summary, *ends)
     return Prediction(
         workload=workload,
         topology=topology,
@@ -171,10 +175,20 @@ def predict(
         local_s=_local_s(workload, options) if local_s is None else local_s,
         low_s=low,
         high_s=high,
-        plan=BucketPlan.from_document(trace.provenance["plan"], workload.parameters, "plan"),
+        plan=plan,
         trace=trace,
         calibrated=calibration is not None,
     )
+
+
+def _band(summary: Summary, faster_s: float, slower_s: float) -> tuple[float, float]:
+    """Return 10th and 90th percentile of an iteration, of computing and of what collectives' bands change in it.
+
+    Both are taken to be independent; all collectives of a step are at the same end of their bands at once.
+    """
+    low = math.hypot(summary.iteration_s - summary.iteration_low_s, min(faster_s, 0.0))
+    high = math.hypot(summary.iteration_high_s - summary.iteration_s, max(slower_s, 0.0))
+    return summary.iteration_s - low, summary.iteration_s + high
 
 
 def _local_s(workload: Workload, options: Options) -> float:

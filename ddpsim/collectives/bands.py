@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,30 @@ def band_factors(
     low = -np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))
     high = np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))
     return list(zip(np.exp(low).tolist(), np.exp(high).tolist(), strict=True))
+
+
+class Band:
+    """The factors of some sizes; any other size has those of the nearest."""
+
+    def __init__(self, factors: Mapping[int, tuple[float, float]]) -> None:
+        self._sizes, self._factors = sorted(factors), dict(factors)
+
+    @classmethod
+    def of(cls, placement: Placement, calibration: Calibration, sizes: Sequence[int], algorithm: str) -> Band:
+        """Return the band of `sizes`."""
+        asked = sorted({max(size, 1) for size in sizes})
+        return cls(dict(zip(asked, band_factors(placement, calibration, asked, algorithm=algorithm), strict=True)))
+
+    def low(self, size_bytes: int) -> float:
+        """Return the factor to the lower end."""
+        return self._nearest(size_bytes)[0]
+
+    def high(self, size_bytes: int) -> float:
+        """Return the factor to the upper end."""
+        return self._nearest(size_bytes)[1]
+
+    def _nearest(self, size_bytes: int) -> tuple[float, float]:
+        return self._factors[min(self._sizes, key=lambda size: abs(math.log(size / max(size_bytes, 1))))]
 
 
 def _log_std(

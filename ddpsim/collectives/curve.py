@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import Rows
+from ddpsim.collectives.scaled import scaled, scaled_steps
 from ddpsim.collectives.transport import Choice, Steps, Transport
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
@@ -18,7 +19,7 @@ class CurveTransport:
     """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
-    the factor there holds on. Single transfers (`steps`) are not corrected.
+    the factor there holds on. Single transfers (`steps`) take the factor of the whole.
     """
 
     inner: Transport
@@ -67,13 +68,8 @@ class CurveTransport:
         if size_bytes == 0:
             return demand
         factor = self._factor(size_bytes, self.inner.allreduce_s(size_bytes))
-        return replace(
-            demand,
-            latency_s=demand.latency_s * factor + self.start_s,
-            stall_s=demand.stall_s * factor,
-            loads={link: load * factor for link, load in demand.loads.items()},
-            rate_limit=demand.rate_limit / factor,
-        )
+        corrected = scaled(demand, factor)
+        return replace(corrected, latency_s=corrected.latency_s + self.start_s)
 
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the corrected time."""
@@ -89,8 +85,12 @@ class CurveTransport:
         return self.inner.broadcast(size_bytes)
 
     def steps(self, size_bytes: int) -> Steps:
-        """Return the transfers inside, uncorrected."""
-        return self.inner.steps(size_bytes)
+        """Return the transfers inside, each scaled by the factor of the whole."""
+        steps = self.inner.steps(size_bytes)
+        if size_bytes == 0:
+            return steps
+        corrected = scaled_steps(steps, self._factor(size_bytes, self.inner.allreduce_s(size_bytes)))
+        return replace(corrected, launch_s=corrected.launch_s + self.start_s)
 
     def _factor(self, size_bytes: int, modelled_s: float) -> float:
         return self.rows.time_s(size_bytes, modelled_s) / modelled_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import simpy
 
@@ -17,6 +17,7 @@ from ddpsim.collectives.nccl_ways import NcclWays
 from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
+from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
@@ -101,6 +102,7 @@ class Collectives:
         fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of its schedule, `closed` for
             the time it takes alone, whatever else is in flight.
         network: one to share with other process groups; built from the transport's links where None.
+        factor: on the time of a collective of a size: an end of a band.
 
     Raises:
         UnknownNameError: an unknown backend, algorithm or fidelity.
@@ -118,12 +120,14 @@ class Collectives:
         isolated: bool = True,
         network: Network | None = None,
         expand: bool = False,
+        factor: Callable[[int], float] | None = None,
     ) -> None:
         if fidelity not in FIDELITIES:
             raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="--fidelity")
-        self.transport = make_transport(
+        transport = make_transport(
             placement, backend, calibration, algorithm=algorithm, isolated=isolated, expand=expand
         )
+        self.transport = transport if factor is None else ScaledTransport(transport, factor)
         self.env = simpy.Environment() if env is None else env
         self.network = network or Network(self.env, self.transport.capacities)
         self._fidelity = fidelity

@@ -39,7 +39,7 @@ def simulate(
     calibration: Calibration | None = None,
     *,
     workloads: dict[str, Workload] | None = None,
-    wire_factor: float = 1.0,
+    wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
 ) -> Trace:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
@@ -50,7 +50,7 @@ def simulate(
         options: of the run.
         calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
         workloads: by name, those that node templates name for their own GPUs.
-        wire_factor: factor on the time of every collective, for the band of a calibration.
+        wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others.
 
     Raises:
@@ -128,7 +128,7 @@ class _Job:
     calibration: Calibration | None
     backend: str
     costs: Costs
-    wire_factor: float
+    wire_factor: Callable[[int], float] | None
 
     def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
         """Run every rank's setting to its end and return their records."""
@@ -140,13 +140,14 @@ class _Job:
             calibration=self.calibration,
             algorithm=self.options.algorithm,
             fidelity=self.options.fidelity,
+            factor=self.wire_factor,
         )
         transfers: dict[Operation, Callable[[int], simpy.Event]] = {
             "allreduce": collectives.allreduce,
             "broadcast": collectives.broadcast,
         }
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
-        on_busy = _busy_ranks(collectives, self.costs.communication_slowdown, self.wire_factor)
+        on_busy = _busy_ranks(collectives, self.costs.communication_slowdown)
         ranks = []
         for number, setting in zip(numbers, settings, strict=True):
             processor = Processor(env, self.costs.compute_slowdown, on_busy)
@@ -166,10 +167,8 @@ def _rank(
     return kind(env, number, setting, processor, communicator)
 
 
-def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -> Callable[[bool], None]:
-    """Slow the network by `wire_factor`; return a callback that slows it by `slowdown` too while any rank computes."""
-    if wire_factor != 1.0:
-        collectives.network.set_pace(1 / wire_factor)
+def _busy_ranks(collectives: Collectives, slowdown: float) -> Callable[[bool], None]:
+    """Return a callback that slows the network by `slowdown` while any rank computes."""
     if slowdown == 1.0:
         return lambda busy: None
     busy_count = 0
@@ -177,7 +176,7 @@ def _busy_ranks(collectives: Collectives, slowdown: float, wire_factor: float) -
     def change(busy: bool) -> None:
         nonlocal busy_count
         busy_count += 1 if busy else -1
-        collectives.network.set_pace(1 / wire_factor / (slowdown if busy_count else 1.0))
+        collectives.network.set_pace(1 / slowdown if busy_count else 1.0)
 
     return change
 

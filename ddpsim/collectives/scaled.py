@@ -1,0 +1,84 @@
+"""Demands, transfers and whole transports whose collectives take some factor of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.transport import Choice, Lane, Steps, Transport, Wire
+from ddpsim.fairness import Demand, LinkId
+
+
+def scaled(demand: Demand, factor: float) -> Demand:
+    """Return `demand` with latency, stalls and bytes on links `factor` times what they are."""
+    return replace(
+        demand,
+        latency_s=demand.latency_s * factor,
+        stall_s=demand.stall_s * factor,
+        loads={link: load * factor for link, load in demand.loads.items()},
+        rate_limit=demand.rate_limit / factor,
+    )
+
+
+def scaled_steps(steps: Steps, factor: float) -> Steps:
+    """Return `steps`, every transfer of which takes `factor` times as long."""
+    lanes = (replace(lane, wire=_scaled_wire(lane, factor)) for lane in steps.lanes)
+    return replace(steps, launch_s=steps.launch_s * factor, lanes=tuple(lanes))
+
+
+def _scaled_wire(lane: Lane, factor: float) -> Callable[[int, int], Wire]:
+    def wire(source: int, target: int) -> Wire:
+        found = lane.wire(source, target)
+        loads = {link: load * factor for link, load in found.loads.items()}
+        return Wire(found.latency_s * factor, loads, found.rate_limit / factor)
+
+    return wire
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTransport:
+    """`inner`, each collective of which takes `factor` of its size times as long: an end of a band."""
+
+    inner: Transport
+    factor: Callable[[int], float]
+
+    @property
+    def backend(self) -> str:
+        """As of the transport inside."""
+        return self.inner.backend
+
+    @property
+    def calibration(self) -> Calibration:
+        """As of the transport inside."""
+        return self.inner.calibration
+
+    @property
+    def capacities(self) -> Mapping[LinkId, float]:
+        """As of the transport inside."""
+        return self.inner.capacities
+
+    @property
+    def streams_per_group(self) -> int:
+        """As of the transport inside."""
+        return self.inner.streams_per_group
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return how an allreduce of `size_bytes` is carried out."""
+        return self.inner.choice(size_bytes)
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the demand inside, scaled."""
+        return scaled(self.inner.allreduce(size_bytes), self.factor(size_bytes))
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the scaled time."""
+        return self.inner.allreduce_s(size_bytes) * self.factor(size_bytes)
+
+    def broadcast(self, size_bytes: int) -> Demand:
+        """Return the demand inside, scaled."""
+        return scaled(self.inner.broadcast(size_bytes), self.factor(size_bytes))
+
+    def steps(self, size_bytes: int) -> Steps:
+        """Return the transfers inside, scaled."""
+        return scaled_steps(self.inner.steps(size_bytes), self.factor(size_bytes))
