@@ -46,12 +46,16 @@ class CalibrationReport:
     Attributes:
         fit_error: mean absolute relative error of the physical model on its own rows.
         held_out_error: the same of constants and curves on rows left out, a quarter at a time.
+        undetermined: constants that the rows say little of, which kept their priors.
+        unused: constants that no row depends on, which kept theirs.
         notes: rows merged or left out, outliers, constants that kept their priors.
     """
 
     calibration: Calibration
     fit_error: float
     held_out_error: float
+    undetermined: tuple[str, ...]
+    unused: tuple[str, ...]
     notes: tuple[str, ...]
     rows: tuple[CalibrationRow, ...]
 
@@ -92,11 +96,8 @@ def calibrate(
     held_out = _held_out(samples, start)
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
-    low, high = np.percentile(np.log(measured / held_out), [10, 90])
     calibration = replace(
-        _with_host_costs(calibration, tables),
-        residual_low=float(low),
-        residual_high=float(high),
+        _with_host_costs(_with_residuals(calibration, measured, held_out), tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
     )
     places = [(sample.table, row) for sample in samples for row in sample.table.rows]
@@ -105,7 +106,13 @@ def calibrate(
         for (table, row), f, h in zip(places, fitted, held_out, strict=True)
     )
     return CalibrationReport(
-        calibration, _error(fitted, measured), _error(held_out, measured), _notes(samples, found), tuple(rows)
+        calibration,
+        _error(fitted, measured),
+        _error(held_out, measured),
+        found.undetermined,
+        found.unused,
+        _notes(samples, found),
+        tuple(rows),
     )
 
 
@@ -133,12 +140,12 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
         return predicted(samples, start.with_values(values, source="trial"))
 
     found = fit(predict, priors, measured)
-    undetermined: list[str] = []
+    unused, undetermined = found.unused, list[str]()
     while found.undetermined and len(found.undetermined) < len(found.values):
         undetermined += found.undetermined
         priors = {name: priors[name] for name in found.values if name not in found.undetermined}
         found = fit(predict, priors, measured)
-    found = replace(found, undetermined=(*undetermined, *found.undetermined))
+    found = replace(found, undetermined=(*undetermined, *found.undetermined), unused=unused)
     names = ", ".join(dict.fromkeys(sample.table.name for sample in samples))
     stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
     known = {name: value for name, value in found.values.items() if name not in found.undetermined}
@@ -150,6 +157,17 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
         curves=_curves(samples),
     )
     return found, calibration
+
+
+def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
+    """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
+    measured = np.concatenate([sample.measured for sample in samples])
+    return _with_residuals(calibration, measured, _held_out(samples, start))
+
+
+def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
+    low, high = np.percentile(np.log(measured / held_out), [10, 90])
+    return replace(calibration, residual_low=float(low), residual_high=float(high))
 
 
 def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | int | None) -> list[int | None]:

@@ -14,6 +14,7 @@ from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.calibrate import CalibrationReport
+    from ddpsim.collectives.calibration import Constant
 
 
 @expand
@@ -63,6 +64,8 @@ def _document(report: CalibrationReport) -> dict[str, object]:
         "fit_error": report.fit_error,
         "held_out_error": report.held_out_error,
         "constants": [asdict(constant) for constant in report.calibration.constants.values()],
+        "undetermined": list(report.undetermined),
+        "unused": list(report.unused),
         "notes": list(report.notes),
         "rows": [asdict(row) for row in report.rows],
     }
@@ -79,6 +82,14 @@ def _draw(report: CalibrationReport, path: str) -> None:
     note(f"wrote {path}")
 
 
+def _origin(report: CalibrationReport, constant: Constant) -> str:
+    if constant.fitted:
+        return "fitted or measured"
+    reasons = {"rows say too little": report.undetermined, "no row uses it": report.unused}
+    reason = next((reason for reason, names in reasons.items() if constant.name in names), None)
+    return f"prior: {reason}" if reason else "prior"
+
+
 def _text(report: CalibrationReport) -> str:
     rows = [
         (
@@ -86,7 +97,7 @@ def _text(report: CalibrationReport) -> str:
             f"{constant.value:.4g}",
             "" if constant.unit == "1" else constant.unit,
             "-" if constant.log_std is None else f"x/÷ {2.718281828**constant.log_std:.2f}",
-            "fitted or measured" if constant.fitted else "prior",
+            _origin(report, constant),
         )
         for constant in report.calibration.constants.values()
     ]

@@ -74,13 +74,19 @@ def _draw_caps(axes: Any, curves: Mapping[str, CapCurve]) -> None:
 
 
 def plot_sizes(curves: Mapping[str, Curve], path: str | Path) -> None:
-    """Draw allreduce time over message size, both logarithmic; lines by label, of (bytes, microseconds)."""
+    """Draw allreduce time over message size, both logarithmic; lines by label, of (bytes, microseconds).
+
+    A label that ends in `measured` is points; labels that differ in the last word only have one colour.
+    """
     figure = Figure(figsize=(6.6, 5.0), layout="constrained")
     axes = figure.add_subplot()
+    colours: dict[str, str] = {}
     for label, curve in curves.items():
         sizes, times = zip(*sorted(curve), strict=True)
         measured = label.endswith("measured")
-        axes.plot(sizes, times, marker="o" if measured else "", linestyle="" if measured else "-", label=label)
+        colour = colours.setdefault(label.rpartition(" ")[0] or label, _COLOURS[len(colours) % len(_COLOURS)])
+        marker, line = ("o", "") if measured else ("", "-")
+        axes.plot(sizes, times, color=colour, marker=marker, markersize=3.5, linestyle=line, linewidth=1.2, label=label)
     axes.set(xlabel="message size (bytes)", ylabel="time (us)")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
