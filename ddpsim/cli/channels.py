@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 Found = dict[str, "Channels"]
 
 
-def channels_of(machine: Topology) -> Found:
-    """Return the channels of each node template, on one node and, where it has NICs, among several."""
+def channels_of(machine: Topology, *, pxn: bool = True, gpudirect: bool | None = None) -> Found:
+    """Return the channels of each node template, on one node and, where it has NICs, among several.
+
+    Args:
+        pxn: whether a GPU may send to a far NIC through a GPU near it.
+        gpudirect: overrides what the NICs say; None keeps it.
+    """
     from ddpsim.collectives.channels import find_channels
 
     found: Found = {}
@@ -23,7 +28,9 @@ def channels_of(machine: Topology) -> Found:
         found[f"{template.name}, one node"] = find_channels(template)
         if template.nics:
             cross = machine.fabric.kind != "rail"
-            found[f"{template.name}, several nodes"] = find_channels(template, network=True, cross_nic=cross)
+            found[f"{template.name}, several nodes"] = find_channels(
+                template, network=True, pxn=pxn, gpudirect=gpudirect, cross_nic=cross
+            )
     return found
 
 
@@ -41,6 +48,7 @@ def channels_document(found: Found) -> list[dict[str, object]]:
                     "nic_out": ring.nic_out,
                     "bandwidth_Bps": ring.bandwidth,
                     "route_kind": ring.kind,
+                    "nic_route_kind": ring.nic_kind if ring.nic_in else None,
                 }
                 for ring in channels.rings
             ],
@@ -60,8 +68,11 @@ def channels_text(found: Found) -> str:
             counts[ring] = counts.get(ring, 0) + 1
         total = format_bandwidth(channels.bus_bandwidth)
         heading = f"{where}: {len(channels.rings)} channels, {total} as NCCL counts it"
-        rows = [(f"{n} x", _way(ring), format_bandwidth(ring.bandwidth), ring.kind) for ring, n in counts.items()]
-        blocks.append(f"{heading}\n{table(('', 'ring', 'each', 'farthest route'), rows, left=(1, 3))}")
+        rows = [
+            (f"{n} x", _way(ring), format_bandwidth(ring.bandwidth), ring.kind, ring.nic_kind if ring.nic_in else "-")
+            for ring, n in counts.items()
+        ]
+        blocks.append(f"{heading}\n{table(('', 'ring', 'each', 'farthest route', 'to the NIC'), rows, left=(1, 3, 4))}")
     return "\n\n".join(blocks)
 
 

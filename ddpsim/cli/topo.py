@@ -51,11 +51,18 @@ def show(
     topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")],
     output: Output,
     channels: Annotated[bool, typer.Option("--channels", help="The rings NCCL would find, too.")] = False,
+    no_pxn: Annotated[
+        bool, typer.Option("--no-pxn", help="Channels without passing a far NIC's bytes through a GPU near it.")
+    ] = False,
+    no_gpudirect: Annotated[
+        bool, typer.Option("--no-gpudirect", help="Channels whose bytes rest in host memory on the way to a NIC.")
+    ] = False,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
     machine = topology_named(topology)
-    found = channels_of(machine) if channels else {}
+    gpudirect = False if no_gpudirect else None
+    found = channels_of(machine, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
     if plot:
         from ddpsim.plots import plot_topology
 

@@ -126,3 +126,15 @@ def test_a_machine_on_standard_input(ddpsim: Callable, monkeypatch: pytest.Monke
     assert ddpsim("predict", *given).document["topology"] == "dgx-1v"
     monkeypatch.setattr("sys.stdin", io.StringIO("nodes: ["))
     ddpsim("topo", "show", "-").refused("standard input")
+
+
+def test_pxn_and_gpudirect_can_be_taken_away(ddpsim: Callable) -> None:
+    def several(*options: str) -> list[dict]:
+        return ddpsim("topo", "show", "dgx-h100", "--channels", "--json", *options).document["channels"][1]["rings"]
+
+    def kinds(rings: list[dict]) -> set[str]:
+        return {ring["nic_route_kind"] for ring in rings}
+
+    assert kinds(several()) == {"PXN"}
+    assert "PXN" not in kinds(several("--no-pxn"))
+    assert kinds(several("--no-pxn", "--no-gpudirect")) <= {"PHB", "SYS"}
