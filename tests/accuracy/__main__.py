@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.accuracy import cases
+from tests.accuracy import bands, cases
+from tests.accuracy.aws_post import section
 from tests.accuracy.page import page
-from tests.accuracy.systems import data_folder, load_all
+from tests.accuracy.systems import data_folder, forced, load_all
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "accuracy.md"
 
@@ -28,13 +29,17 @@ def main() -> int:
         return 0
     priors = cases.site_priors(samples, lambda site: print(f"fitting without {site}", file=sys.stderr))
     held_out = cases.every_fourth(samples, priors)
+    more = cases.more_nodes(samples, priors)
     text = page(
         cases.uncalibrated(samples, priors),
         held_out,
         cases.eight_rows(samples, priors),
-        cases.more_nodes(samples, priors),
-        cases.bands(held_out),
-        cases.scores(held_out).tolist(),
+        more,
+        bands.bands(held_out),
+        bands.scores(held_out).tolist(),
+        [bands.stated(errors) for errors in more],
+        forced(samples),
+        "\n".join(section(data)),
     )
     print(text)
     _PAGE.write_text(text, encoding="utf-8")

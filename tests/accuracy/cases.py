@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.calibrate import fit_samples, with_versions
+from ddpsim.calibrate import fit_samples, with_residuals, with_versions
+from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.fitting import Vector
@@ -33,23 +36,28 @@ class Errors:
     Attributes:
         columns: predictor to errors; the first is ours.
         doubts: how unsure ours says it is, where measured rows correct the model.
+        band: factors from ours to the ends of its band, a row each, where they do not.
     """
 
     system: str
     sizes: tuple[int, ...]
     columns: Mapping[str, Vector]
     doubts: Vector | None = None
+    band: Vector | None = None
 
 
 def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None]) -> dict[str, Calibration]:
     """Return for each site the documented constants fitted to every other site's tables, each table thinned alike."""
+    sites = list(dict.fromkeys(system.site for system in samples))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        fits = pool.map(_without, sites, [dict(samples)] * len(sites))
+        return {site: (progress(site), found)[1] for site, found in zip(sites, fits, strict=True)}
+
+
+def _without(site: str, samples: Mapping[System, Sample]) -> Calibration:
     start = documented()
-    result = {}
-    for site in dict.fromkeys(system.site for system in samples):
-        progress(site)
-        others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
-        result[site] = _free(replace(fit_samples(others, start)[1], curves=()), start)
-    return result
+    others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
+    return _free(replace(fit_samples(others, start)[1], curves=()), start)
 
 
 def all_sites(samples: Mapping[System, Sample]) -> Mapping[str, float]:
@@ -109,60 +117,22 @@ def more_nodes(
         system, sample = by_name[asked_name]
         asked = sample.only([n for n, size in enumerate(sample.sizes) if size >= MIB])
         known = [by_name[name][1] for name in known_names]
-        ours = _calibrated(known, [asked], priors[system.site])
-        rows.append(
-            _errors(asked_name, asked, {"ddpsim": ours, "constant busbw": baselines.constant_busbw(known[-1], asked)})
+        calibration, version = _fitted(known, priors[system.site])
+        ours = asked.at_version(version).predicted(calibration)
+        factors = band_factors(
+            asked.placement,
+            with_residuals(with_versions(known, calibration), priors[system.site], calibration),
+            asked.sizes,
         )
-    return rows
-
-
-@dataclass(frozen=True)
-class Band:
-    """An 80 % band on one system's held-out rows: share inside, and median of upper over lower edge."""
-
-    system: str
-    inside: float
-    width: float
-    baseline_inside: float
-    baseline_width: float
-
-
-def bands(held_out: Sequence[Errors]) -> list[Band]:
-    """Return bands of as many doubts as other systems' held-out rows need, beside one global quantile of theirs."""
-    rows = []
-    for errors in held_out:
-        others = [each for each in held_out if each.system != errors.system]
-        residuals = np.concatenate([_residuals(each) for each in others])
-        own, doubts = _residuals(errors), _doubts(errors)
-        scores = np.percentile(residuals / np.concatenate([_doubts(each) for each in others]), [10, 90])
-        edges = np.outer(doubts, scores)
-        low, high = np.percentile(residuals, [10, 90])
         rows.append(
-            Band(
-                errors.system,
-                float(((own >= edges[:, 0]) & (own <= edges[:, 1])).mean()),
-                float(np.exp(np.median(edges[:, 1] - edges[:, 0]))),
-                float(((own >= low) & (own <= high)).mean()),
-                float(np.exp(high - low)),
+            replace(
+                _errors(
+                    asked_name, asked, {"ddpsim": ours, "constant busbw": baselines.constant_busbw(known[-1], asked)}
+                ),
+                band=np.array(factors),
             )
         )
     return rows
-
-
-def scores(held_out: Sequence[Errors]) -> Vector:
-    """Return 10th and 90th percentile of held-out residuals over doubts, all systems together."""
-    pooled = [_residuals(errors) / _doubts(errors) for errors in held_out]
-    return np.asarray(np.percentile(np.concatenate(pooled), [10, 90]))
-
-
-def _residuals(errors: Errors) -> Vector:
-    """Return log(measured / predicted)."""
-    return np.asarray(-np.log1p(errors.columns["ddpsim"]))
-
-
-def _doubts(errors: Errors) -> Vector:
-    assert errors.doubts is not None
-    return errors.doubts
 
 
 def _calibrated(known: list[Sample], asked: list[Sample], priors: Calibration) -> Vector:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tests.accuracy.cases import Band, Errors
+from tests.accuracy.bands import Band
+from tests.accuracy.cases import Errors
 
 _HEAD = """# Accuracy of allreduce predictions
 
@@ -25,6 +26,9 @@ def page(
     more: Sequence[Errors],
     bands: Sequence[Band],
     scores: Sequence[float],
+    more_bands: Sequence[Band],
+    forced: Mapping[str, Sequence[str]],
+    aws: str,
 ) -> str:
     """Return the whole page."""
     parts = [
@@ -51,11 +55,18 @@ def page(
             more,
         ),
         *_bands(bands, scores),
-        "## Ring against tree\n\nInsufficient evidence: the tables hold no pair of runs in which both were forced.\n",
+        *_more_bands(more_bands),
+        *_forced(forced),
+        f"## Times stated in AWS's post\n\n{_AWS}\n{aws}\n",
         _REASONS,
     ]
     return "\n".join(parts)
 
+
+_AWS = """25 MB in one ring, 2(p-1)/p S/B without latency, beside what NCCL's channels on a p3.16xlarge give and what
+was measured since on V100s with the same NVLinks. The tables are faster than one ring of 25 GB/s because NCCL finds
+several rings that share no link, and on 8 GPUs because each of them stays on NVLink: no host bridge is left in the way.
+"""
 
 _REASONS = """## What stays bad, and why
 
@@ -63,7 +74,8 @@ _REASONS = """## What stays bad, and why
   too far from the NICs, no GPUDirect) is not documented.
 - `aws_p3dn`: two tables of one machine differ by a factor of two at 4 MiB and more; one set of constants fits neither.
 - `deepops_2xDGX1V_roce`: the table's own two columns differ by 26 % in the median and by a factor of five in places.
-- `v100_AR_GPU8`: the measured time falls by 18 % from 13 to 14 MiB; no row kept shows it.
+- `v100_AR_GPU8`: the measured time falls by 18 % from 13 to 14 MiB; no row kept shows it. NCCL's own model with the
+  constants of those rows changes from LL128 to Simple at 9 MiB, and fits started beyond 13 MiB return there.
 - Rows a factor of 16 apart rarely show on which side of a change of protocol a row between them lies; errors of 20 to
   80 % near 1 MiB come from there.
 """
@@ -107,13 +119,44 @@ def _bands(rows: Sequence[Band], scores: Sequence[float]) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|"
     for row in rows:
         yield (
-            f"| {row.system} | {100 * row.inside:.0f} % | {row.width:.2f} "
+            f"| {row.system} | {_percent(row.inside)} | {np.median(row.widths):.2f} "
             f"| {100 * row.baseline_inside:.0f} % | {row.baseline_width:.2f} |"
         )
-    columns = np.array([[r.inside, r.width, r.baseline_inside, r.baseline_width] for r in rows])
-    inside, width, base_inside, base_width = columns.mean(axis=0)
+    columns = [(r.inside.mean(), np.median(r.widths), r.baseline_inside, r.baseline_width) for r in rows]
+    inside, width, base_inside, base_width = np.mean(columns, axis=0)
     yield f"| **mean** | {100 * inside:.0f} % | {width:.2f} | {100 * base_inside:.0f} % | {base_width:.2f} |"
+    yield "\nBy size, all systems together:\n\n| from | to | rows | inside | width |\n|--:|--:|--:|--:|--:|"
+    sizes = np.concatenate([row.sizes for row in rows])
+    all_inside, widths = (np.concatenate([getattr(row, name) for row in rows]) for name in ("inside", "widths"))
+    for low, high in _DECADES:
+        here = (sizes >= 2**low) & (sizes < 2**high)
+        cells = (_size(low), _size(high), here.sum(), _percent(all_inside[here]), f"{np.median(widths[here]):.2f}")
+        yield f"| {' | '.join(map(str, cells))} |"
     yield ""
+
+
+def _more_bands(rows: Sequence[Band]) -> Iterator[str]:
+    yield "On more nodes than were measured a band comes from the covariance of the fitted constants and the residuals"
+    yield "of rows held out on fewer nodes:\n"
+    yield "| system | rows | inside | width |\n|---|--:|--:|--:|"
+    for row in rows:
+        yield f"| {row.system} | {len(row.sizes)} | {_percent(row.inside)} | {np.median(row.widths):.2f} |"
+    yield ""
+
+
+def _forced(tables: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield how many tables forced each algorithm, and on how many machines both were."""
+    yield "## Ring against tree\n\n| forced | tables | which |\n|---|--:|---|"
+    for algorithm, names in tables.items():
+        yield f"| {algorithm} | {len(names)} | {', '.join(names) or '-'} |"
+    yield "\nInsufficient evidence: " + (
+        "no machine was measured both ways." if not tables["both, one machine"] else "too few to judge by."
+    )
+    yield ""
+
+
+def _percent(inside: np.ndarray) -> str:
+    return f"{100 * inside.mean():.0f} %"
 
 
 def _mean(errors: np.ndarray) -> float:

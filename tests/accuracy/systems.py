@@ -76,3 +76,13 @@ def load(system: System, data: Path, *, every: int = 1) -> Sample:
 def load_all(data: Path) -> Mapping[System, Sample]:
     """Return every system's sample."""
     return {system: load(system, data) for system in SYSTEMS}
+
+
+def forced(samples: Mapping[System, Sample]) -> dict[str, list[str]]:
+    """Return the tables in which an algorithm was forced, and machines on which both were for the same ranks."""
+    tables = {name: [s.name for s, sample in samples.items() if sample.algorithm == name] for name in ("ring", "tree")}
+    runs = [
+        {(s.machine, sample.placement.world_size) for s, sample in samples.items() if sample.algorithm == name}
+        for name in ("ring", "tree")
+    ]
+    return {**tables, "both, one machine": sorted(machine for machine, _ in runs[0] & runs[1])}
