@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import harmonic_mean
 
 from ddpsim.collectives import nccl_pieces
 from ddpsim.collectives.nccl_layout import HOST, NET, NVSWITCH, Layout, Pattern
@@ -58,12 +57,14 @@ class Costs:
 
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
+        self._rates: dict[tuple[str, str], dict[str, float]] = {}
+        self._hops: dict[str, tuple[list[float], float]] = {}
 
     def of(self, entry: Entry, size_bytes: int) -> Cost:
         """Return what an allreduce of `size_bytes` takes by `entry`."""
         algorithm, protocol = entry.algorithm, entry.protocol
         channels = self._channels(entry, size_bytes)
-        rates = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
+        rates = self._link_rates(entry)
         links = min(rates.values())
         latency_s = self._latency_s(algorithm, protocol)
         if algorithm in (NVLS, NVLS_TREE):
@@ -85,6 +86,13 @@ class Costs:
         hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
         return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
 
+    def _link_rates(self, entry: Entry) -> Mapping[str, float]:
+        """Return the message bytes per second that each group of links allows."""
+        key = (entry.algorithm, entry.protocol)
+        if key not in self._rates:
+            self._rates[key] = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
+        return self._rates[key]
+
     def _cut(self, entry: Entry, channels: int, size_bytes: int) -> int:
         layout = self.layout
         channel_bytes = size_bytes / channels
@@ -97,15 +105,25 @@ class Costs:
 
         Between nodes a hop carries half a piece of one tree, twice where a parent has two children.
         """
-        layout = self.layout
-        inside = [self._least(cost, hop.rates) for hop in layout.chain]
-        between = {g: rate * layout.carried for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
-        outer = self._least(cost, between if layout.nodes > 1 else {})
-        return harmonic_mean(inside) if inside else math.inf, outer
+        inside, between = self._hop_links(cost.entry.protocol)
+        slow = sum(1 / min(cost.ends, links) for links in inside)
+        inner = len(inside) / slow if inside else math.inf
+        return inner / cost.slack, min(cost.ends, between) / cost.slack
 
-    def _least(self, cost: Cost, rates: Mapping[str, float]) -> float:
-        links = (rate * self.efficiency(group, cost.entry.protocol) for group, rate in rates.items())
-        return min([cost.ends, *links]) / cost.slack
+    def _hop_links(self, protocol: str) -> tuple[list[float], float]:
+        """Return what the links of each hop of the chains allow, and of a hop between nodes."""
+        if protocol not in self._hops:
+            layout = self.layout
+
+            def least(rates: Mapping[str, float]) -> float:
+                return min((rate * self.efficiency(g, protocol) for g, rate in rates.items()), default=math.inf)
+
+            between = {g: rate * layout.carried for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
+            self._hops[protocol] = (
+                [least(hop.rates) for hop in layout.chain],
+                least(between if layout.nodes > 1 else {}),
+            )
+        return self._hops[protocol]
 
     def _switch_fill_s(self, round_bytes: float, rates: Mapping[str, float]) -> float:
         """Return the time until a head's first piece has gone through both switches, without its time at the full rate.
