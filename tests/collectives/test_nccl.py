@@ -119,8 +119,11 @@ def test_back_to_back_and_isolated_differ_by_the_start() -> None:
 def test_times_rise_with_size_and_nodes() -> None:
     sizes = [1024 * 2**k for k in range(21)]
     for machine in MACHINES:
-        times = [collectives(MACHINES[machine]()).estimate_s(size) for size in sizes]
-        assert all(later > 0.9 * before for before, later in pairwise(times)), machine
+        one = collectives(MACHINES[machine]())
+        times = [one.estimate_s(size) for size in sizes]
+        # NCCL does not always change over at the best size: eight V100 were measured to take 18 % less for 14 MiB than
+        # for 13.
+        assert all(later > 0.82 * before for before, later in pairwise(times)), machine
     for algorithm in ("ring", "tree"):
         nodes = [load_topology("dgx-1v").place(n) for n in (1, 2, 4, 8, 64)]
         times = [collectives(placement, algorithm=algorithm).estimate_s(65536) for placement in nodes]
