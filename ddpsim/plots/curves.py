@@ -84,7 +84,7 @@ def plot_sizes(curves: Mapping[str, Curve], path: str | Path) -> None:
     for label, curve in curves.items():
         sizes, times = zip(*sorted(curve), strict=True)
         measured = label.endswith("measured")
-        colour = colours.setdefault(label.rpartition(" ")[0] or label, _COLOURS[len(colours) % len(_COLOURS)])
+        colour = colours.setdefault(label.rpartition(" ")[0] or label, f"C{len(colours) % 10}")
         marker, line = ("o", "") if measured else ("", "-")
         axes.plot(sizes, times, color=colour, marker=marker, markersize=3.5, linestyle=line, linewidth=1.2, label=label)
     axes.set(xlabel="message size (bytes)", ylabel="time (us)")
