@@ -1,10 +1,11 @@
-"""The methods of torch's DDP that other code of torch calls although their names begin with an underscore."""
+"""What else torch's class shows: its attributes, and the methods that other code calls although they are private."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ddpexec.buffers import BufferSynchroniser
     from ddpexec.ddp import DistributedDataParallel
     from ddpexec.reducer import Reducer
+    from ddpexec.reducer_options import ReducerOptions
     from ddpexec.visits import UsedMap
 
 
@@ -40,6 +42,50 @@ class TorchMethods:
     buffer_sync: BufferSynchroniser
     clone_outputs: bool
     process_group: dist.ProcessGroup
+    forward_sync_buffers: bool
+    device: torch.device
+    _options: ReducerOptions
+
+    broadcast_bucket_size = BROADCAST_BYTES
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        """Whether buffers are broadcast before each forward; torch's former name for `forward_sync_buffers`."""
+        return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, value: bool) -> None:
+        self.forward_sync_buffers = value
+
+    @property
+    def find_unused_parameters(self) -> bool:
+        """As given."""
+        return self._options.find_unused_parameters
+
+    @property
+    def gradient_as_bucket_view(self) -> bool:
+        """As given."""
+        return self._options.gradient_as_bucket_view
+
+    @property
+    def static_graph(self) -> bool:
+        """As given, or as set since."""
+        return self._options.static_graph
+
+    @property
+    def device_type(self) -> str:
+        """Type of the parameters' devices."""
+        return self.device.type
+
+    @property
+    def bucket_bytes_cap(self) -> int:
+        """The largest limit of a bucket, in bytes."""
+        return max(self._options.caps.limits())
+
+    @property
+    def bucket_bytes_cap_list(self) -> list[int]:
+        """The limits of `bucket_cap_mb_list` in bytes; empty without it."""
+        return self._options.caps.limits() if self._options.caps.bucket_cap_mb_list is not None else []
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(module: nn.Module, names: Collection[str]) -> None:

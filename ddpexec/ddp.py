@@ -20,7 +20,7 @@ from ddpexec.drop import LayerDrop
 from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
 from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
-from ddpexec.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
+from ddpexec.parameters import ModelParameters, broadcast_state, collect, verify, verify_plan
 from ddpexec.reducer import Reducer
 from ddpexec.reducer_options import ReducerOptions
 from ddpexec.unused import tensors_in, tie
@@ -127,49 +127,6 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
             self._options.bucket_dtype = self.mixed.dtype
         self._build(model, first, observer)
-
-    # ---- what torch's class shows
-
-    broadcast_bucket_size = BROADCAST_BYTES
-
-    @property
-    def broadcast_buffers(self) -> bool:
-        """Whether buffers are broadcast before each forward; torch's former name for `forward_sync_buffers`."""
-        return self.forward_sync_buffers
-
-    @broadcast_buffers.setter
-    def broadcast_buffers(self, value: bool) -> None:
-        self.forward_sync_buffers = value
-
-    @property
-    def find_unused_parameters(self) -> bool:
-        """As given."""
-        return self._options.find_unused_parameters
-
-    @property
-    def gradient_as_bucket_view(self) -> bool:
-        """As given."""
-        return self._options.gradient_as_bucket_view
-
-    @property
-    def static_graph(self) -> bool:
-        """As given, or as set since."""
-        return self._options.static_graph
-
-    @property
-    def device_type(self) -> str:
-        """Type of the parameters' devices."""
-        return self.device.type
-
-    @property
-    def bucket_bytes_cap(self) -> int:
-        """The largest limit of a bucket, in bytes."""
-        return max(self._options.caps.limits())
-
-    @property
-    def bucket_bytes_cap_list(self) -> list[int]:
-        """The limits of `bucket_cap_mb_list` in bytes; empty without it."""
-        return self._options.caps.limits() if self._options.caps.bucket_cap_mb_list is not None else []
 
     # ---- training
 
