@@ -15,7 +15,7 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables.
-_LOW, _HIGH = -1.5, 3.1
+_LOW, _HIGH = -1.6, 3.3
 # Of a normal distribution, in standard deviations.
 _NINETIETH = 1.2816
 _STEP = 1e-4
