@@ -5,7 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import PRIORS, Collectives
 from ddpsim.collectives.schedules import ring_s
+from ddpsim.topology.spec import parse_topology
 from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS
 from tests.accuracy.published_fit import START, nonnegative
@@ -72,3 +75,35 @@ def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire():
     # No more than the full 10 Gbit/s carry in that time, and no less than a third of it.
     bound = aws_post.SEEN_S * 1.25e9 / (2 * 7 / 8)
     assert bound / 3 < size <= bound
+
+
+RING = """
+name: one ring
+node:
+  gpus: {count: COUNT, model: V100}
+  nvlink: {bandwidth: RATE, pairs: [PAIRS]}
+  rings: [[ORDER]]
+"""
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+@pytest.mark.parametrize(("ranks", "rate", "expected_s"), [(4, "25GB/s", 1.5e-3), (8, "10GB/s", 4.375e-3)])
+def test_a_forced_ring_without_latency_takes_the_posts_times(
+    ranks: int, rate: str, expected_s: float, fidelity: str
+) -> None:
+    pairs = ", ".join(f"[{n}, {(n + 1) % ranks}, 1]" for n in range(ranks))
+    order = ", ".join(f"gpu{n}" for n in range(ranks))
+    text = RING.replace("COUNT", str(ranks)).replace("RATE", rate).replace("PAIRS", pairs).replace("ORDER", order)
+    priors = {constant.name: constant for constant in PRIORS["nccl"]}
+    ideal = {name: 1.0 for name in priors if ".efficiency." in name or ".ll_max" in name}
+    ideal |= {name: 1e15 for name in priors if ".channel." in name}
+    ideal |= {name: 0.0 for name in priors if name.endswith("_s")}
+    ring = Collectives(
+        None,
+        parse_topology(text, "ring.yaml").place(1),
+        backend="nccl",
+        calibration=Calibration("nccl", priors).with_values(ideal, source="no latency, every byte payload"),
+        algorithm="ring",
+        fidelity=fidelity,
+    )
+    assert ring.simulate_s(aws_post.BYTES) == pytest.approx(expected_s, rel=0.01)
