@@ -14,18 +14,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ddpexec.clock import offset_to_rank_zero
+from ddpexec.copies import Copies, small_bucket
 from ddpexec.ddp import DistributedDataParallel
-from ddpexec.flat import FlatBucket
 from ddpexec.launched import Launched
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import agreed, median_difference, seconds_of
-from ddpsim.bucketing import Bucket
+from ddpexec.stopwatch import agreed, gather, median_difference, seconds_of
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""
 
-_BUCKET_PARAMETERS = 12
-_BUCKET_BYTES = 25 << 20
 _BUFFERS = 100
 
 
@@ -33,7 +31,9 @@ def measure_costs(launched: Launched) -> dict[str, float]:
     """Return DDP's costs by name, seconds or bytes per second, the median of the ranks' medians.
 
     `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
-    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter.
+    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter,
+    `leave_s` the last rank's delay behind the mean after a collective; on a CPU also the factors
+    by which copies and collectives slow each other.
     """
     communicator, device = launched.communicator, launched.device
     measures: dict[str, Callable[[Communicator, torch.device], float]] = {
@@ -43,8 +43,11 @@ def measure_costs(launched: Launched) -> dict[str, float]:
         "forward_s": _forward,
         "buffer_s": _buffer,
         "search_s": _search,
+        "leave_s": _leave,
     }
     costs = {name: agreed(measure(communicator, device), communicator) for name, measure in measures.items()}
+    if device.type == "cpu" and communicator.world_size > 1:
+        costs |= Copies(device).slowdowns(communicator)
     hook = functools.partial(_hook, finish_s=costs["finish_s"])
     return {"hook_s": agreed(hook(communicator, device), communicator), **costs}
 
@@ -117,32 +120,35 @@ def _launch(communicator: Communicator, device: torch.device) -> float:
     return statistics.median(times)
 
 
+def _leave(communicator: Communicator, device: torch.device) -> float:
+    """Compare when the ranks get on after a small allreduce, on rank 0's clock."""
+    if communicator.world_size == 1:
+        return 0.0
+    tensor = torch.ones(1 << 14, device=device)
+    offset_s = offset_to_rank_zero(communicator)
+    left = []
+    for _ in range(30):
+        communicator.all_reduce(tensor, 0).wait()
+        left.append(time.perf_counter() + offset_s)
+        time.sleep(1e-3)
+    ranks = zip(*gather(left, communicator), strict=True)
+    return float(statistics.median(max(each) - statistics.fmean(each) for each in ranks))
+
+
 def _copy(communicator: Communicator, device: torch.device) -> float:
-    """Copy a default bucket in and out, its gradients fresh each time as backward would leave them."""
-    size = _BUCKET_BYTES // 4 // _BUCKET_PARAMETERS
-    bucket, parameters = _bucket(size, device)
-
-    def fresh() -> None:
-        for parameter in parameters:
-            parameter.grad = torch.ones_like(parameter)
-
-    def round_trip() -> None:
-        for place in range(_BUCKET_PARAMETERS):
-            bucket.fill(place, communicator.world_size)
-        bucket.complete(communicator.world_size)
-        bucket.write_back(bucket.buffer, ())
-
+    """Copy default buckets in, then out, their gradients too many for caches, as a backward leaves them."""
+    copies = Copies(device)
+    copies.round_trip()
     times = []
-    for _ in range(12):
-        fresh()
+    for _ in range(6):
         communicator.main.barrier().wait()
-        times.append(seconds_of(round_trip, device))
-    return 2 * bucket.size_bytes / statistics.median(times)
+        times.append(seconds_of(copies.round_trip, device))
+    return copies.size_bytes / statistics.median(times)
 
 
 def _finish(communicator: Communicator, device: torch.device) -> float:
     """Wait for a finished collective and write a bucket of small gradients back."""
-    bucket, parameters = _bucket(16, device)
+    bucket, parameters = small_bucket(16, device)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     times = []
@@ -162,10 +168,3 @@ def _buffer(communicator: Communicator, device: torch.device) -> float:
     """Compare a broadcast of many buffers with one of few; the bytes are too few to matter."""
     many, few = (DistributedDataParallel(_Chain(1, count).to(device)).buffer_sync for count in (_BUFFERS, 1))
     return median_difference(many.synchronise, few.synchronise, device, 30) / (_BUFFERS - 1)
-
-
-def _bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:
-    parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(_BUCKET_PARAMETERS)]
-    indices = tuple(range(_BUCKET_PARAMETERS))
-    made = FlatBucket(0, Bucket(indices, 4 * numel * len(indices), None), parameters, as_view=False, batched=False)
-    return made, parameters

@@ -20,12 +20,19 @@ class Work(Protocol):
     def wait(self) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""
 
+    def is_completed(self) -> bool:
+        """Return whether it has finished, without waiting."""
+
 
 class FinishedWork:
     """The work of `comm="noop"`: nothing was sent, nothing is to be waited for."""
 
     def wait(self) -> bool:
         """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return that it has."""
         return True
 
 

@@ -236,4 +236,6 @@ def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
         notes.append(f"{places[index]}: outlier, measured {factor:.3g} times the fitted time")
     if found.undetermined:
         notes.append(f"the rows do not determine {', '.join(found.undetermined)}: the priors stay")
+    if found.unused:
+        notes.append(f"no row depends on {', '.join(found.unused)}: the priors stay")
     return tuple(notes)

@@ -18,11 +18,14 @@ class Demand:
         size_bytes: bytes of the message.
         loads: bytes put on each link per byte of the message; a link at load 2 sees every byte twice.
         rate_limit: message bytes per second the ends can do, whatever the links allow.
+        host_limit: message bytes per second that threads of the ends keep up with, woken at each step; busy processors
+            lower it.
+        queued: whether its stalls wait in one queue with the bytes of others of that kind, as where one connection
+            carries both: then such stalls come together, and none is hidden behind another's bytes.
         weight: share of a link relative to other messages (parallel connections).
         stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
         hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
             there carry twice as much. They tell which stalls the queue at a tight hop hides.
-        by_host: whether busy processors lengthen the stalls, as where threads must wake.
     """
 
     latency_s: float
@@ -32,13 +35,19 @@ class Demand:
     weight: float = 1.0
     stall_s: float = 0.0
     hops: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
-    by_host: bool = False
+    host_limit: float = math.inf
+    queued: bool = False
     peak_load: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if any(load <= 0 for load in self.loads.values()):
             raise ValueError(f"loads must be positive, got {dict(self.loads)!r}")
         object.__setattr__(self, "peak_load", max(self.loads.values(), default=1.0))
+
+    @property
+    def limit(self) -> float:
+        """Return the message bytes per second the ends can do, their threads included."""
+        return min(self.rate_limit, self.host_limit)
 
     @property
     def stall(self) -> float:
@@ -51,7 +60,7 @@ class Demand:
 
     def free(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate between stalls with nothing else in flight."""
-        return min(self.alone(capacities), self.rate_limit)
+        return min(self.alone(capacities), self.limit)
 
     def alone(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate in message bytes per second with nothing else in flight."""
@@ -70,8 +79,8 @@ def shared_rates(
 
     A chunk's way around takes its stalls and its time on every hop, others meeting it there for as much of the time as
     they are on the links by themselves (the arrival theorem of mean value analysis: Reiser and Lavenberg 1980). Two
-    alike that started at one instant, by `starts_s`, keep in step and meet every time. At a hop tighter than the
-    others chunks queue, which hides stalls: no rate is above the max-min fair one either.
+    alike that started at one instant, by `starts_s`, keep in step and meet every time, and so do those `queued`. At a
+    hop tighter than the others chunks queue, which hides stalls: no rate is above the max-min fair one either.
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)
@@ -88,7 +97,7 @@ def shared_rates(
     for index, demand in enumerate(demands):
         if demand.stall_s:
             others = [
-                whole if gaits[other] == gaits[index] else part
+                whole if gaits[other] == gaits[index] or (demand.queued and whole.queued) else part
                 for other, (whole, part) in enumerate(zip(demands, present, strict=True))
             ]
             others[index] = demand
@@ -121,7 +130,7 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
             left[link] -= speed[link] * (next_level - level)
         level = next_level
         for index in [i for i in growing if _stops(demands[i], growing[i] * level, full)]:
-            rates[index] = min(growing.pop(index) * level, demands[index].rate_limit)
+            rates[index] = min(growing.pop(index) * level, demands[index].limit)
     return rates
 
 
@@ -143,10 +152,10 @@ def _next_level(
 ) -> tuple[float, set[LinkId]]:
     """Return the level at which the next demand stops, and the links that are full there."""
     room = {link: level + max(left[link], 0.0) / value for link, value in speed.items()}
-    limit = min((demands[i].rate_limit / slope for i, slope in growing.items()), default=math.inf)
+    limit = min((demands[i].limit / slope for i, slope in growing.items()), default=math.inf)
     at = min(limit, min(room.values(), default=math.inf))
     return at, {link for link, full_at in room.items() if full_at <= at * (1 + 1e-12)}
 
 
 def _stops(demand: Demand, rate: float, full: set[LinkId]) -> bool:
-    return rate >= demand.rate_limit * (1 - 1e-12) or any(link in full for link in demand.loads)
+    return rate >= demand.limit * (1 - 1e-12) or any(link in full for link in demand.loads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 from simpy.events import EventPriority
@@ -51,6 +51,7 @@ class Network:
         self._on: dict[LinkId, dict[_Flow, None]] = {}
         self._dirty: list[_Flow] = []
         self._pace = 1.0
+        self._host_pace = 1.0
         self._count = 0
         self.add(capacities)
 
@@ -69,21 +70,33 @@ class Network:
     @property
     def in_flight(self) -> int:
         """Return how many messages are on links now, those still in their latency left out."""
-        return len({flow for flows in self._on.values() for flow in flows})
+        return len(self._flows())
 
     def set_pace(self, pace: float) -> None:
         """Let every message, in flight or to come, move at `pace` times its rate: 0.8 where ranks are busy computing.
 
-        Latencies, stalls that are not the host's, and messages that load no link, keep their time.
+        Latencies, stalls, and messages that load no link, keep their time.
         """
         if pace == self._pace:
             return
-        flows = {flow: None for flows in self._on.values() for flow in flows}
+        flows = self._flows()
         for flow in flows:
             self._advance(flow)
         self._pace = pace
         for flow in flows:
             self._set_rate(flow, flow.rate)
+
+    def set_host_pace(self, pace: float) -> None:
+        """Let the threads at the ends of every message keep up with `pace` times its `host_limit`: 0.2 on busy ranks.
+
+        What links and rates allow stays; a message that waits for links more than for threads keeps its time.
+        """
+        if pace == self._host_pace:
+            return
+        self._host_pace = pace
+        for flow in self._flows():
+            if flow.demand.host_limit < math.inf:
+                self._mark(flow)
 
     def transfer(self, demand: Demand) -> simpy.Event:
         """Send a message; the event succeeds when its last byte has arrived.
@@ -106,7 +119,7 @@ class Network:
             done.succeed()
             return
         if not demand.loads:
-            self._finish_after(done, demand.size_bytes / demand.rate_limit)
+            self._finish_after(done, demand.size_bytes / demand.limit)
             return
         self._count += 1
         flow = _Flow(demand, done, demand.size_bytes, self._count, since_s=self.env.now, start_s=self.env.now)
@@ -118,7 +131,7 @@ class Network:
         if shared:
             self._mark(flow)
         else:
-            self._set_rate(flow, demand.unshared(self.capacities))
+            self._set_rate(flow, self._paced(flow).unshared(self.capacities))
 
     def _finish_after(self, done: simpy.Event, delay_s: float) -> None:
         def finish(_: simpy.Event) -> None:
@@ -159,12 +172,25 @@ class Network:
 
     def _share(self, flows: list[_Flow]) -> None:
         if len(flows) == 1:
-            rates = [flows[0].demand.unshared(self.capacities)]
+            rates = [self._paced(flows[0]).unshared(self.capacities)]
         else:
-            rates = shared_rates([flow.demand for flow in flows], self.capacities, [flow.start_s for flow in flows])
+            rates = shared_rates(
+                [self._paced(flow) for flow in flows], self.capacities, [flow.start_s for flow in flows]
+            )
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)
+
+    def _paced(self, flow: _Flow) -> Demand:
+        """Return the flow's demand with its threads at the pace in force."""
+        demand = flow.demand
+        if self._host_pace == 1.0 or demand.host_limit == math.inf:
+            return demand
+        return replace(demand, host_limit=demand.host_limit * self._host_pace)
+
+    def _flows(self) -> dict[_Flow, None]:
+        """Return the messages on links, in order."""
+        return {flow: None for flows in self._on.values() for flow in flows}
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         self._advance(flow)
@@ -180,8 +206,8 @@ class Network:
         flow.since_s = now
 
     def _speed(self, flow: _Flow) -> float:
-        """Return bytes per second at the pace in force, which slows the bytes but not the stalls of a network."""
-        stall = 0.0 if flow.demand.by_host else flow.demand.stall
+        """Return bytes per second at the pace in force, which slows the bytes but not the stalls."""
+        stall = flow.demand.stall
         if not stall or self._pace == 1.0 or not flow.rate:
             return flow.rate * self._pace
         return stalled(self._pace / (1 / flow.rate - stall), stall)

@@ -67,7 +67,7 @@ def test_rows_of_the_machine_asked_for_correct_the_model_there_only() -> None:
 def test_what_the_rows_cannot_tell_keeps_its_prior_and_is_named() -> None:
     report = calibrate([gloo_table(sizes=[64, 128])], LOOPBACK)
     assert any("gloo.efficiency.loopback" in note for note in report.notes)
-    assert "gloo.efficiency.loopback" in report.undetermined
+    assert "gloo.efficiency.loopback" in report.unused
     assert "gloo.efficiency.network" in report.unused
     free = {c.name for c in PRIORS["gloo"] if c.log_std is not None}
     fitted = {c.name for c in report.calibration.constants.values() if c.fitted}

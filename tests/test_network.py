@@ -195,10 +195,25 @@ def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
         assert 0 < rate <= demand.unshared(capacities) * (1 + 1e-9)
 
 
-def test_a_pace_slows_bytes_and_only_the_stalls_of_the_host() -> None:
-    for by_host, expected in ((False, 12.0), (True, 16.0)):
-        env = simpy.Environment()
-        network = Network(env, {"a": 1.0})
-        network.set_pace(0.5)
-        env.run(network.transfer(Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0, by_host=by_host)))
-        assert env.now == pytest.approx(expected)
+def test_a_pace_slows_bytes_and_not_stalls() -> None:
+    env = simpy.Environment()
+    network = Network(env, {"a": 1.0})
+    network.set_pace(0.5)
+    env.run(network.transfer(Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0)))
+    assert env.now == pytest.approx(12.0)
+
+
+def test_busy_hosts_slow_what_waits_for_their_threads_and_nothing_else() -> None:
+    # Threads keep up with 2 B/s, 0.5 B/s when busy: a link of 1 B/s is the limit of a quiet host, not of a busy one.
+    env = simpy.Environment()
+    network = Network(env, {"a": 1.0, "b": 1.0})
+    by_threads = network.transfer(Demand(0.0, 8.0, {"a": 1.0}, host_limit=2.0))
+    by_links = network.transfer(Demand(0.0, 8.0, {"b": 1.0}))
+    env.run(4.0)
+    network.set_host_pace(0.25)
+    env.run(6.0)
+    network.set_host_pace(1.0)
+    env.run(by_links)
+    assert env.now == pytest.approx(8.0)
+    env.run(by_threads)
+    assert env.now == pytest.approx(9.0)

@@ -24,7 +24,7 @@ PRIORS = (
     Constant("gloo.launch_s", 1.5e-4, "s", f"{_LOOPBACK}; what is left after the steps", log_std=1.0),
     Constant("gloo.step_s", 5.0e-5, "s", f"{_LOOPBACK}; per step, threads woken on both ends", log_std=1.0),
     Constant("gloo.round_trips", 1.1, "1", f"{_SHAPED}; a step waits for the receiver's ready message"),
-    Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_SHAPED}; packet headers", log_std=0.1),
+    Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_SHAPED}; packet headers", log_std=0.02),
     Constant("gloo.efficiency.loopback", 1.0, "1", "links of kind loopback state what gloo reaches", log_std=1.0),
     Constant("gloo.reduce.bandwidth", 8e9, "B/s", "float32 sum by one core, three streams of a DDR4 channel"),
     Constant("gloo.host.bandwidth", 6e9, "B/s", "TCP between processes of a GPU node, all together; estimate"),
@@ -33,13 +33,6 @@ PRIORS = (
 """Sources: gloo/allreduce.cc (segments, two in flight), torch ProcessGroupGloo.cpp (threads, staging)."""
 
 _MAX_SEGMENT_BYTES = MIB
-_SEGMENTS_A_STEP = 2
-"""Of a message small enough for as few segments as there can be, 2p.
-
-Two segments are in flight, but a segment's ready message queues behind the bytes of the one before it, on the same
-connection or the same NIC, so that each segment waits for its own share of the step's handshake. Measured over shaped
-links: 500 Mbit/s between two ranks, 5 ms one way: 23.1 to 23.8 ms a MiB for 17.5 ms of wire; 1 ms: 19.1 ms.
-"""
 
 
 class GlooTransport:
@@ -77,18 +70,24 @@ class GlooTransport:
         return Choice("ring", "tcp")
 
     def allreduce(self, size_bytes: int) -> Demand:
-        """Return launch and staging, then 2(p-1)/p of the bytes on every hop, a handshake before each segment."""
+        """Return launch and staging, then 2(p-1)/p of the bytes on every hop, with the handshakes that show.
+
+        Threads woken at each step work beside the bytes: whichever is slower sets the pace.
+        """
         if self._ranks == 1 or size_bytes == 0:
             return Demand(self._ways.start_s(size_bytes), 0, {})
         share = 2 * (self._ranks - 1) / self._ranks
         loads = {link: share * load for link, load in self._ring_loads().items()}
-        wire_rate = share * Demand(0.0, size_bytes, loads).alone(self.capacities)
-        stall_s = share * self._segments(size_bytes) * self._step_s() / _SEGMENTS_A_STEP
-        paced = size_bytes / (size_bytes / wire_rate + stall_s / share)
-        reduced = 2 * self.calibration["gloo.reduce.bandwidth"]
-        if reduced < paced:
-            return Demand(self._ways.start_s(size_bytes), size_bytes, loads, reduced / share)
-        return Demand(self._ways.start_s(size_bytes), size_bytes, loads, stall_s=stall_s, by_host=True)
+        steps = 2 * (self._ranks - 1)
+        return Demand(
+            self._ways.start_s(size_bytes),
+            size_bytes,
+            loads,
+            rate_limit=2 * self.calibration["gloo.reduce.bandwidth"] / share,
+            host_limit=size_bytes / (steps * self.calibration["gloo.step_s"]),
+            stall_s=steps * max(self._handshakes_s(hop, size_bytes) for hop in self._hops),
+            queued=self._ranks == 2,
+        )
 
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""
@@ -114,7 +113,7 @@ class GlooTransport:
             schedule = schedules.ring(self._ranks, segments // self._ranks)
         else:
             schedule = schedules.periodic_ring(len(self._hops), steps, segments // self._ranks)
-        wires = [Wire(self._ways.hop_s(hop) / _SEGMENTS_A_STEP, self._ways.loads(hop)) for hop in self._hops]
+        wires = [self._segment_wire(hop, size_bytes, segments // self._ranks) for hop in self._hops]
         lane = Lane(schedule, size_bytes / segments, lambda source, _: wires[source])
         return Steps(self._ways.start_s(size_bytes), (lane,), self.capacities)
 
@@ -122,7 +121,33 @@ class GlooTransport:
         wanted = max(math.ceil(size_bytes / _MAX_SEGMENT_BYTES), 2 * self._ranks)
         return math.ceil(wanted / self._ranks) * self._ranks
 
+    def _handshakes_s(self, hop: Hop, size_bytes: int) -> float:
+        """Return how long a step's segments wait for the receiver's ready messages.
+
+        The first segment of a step waits for its own way to the receiver. Of two segments in flight the second's
+        ready message travels while the first is on the wire, and what is longer than half of that shows. Between two
+        ranks the ready message shares the connection with the data that go the same way and queues behind them: every
+        segment then waits for one way, those of two collectives together. Measured over shaped links, torch 2.13,
+        beyond the wire's time: two ranks, 5 ms one way: 21 ms up to 1 MiB (4 segments), 75 ms for 16 MiB (16); four
+        ranks, 1 ms: 14 ms up to 64 KiB, 11 ms for 1 MiB, 5 to 7 ms from 4 MiB.
+        """
+        one_way_s = self._ways.round_trip_s(hop) / 2
+        segments = self._segments(size_bytes)
+        if self._ranks == 2:
+            return one_way_s * segments / self._ranks
+        rates = {each.name: each.link.bandwidth for each in hop}
+        segment_s = max(size_bytes / segments * load / rates[link] for link, load in self._ways.loads(hop).items())
+        return one_way_s + max(0.0, one_way_s - segment_s / 2)
+
+    def _segment_wire(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Wire:
+        """Return the way of one segment, with its part of a step's handshakes and of what threads take beyond bytes."""
+        bytes_s = size_bytes / Demand(0.0, size_bytes, self._ring_loads()).alone(self.capacities) / self._ranks
+        woken_s = max(0.0, self.calibration["gloo.step_s"] - bytes_s)
+        latency_s = (self._handshakes_s(hop, size_bytes) + woken_s) / segments_a_step
+        return Wire(latency_s, self._ways.loads(hop))
+
     def _step_s(self) -> float:
+        """Return the time of a step without bytes: a round trip, and threads woken at both ends."""
         return max(map(self._ways.hop_s, self._hops))
 
     def _ring(self) -> list[Hop]:

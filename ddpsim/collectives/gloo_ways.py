@@ -45,8 +45,11 @@ class GlooWays:
 
     def hop_s(self, hop: Hop) -> float:
         """Return the time of a handshake over `hop`."""
-        round_trip_s = 2 * sum(each.link.latency_s for each in hop)
-        return self.calibration["gloo.step_s"] + self.calibration["gloo.round_trips"] * round_trip_s
+        return self.calibration["gloo.step_s"] + self.round_trip_s(hop)
+
+    def round_trip_s(self, hop: Hop) -> float:
+        """Return the time of a message's way there and an answer's back."""
+        return self.calibration["gloo.round_trips"] * 2 * sum(each.link.latency_s for each in hop)
 
     def loads(self, hop: Hop) -> dict[LinkId, float]:
         """Return bytes on each link of `hop` for a byte sent, headers included."""

@@ -18,6 +18,7 @@ def scaled(demand: Demand, factor: float) -> Demand:
         stall_s=demand.stall_s * factor,
         loads={link: load * factor for link, load in demand.loads.items()},
         rate_limit=demand.rate_limit / factor,
+        host_limit=demand.host_limit / factor,
     )
 
 

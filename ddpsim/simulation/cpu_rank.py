@@ -51,6 +51,7 @@ class CpuRank(Rank):
                 launches.append(self.communicator.launch(size, operation="broadcast"))
             for launch in launches:
                 yield launch.done
+            yield self.env.timeout(self.late_s)
             book.buffer_broadcast_s = self.env.now - begin
         begin = self.begin_phase()
         yield from self.compute(setting.pace(book.index).forward_host)
@@ -72,12 +73,12 @@ class CpuRank(Rank):
             if not synced:
                 continue
             hook = costs.hook_s + costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
-            yield from self.processor.work(hook)
+            yield from self.processor.serve(hook)
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):
                 book.ready_s[number] = self.env.now
                 sends = self.sends(book, number)
-                yield from self.processor.work(sends.encode_s + costs.launch_s)
+                yield from self.processor.serve(sends.encode_s + costs.launch_s)
                 launches[number] = Reduction(self.communicator, sends)
         begin = self.env.now
         yield from self.compute(pace.tail_host)
@@ -94,10 +95,12 @@ class CpuRank(Rank):
             bitmap = self.communicator.launch(BITMAP_BYTES * len(self.setting.workload.parameters))
         for number, launch in launches.items():
             yield from self._wait(book, launch)
-            yield self.env.timeout(costs.finish_s + self.setting.write_back_s(book.plan.buckets[number]))
+            written_s = costs.finish_s + self.setting.write_back_s(book.plan.buckets[number])
+            yield from self.processor.serve(written_s, lasting=True)
             book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
         if bitmap is not None:
             yield from self._wait(book, bitmap)
+        yield self.env.timeout(self.late_s)
 
     def _wait(self, book: Book, launch: Launch | Reduction) -> Process:
         if not launch.done.processed:

@@ -19,7 +19,7 @@ from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.rank import Setting
+from ddpsim.simulation.rank import LATEST, Setting
 from ddpsim.simulation.reduction import Codec
 from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
@@ -104,14 +104,14 @@ def _settings(
     *,
     ddp: bool = True,
 ) -> tuple[list[int], list[Setting]]:
-    """Return the ranks to simulate and what each runs; -1 is the latest of a kind's other ranks."""
+    """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
     cycle = options.no_sync_every
     dropped = dropped_by(options.drop_plan(workload.parameters), cycle)
     draws: list[tuple[int, Callable[[int], Pace]]] = []
     for kind in kinds:
         draws.append((kind.first, own_draw(kind, options.seed, total)))
         if (latest := latest_draw(kind, options.seed, total)) is not None:
-            draws.append((-1, latest))
+            draws.append((LATEST, latest))
     paces = [leaving_out(draw, dropped, workload.parameters) for _, draw in draws]
     plan = plans_of(options, workload, paces, range(cycle - 1, total, cycle))
     codec = Codec(options.scheme, workload, world_size, costs)
@@ -147,10 +147,10 @@ class _Job:
             "broadcast": collectives.broadcast,
         }
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
-        on_busy = _busy_ranks(collectives, self.costs.communication_slowdown)
+        on_busy = _busy_ranks(collectives, self.costs)
         ranks = []
         for number, setting in zip(numbers, settings, strict=True):
-            processor = Processor(env, self.costs.compute_slowdown, on_busy)
+            processor = Processor(env, self.costs.compute_slowdown, on_busy, self.costs.copy_slowdown)
             communicator = Communicator(
                 env, meetings, self.options.process_groups, collectives.streams_per_group, processor
             )
@@ -167,16 +167,23 @@ def _rank(
     return kind(env, number, setting, processor, communicator)
 
 
-def _busy_ranks(collectives: Collectives, slowdown: float) -> Callable[[bool], None]:
-    """Return a callback that slows the network by `slowdown` while any rank computes."""
-    if slowdown == 1.0:
+def _busy_ranks(collectives: Collectives, costs: Costs) -> Callable[[bool], None]:
+    """Return a callback that slows the network while any rank's processor is busy.
+
+    A collective as a whole, as `communication_slowdown` says; its threads' steps, where that is more, by
+    `step_slowdown`.
+    """
+    network, slowdown = collectives.network, costs.communication_slowdown
+    steps = max(costs.step_slowdown / slowdown, 1.0)
+    if slowdown == steps == 1.0:
         return lambda busy: None
     busy_count = 0
 
     def change(busy: bool) -> None:
         nonlocal busy_count
         busy_count += 1 if busy else -1
-        collectives.network.set_pace(1 / slowdown if busy_count else 1.0)
+        network.set_pace(1 / slowdown if busy_count else 1.0)
+        network.set_host_pace(1 / steps if busy_count else 1.0)
 
     return change
 

@@ -17,12 +17,16 @@ class Processor:
     Args:
         env: the simulation.
         slowdown: factor on the time of work while at least one collective is in flight.
+        copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
         on_busy: called with True when work begins and with False when it ends.
     """
 
-    def __init__(self, env: simpy.Environment, slowdown: float, on_busy: Callable[[bool], None]) -> None:
+    def __init__(
+        self, env: simpy.Environment, slowdown: float, on_busy: Callable[[bool], None], copy_slowdown: float = 1.0
+    ) -> None:
         self.env = env
         self._slowdown = slowdown
+        self._copy_slowdown = copy_slowdown
         self._on_busy = on_busy
         self._collectives = 0
         self._changed = env.event()
@@ -49,6 +53,21 @@ class Processor:
         else:
             yield from self._paced(seconds)
         self._on_busy(False)
+
+    def serve(self, seconds: float, *, lasting: bool = False) -> Process:
+        """Work for DDP on the host: `seconds` with no collective in flight when it begins.
+
+        Args:
+            lasting: whether such work follows such work, so that collectives in flight feel it; behind a single hook
+                socket buffers keep the wire busy.
+        """
+        if seconds <= 0:
+            return
+        if lasting:
+            self._on_busy(True)
+        yield self.env.timeout(seconds * (self._copy_slowdown if self._collectives else 1.0))
+        if lasting:
+            self._on_busy(False)
 
     def _paced(self, seconds: float) -> Process:
         while seconds > 0:

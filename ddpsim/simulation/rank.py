@@ -18,6 +18,8 @@ from ddpsim.simulation.rendezvous import Communicator
 from ddpsim.trace import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 
+LATEST = -1
+"""Number of the rank that stands for the last of several at every point."""
 BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
@@ -101,6 +103,11 @@ class Rank:
     processor: Processor
     communicator: Communicator
     records: list[Iteration] = field(default_factory=list)
+
+    @property
+    def late_s(self) -> float:
+        """How much later than the mean of the ranks this one gets on after a collective: the latest does."""
+        return self.setting.costs.leave_s if self.number == LATEST else 0.0
 
     def queue_for(self, book: Book, pace: Pace) -> tuple[LaunchQueue, list[int]]:
         """Return a fresh launch queue, and the parameters that get no gradient in this iteration.

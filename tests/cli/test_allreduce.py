@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_rows_have_nccl_tests_rates(ddpsim: Callable) -> None:
         assert row["algbw_GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
         assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 2 * (2 - 1) / 2)
     times = [row["time_us"] for row in rows]
-    assert times == sorted(times)
+    assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(times))
 
 
 def test_busbw_counts_the_ranks(ddpsim: Callable) -> None:

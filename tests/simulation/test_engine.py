@@ -15,6 +15,7 @@ from ddpsim.errors import InputError
 from ddpsim.metrics import summarise
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs, all_priors
+from ddpsim.simulation.processor import Processor
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Buffer
 from tests.simulation.builders import workload
@@ -157,10 +158,12 @@ def test_unknown_ranks_and_contradictions_are_refused():
         Options(fidelity="exact")
 
 
+def with_costs(**values):
+    priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+    return priors.with_values({f"gloo.ddp.{name}": value for name, value in values.items()}, source="test")
+
+
 def test_measured_slowdowns_stretch_what_they_name():
-    def with_costs(**values):
-        priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
-        return priors.with_values({f"gloo.ddp.{name}": value for name, value in values.items()}, source="test")
 
     source, given = workload(backward=0.8), options(caps=BucketCaps(bucket_cap_mb=1))
     plain = summarise(simulate(source, place(), given))
@@ -183,9 +186,33 @@ def test_measured_slowdowns_stretch_what_they_name():
     busy = summarise(simulate(source, place(), given, with_costs(communication_slowdown=3.0)))
     first, first_plain = busy.buckets[0], plain.buckets[0]
     assert first.finished_s - first.wire_s > 1.5 * (first_plain.finished_s - first_plain.wire_s)
-    assert busy.buckets[-1].finished_s - busy.buckets[-1].wire_s == pytest.approx(
-        plain.buckets[-1].finished_s - plain.buckets[-1].wire_s, rel=0.01
+    # Beside the last bucket the host only writes the others back; what lies on the wire then takes three times as long.
+    longer = (busy.buckets[-1].finished_s - busy.buckets[-1].wire_s) - (
+        plain.buckets[-1].finished_s - plain.buckets[-1].wire_s
     )
+    written = sum(b.size_bytes for b in plain.buckets[:-1]) / Costs.of("gloo", None).copy_Bps
+    assert 0 < longer < 2 * (written + len(plain.buckets) * Costs.of("gloo", None).finish_s)
+
+
+def test_copies_beside_a_collective_take_longer():
+    env = simpy.Environment()
+    processor = Processor(env, 1.0, lambda busy: None, copy_slowdown=2.0)
+    env.run(env.process(processor.serve(1.0)))
+    assert env.now == 1.0
+    processor.collective_begins()
+    env.run(env.process(processor.serve(1.0)))
+    assert env.now == 3.0
+
+
+def test_copies_hold_up_the_steps_of_a_collective():
+    # At 100 MB/s the write-back of the first buckets outlasts the last bucket's allreduce.
+    source, given = workload(backward=0.8), options(caps=BucketCaps(bucket_cap_mb=1))
+    calm, held_up = (
+        summarise(simulate(source, place(), given, with_costs(step_slowdown=factor, copy_Bps=1e8)))
+        for factor in (1.0, 100.0)
+    )
+    assert held_up.buckets[-1].wire_s == pytest.approx(calm.buckets[-1].wire_s, rel=0.05)
+    assert held_up.buckets[-1].finished_s > 2 * calm.buckets[-1].finished_s - calm.buckets[-1].wire_s
 
 
 def test_each_bucket_costs_a_gpus_computation_its_entry_and_a_world_of_one_none():
