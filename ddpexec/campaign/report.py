@@ -90,9 +90,11 @@ def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def compared(summary: Mapping[str, Any]) -> str:
     """Return in how many groups caps were compared."""
+    single = summary["best_single_cap"]
+    best = "no cap was run in all of them" if single is None else f"the best single cap is {single}"
     return (
         f"Caps were compared in {summary['cap_groups']} groups, of which {summary['groups_worth_tuning']} gain more "
-        f"than 5 % over torch's default; the best single cap is {summary['best_single_cap']}."
+        f"than 5 % over torch's default; {best}."
     )
 
 
