@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import Rows
-from ddpsim.collectives.scaled import scaled, scaled_steps
-from ddpsim.collectives.transport import Choice, Steps, Transport
-from ddpsim.fairness import Demand, LinkId
+from ddpsim.collectives.scaled import TransportAround, scaled, scaled_steps
+from ddpsim.collectives.transport import Steps, Transport
+from ddpsim.fairness import Demand
 from ddpsim.topology.graph import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class CurveTransport:
+class CurveTransport(TransportAround):
     """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
     the factor there holds on. Single transfers (`steps`) take the factor of the whole.
     """
 
-    inner: Transport
     rows: Rows
     start_s: float = 0.0
 
@@ -37,30 +35,6 @@ class CurveTransport:
         sizes = [point.size_bytes for point in points]
         rows = Rows.of(sizes, [point.time_s for point in points], [inner.allreduce_s(size) for size in sizes])
         return cls(inner, rows, start_s)
-
-    @property
-    def backend(self) -> str:
-        """As of the transport inside."""
-        return self.inner.backend
-
-    @property
-    def calibration(self) -> Calibration:
-        """As of the transport inside."""
-        return self.inner.calibration
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """As of the transport inside."""
-        return self.inner.capacities
-
-    @property
-    def streams_per_group(self) -> int:
-        """As of the transport inside."""
-        return self.inner.streams_per_group
-
-    def choice(self, size_bytes: int) -> Choice:
-        """Return how an allreduce of `size_bytes` is carried out."""
-        return self.inner.choice(size_bytes)
 
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand inside, latency and load scaled so that alone it takes the corrected time."""

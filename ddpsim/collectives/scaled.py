@@ -38,11 +38,10 @@ def _scaled_wire(lane: Lane, factor: float) -> Callable[[int, int], Wire]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledTransport:
-    """`inner`, each collective of which takes `factor` of its size times as long: an end of a band."""
+class TransportAround:
+    """A transport around `inner` that keeps its choices, links and constants; a subclass changes times."""
 
     inner: Transport
-    factor: Callable[[int], float]
 
     @property
     def backend(self) -> str:
@@ -67,6 +66,13 @@ class ScaledTransport:
     def choice(self, size_bytes: int) -> Choice:
         """Return how an allreduce of `size_bytes` is carried out."""
         return self.inner.choice(size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTransport(TransportAround):
+    """`inner`, each collective of which takes `factor` of its size times as long: an end of a band."""
+
+    factor: Callable[[int], float]
 
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand inside, scaled."""

@@ -62,7 +62,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
             "1",
             "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
         ),
-        Constant("nccl.ddp.leave_s", 0.0, "s", "no prior: measured by `microbench`"),
+        Constant("nccl.ddp.leave_s", 0.0, "s", "not used: a host beside a GPU does not wait for the collective"),
         Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
         Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
         Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure one process on each GPU at once"),

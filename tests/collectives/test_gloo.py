@@ -8,14 +8,7 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
-
-SHAPED = """
-name: shaped
-node:
-  processes: {count: 1, rate: 10GB/s, total: 20GB/s}
-  nics: [{count: 1, rate: 1gbit, kind: ethernet, delay: DELAY}]
-fabric: {kind: flat}
-"""
+from tests.collectives.shaped import SHAPED
 
 
 def shaped(ranks: int, delay: str = "0s") -> Placement:

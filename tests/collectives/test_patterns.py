@@ -12,6 +12,7 @@ from ddpsim.errors import TopologyError
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.collectives.shaped import SHAPED_100US
 
 SWITCHED = """
 name: switched
@@ -21,15 +22,6 @@ node:
   pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1, 2, 3, 4, 5, 6, 7], nics: [0]}]}
   cpu: {sockets: 1, vendor: intel, model: skylake}
   nics: [{count: 1, rate: 80Gb/s, kind: infiniband}]
-fabric: {kind: flat}
-"""
-
-
-SHAPED = """
-name: shaped
-node:
-  processes: {count: 1, rate: 10GB/s, total: 20GB/s}
-  nics: [{count: 1, rate: 1gbit, kind: ethernet, delay: 0.1ms}]
 fabric: {kind: flat}
 """
 
@@ -68,7 +60,7 @@ def test_servers_on_every_node_take_the_closed_forms(fidelity: str) -> None:
 @pytest.mark.parametrize("fidelity", ["flow", "steps"])
 @pytest.mark.parametrize("size", [1024, 64 * MIB])
 def test_gloo_patterns_take_the_closed_forms(fidelity: str, size: int) -> None:
-    placement = parse_topology(SHAPED, "shaped.yaml").place(4)
+    placement = parse_topology(SHAPED_100US, "shaped.yaml").place(4)
     naive = collectives(placement, "gather-broadcast", fidelity, "gloo")
     get = naive.calibration
     beta = 1 / (1.25e8 * get["gloo.efficiency.network"])
@@ -80,7 +72,7 @@ def test_gloo_patterns_take_the_closed_forms(fidelity: str, size: int) -> None:
 
 
 def test_measured_rows_of_the_backends_own_choice_do_not_correct_a_forced_pattern() -> None:
-    placement = parse_topology(SHAPED, "shaped.yaml").place(4)
+    placement = parse_topology(SHAPED_100US, "shaped.yaml").place(4)
     start = collectives(placement, "auto", backend="gloo").calibration
     curve = Curve(placement.topology.fingerprint(), 4, 1, (CurvePoint(1024, 1.0), CurvePoint(MIB, 2.0)))
     bent = replace(start, curves=(curve,))

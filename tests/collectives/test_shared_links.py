@@ -12,14 +12,8 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.collectives.shaped import SHAPED_100US
 
-SHAPED = """
-name: shaped
-node:
-  processes: {count: 1, rate: 10GB/s, total: 20GB/s}
-  nics: [{count: 1, rate: 1gbit, kind: ethernet, delay: 0.1ms}]
-fabric: {kind: flat}
-"""
 SIZES = (MIB // 4, MIB, 5 * MIB, 25 * MIB, 48 * MIB, 96 * MIB)
 UNEQUAL = [pair for pair in product(SIZES, SIZES) if pair[0] != pair[1]]
 OFFSETS = (0.0, 0.13, 0.5)
@@ -29,7 +23,7 @@ OFFSETS = (0.0, 0.13, 0.5)
 @cache
 def placed(machine: str) -> tuple[Placement, str]:
     if machine == "gloo":
-        return parse_topology(SHAPED, "shaped.yaml").place(4), "gloo"
+        return parse_topology(SHAPED_100US, "shaped.yaml").place(4), "gloo"
     name, _, nodes = machine.partition(" x")
     return load_topology(name).place(int(nodes or 1)), "nccl"
 
