@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ddpexec.flat import FlatBucket
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import agreed, gather, seconds_of
+from ddpexec.stopwatch import Span, agreed, last_to_last, span_of
 from ddpsim.bucketing import Bucket
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
@@ -68,24 +68,24 @@ class Copies:
         copies = agreed(statistics.median(each.copy_ratio for each in large), communicator)
         return {
             "copy_slowdown": max(1.0, copies),
-            "communication_slowdown": max(1.0, _of_last(large, communicator)),
-            "step_slowdown": max(1.0, _of_last(small, communicator)),
+            "communication_slowdown": max(1.0, _slowdown(large, communicator)),
+            "step_slowdown": max(1.0, _slowdown(small, communicator)),
         }
 
     def _beside(self, communicator: Communicator, tensor: Tensor) -> _Beside:
         communicator.main.barrier().wait()
-        quiet_s = seconds_of(lambda: communicator.all_reduce(tensor, 0).wait(), tensor.device)
+        quiet = span_of(lambda: communicator.all_reduce(tensor, 0).wait(), tensor.device)
         communicator.main.barrier().wait()
         start, copies = time.perf_counter(), []
         work = communicator.all_reduce(tensor, 0)
         while not work.is_completed():
             copies.append(self._one())
-        busy_s = time.perf_counter() - start
+        busy = start, time.perf_counter()
         communicator.main.barrier().wait()
         alone = [self._one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
         beside = copies[:-1] or copies or alone
-        return _Beside(quiet_s, busy_s, statistics.fmean(beside) / statistics.fmean(alone))
+        return _Beside(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
 
     def _one(self) -> float:
         """Copy the next gradient in; return the seconds."""
@@ -100,13 +100,13 @@ class Copies:
 class _Beside:
     """One collective without and with copies beside it, on this rank; a copy's time with it over that without."""
 
-    quiet_s: float
-    busy_s: float
+    quiet: Span
+    busy: Span
     copy_ratio: float
 
 
-def _of_last(measured: list[_Beside], communicator: Communicator) -> float:
-    """Return the collective's slow-down by the last rank's times, which waits for nobody: a ratio of medians."""
-    busy, quiet = ([getattr(each, name) for each in measured] for name in ("busy_s", "quiet_s"))
-    last = [[min(each) for each in zip(*gather(times, communicator), strict=True)] for times in (busy, quiet)]
-    return float(statistics.median(last[0]) / statistics.median(last[1]))
+def _slowdown(measured: list[_Beside], communicator: Communicator) -> float:
+    """Return the collectives' median with copies beside them over that without."""
+    busy = last_to_last([each.busy for each in measured], communicator)
+    quiet = last_to_last([each.quiet for each in measured], communicator)
+    return statistics.median(busy) / statistics.median(quiet)

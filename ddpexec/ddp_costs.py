@@ -14,12 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ddpexec.clock import offset_to_rank_zero
 from ddpexec.copies import Copies, small_bucket
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.launched import Launched
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import agreed, gather, median_difference, seconds_of
+from ddpexec.stopwatch import agreed, median_difference, seconds_of
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""
@@ -31,9 +30,8 @@ def measure_costs(launched: Launched) -> dict[str, float]:
     """Return DDP's costs by name, seconds or bytes per second, the median of the ranks' medians.
 
     `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
-    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter,
-    `leave_s` the last rank's delay behind the mean after a collective; on a CPU also the factors
-    by which copies and collectives slow each other.
+    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter; on a CPU also the factors by which
+    copies and collectives slow each other.
     """
     communicator, device = launched.communicator, launched.device
     measures: dict[str, Callable[[Communicator, torch.device], float]] = {
@@ -43,7 +41,6 @@ def measure_costs(launched: Launched) -> dict[str, float]:
         "forward_s": _forward,
         "buffer_s": _buffer,
         "search_s": _search,
-        "leave_s": _leave,
     }
     costs = {name: agreed(measure(communicator, device), communicator) for name, measure in measures.items()}
     if device.type == "cpu" and communicator.world_size > 1:
@@ -118,21 +115,6 @@ def _launch(communicator: Communicator, device: torch.device) -> float:
         times.append(time.perf_counter() - start)
         work.wait()
     return statistics.median(times)
-
-
-def _leave(communicator: Communicator, device: torch.device) -> float:
-    """Compare when the ranks get on after a small allreduce, on rank 0's clock."""
-    if communicator.world_size == 1:
-        return 0.0
-    tensor = torch.ones(1 << 14, device=device)
-    offset_s = offset_to_rank_zero(communicator)
-    left = []
-    for _ in range(30):
-        communicator.all_reduce(tensor, 0).wait()
-        left.append(time.perf_counter() + offset_s)
-        time.sleep(1e-3)
-    ranks = zip(*gather(left, communicator), strict=True)
-    return float(statistics.median(max(each) - statistics.fmean(each) for each in ranks))
 
 
 def _copy(communicator: Communicator, device: torch.device) -> float:

@@ -1,8 +1,8 @@
 """Measure allreduces as DDP issues them, and what DDP costs beside them; write nccl-tests' `-J` shape.
 
 Each collective is isolated: the ranks meet at a barrier, launch, and wait, as a bucket's allreduce does, and unlike
-nccl-tests, which queues many back to back. A rank that launches early waits for the others; so the shortest duration
-among the ranks is the collective's own, and the median over repetitions is reported.
+nccl-tests, which queues many back to back. It lasts from the last rank's launch to the last rank's end, on clocks
+aligned with rank 0's; the median over repetitions is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from ddpexec.ddp_costs import measure_costs
 from ddpexec.launched import Launched
-from ddpexec.stopwatch import agreed, gather, seconds_of
+from ddpexec.stopwatch import Span, gather, last_to_last, span_of
 from ddpexec.under_load import computation_of, measure_slowdowns
 from ddpsim.errors import UnitError
 from ddpsim.workload import Workload
@@ -76,17 +76,16 @@ def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> Iterato
     for size in sizes_bytes:
         tensor = torch.ones(size // 4, device=device)
 
-        def once(tensor: torch.Tensor = tensor) -> float:
+        def once(tensor: torch.Tensor = tensor) -> Span:
             communicator.main.barrier().wait()
-            return seconds_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
+            return span_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
 
         once()
         wrong = int((tensor != communicator.world_size).sum())
-        guess = agreed(statistics.median(once() for _ in range(3)), communicator)
+        guess = statistics.median(last_to_last([once() for _ in range(3)], communicator))
         count = max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess, 1e-6))))
         tensor.zero_()
-        ranks = gather([once() for _ in range(count)], communicator)
-        time_s = statistics.median(min(each) for each in zip(*ranks, strict=True))
+        time_s = statistics.median(last_to_last([once() for _ in range(count)], communicator))
         yield Row(size, time_s, max(int(rank[0]) for rank in gather([wrong], communicator)))
 
 
@@ -104,7 +103,7 @@ def _document(
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "isolated": True,
-            "statistic": "median over repetitions of the shortest duration among the ranks",
+            "statistic": "median over repetitions, from the last rank's launch to the last rank's end",
             "in_place_only": "torch reduces in place; out_of_place repeats its figures",
             "under_load": None if workload is None else workload.name,
         },

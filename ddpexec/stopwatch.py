@@ -9,16 +9,38 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from ddpexec.clock import offset_to_rank_zero
 from ddpexec.process_groups import Communicator
+
+Span = tuple[float, float]
+"""Start and end of a piece of work, in seconds of this host's clock."""
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of `work` until the device has finished it."""
+    start, end = span_of(work, device)
+    return end - start
+
+
+def span_of(work: Callable[[], object], device: torch.device) -> Span:
+    """Return when `work` began and when the device had finished it, on this host's clock."""
     _settle(device)
     start = time.perf_counter()
     work()
     _settle(device)
-    return time.perf_counter() - start
+    return start, time.perf_counter()
+
+
+def last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[float]:
+    """Return the seconds of each of these collectives, from its last rank's start to its last rank's end.
+
+    A rank that starts early waits for the others, and one before a slow link is rid of its bytes before they arrive:
+    no rank's own duration is the collective's.
+    """
+    offset_s = offset_to_rank_zero(communicator)
+    starts, ends = (gather([span[side] + offset_s for span in spans], communicator) for side in (0, 1))
+    moments = zip(zip(*starts, strict=True), zip(*ends, strict=True), strict=True)
+    return [max(ended) - max(started) for started, ended in moments]
 
 
 def median_difference(
@@ -50,4 +72,4 @@ def agreed(value: float, communicator: Communicator) -> float:
 
 def _settle(device: torch.device) -> None:
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()

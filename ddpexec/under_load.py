@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import torch
 
 from ddpexec.launched import Launched
 from ddpexec.models import MODELS, build
-from ddpexec.stopwatch import agreed, gather, seconds_of
+from ddpexec.stopwatch import Span, agreed, gather, last_to_last, seconds_of, span_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
 
@@ -70,19 +69,15 @@ def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: 
     communicator, device = launched.communicator, launched.device
     tensor = torch.ones(SIZE_BYTES // 4, device=device)
 
-    def collective() -> float:
-        start = time.perf_counter()
-        communicator.all_reduce(tensor, 0).wait()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - start
+    def collective() -> Span:
+        return span_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
 
     compute()
     first_s = _rank_zero_alone(launched, compute, seconds)
     steps = _count(seconds, agreed(first_s, communicator))
     communicator.main.barrier().wait()
     together_s = agreed(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
-    quiet_s = _collectives(launched, collective, _count(seconds, agreed(collective(), communicator)))
+    quiet_s = _collectives(launched, collective, _count(seconds, last_to_last([collective()], communicator)[0]))
     collectives = _count(seconds, quiet_s)
     communicator.main.barrier().wait()
     busy_s, loaded_s = _beside(launched, compute, collective, collectives)
@@ -104,31 +99,32 @@ def _rank_zero_alone(launched: Launched, compute: Callable[[], None], budget_s: 
     return gather([seconds], communicator)[0][0]
 
 
-def _collectives(launched: Launched, collective: Callable[[], float], count: int) -> float:
-    """Return the median over `count` collectives of the last rank's, which waits for nobody."""
-    return _median_of_last([collective() for _ in range(count)], launched)
+def _collectives(launched: Launched, collective: Callable[[], Span], count: int) -> float:
+    """Return the median of `count` collectives."""
+    return statistics.median(last_to_last([collective() for _ in range(count)], launched.communicator))
 
 
 def _beside(
-    launched: Launched, compute: Callable[[], None], collective: Callable[[], float], count: int
+    launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], count: int
 ) -> tuple[float, float]:
     """Return the median step while `count` collectives run one after the other, and their median."""
-    durations: list[float] = []
-    thread = threading.Thread(target=lambda: durations.extend(collective() for _ in range(count)))
+    spans: list[Span] = []
+    stream = torch.cuda.Stream(launched.device) if launched.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def communicate() -> None:
+        with torch.cuda.stream(stream):
+            spans.extend(collective() for _ in range(count))
+
+    thread = threading.Thread(target=communicate)
     steps: list[float] = []
     thread.start()
     while thread.is_alive():
         steps.append(seconds_of(compute, launched.device))
     thread.join()
-    if len(durations) < count:
+    if len(spans) < count:
         raise InputError("a collective failed beside the computation", place="--under-load")
     # The last step may have run on when the collectives were over.
-    return statistics.median(steps[:-1] or steps), _median_of_last(durations, launched)
-
-
-def _median_of_last(durations: list[float], launched: Launched) -> float:
-    ranks = gather(durations, launched.communicator)
-    return float(statistics.median(min(each) for each in zip(*ranks, strict=True)))
+    return statistics.median(steps[:-1] or steps), statistics.median(last_to_last(spans, launched.communicator))
 
 
 def _count(budget_s: float, each_s: float) -> int:

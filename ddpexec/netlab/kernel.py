@@ -17,6 +17,12 @@ MIN_BURST_BYTES = 16 << 10
 SEGMENT_SHARE = 0.9
 """Of the smallest burst that a TCP segment may take; a shaper cuts up or drops what exceeds its burst."""
 QUEUE_S = 0.5
+SETTINGS = ("tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1", "tcp_congestion_control=reno")
+"""Of each host, so that what a collective takes depends on the network alone.
+
+Every kernel has Reno, which on links that lose nothing keeps the window full. BBR, the default of some machines, drains
+a link every ten seconds to measure its delay: 100 to 200 ms are then missing.
+"""
 
 
 def ip(*arguments: str) -> None:
@@ -25,12 +31,12 @@ def ip(*arguments: str) -> None:
 
 
 def make_hosts(lab: str, network: LabNetwork) -> None:
-    """Make one namespace a host, with loopback up and TCP settings that do not depend on idle time or on past runs."""
+    """Make one namespace a host, with loopback up and TCP as in `SETTINGS`."""
     for index in range(len(network.hosts)):
         namespace = host_namespace(lab, index)
         ip("netns", "add", namespace)
         ip("-n", namespace, "link", "set", "lo", "up")
-        for setting in ("tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1"):
+        for setting in SETTINGS:
             _run(["ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.{setting}"])
 
 

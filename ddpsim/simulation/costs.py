@@ -29,7 +29,6 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
         Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
-        Constant("gloo.ddp.leave_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.copy_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.step_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
@@ -62,7 +61,6 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
             "1",
             "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
         ),
-        Constant("nccl.ddp.leave_s", 0.0, "s", "not used: a host beside a GPU does not wait for the collective"),
         Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
         Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
         Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure one process on each GPU at once"),
@@ -102,7 +100,6 @@ class Costs:
         search_s: host time a parameter of the search for unused ones.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
-        leave_s: how much later than the mean of the ranks the last one gets on when a collective has ended.
         copy_slowdown: factor on the time of hooks, copies and launches on a CPU beside a collective of the same rank.
         step_slowdown: factor on the time that threads take from step to step of a collective while ranks are busy.
         shared_compute_slowdown: factor on computing time where several ranks of one machine compute: CPU ranks share
@@ -121,7 +118,6 @@ class Costs:
     search_s: float
     enter_s: float
     pace_spread: float
-    leave_s: float
     copy_slowdown: float
     step_slowdown: float
     shared_compute_slowdown: float

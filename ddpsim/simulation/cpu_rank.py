@@ -51,7 +51,6 @@ class CpuRank(Rank):
                 launches.append(self.communicator.launch(size, operation="broadcast"))
             for launch in launches:
                 yield launch.done
-            yield self.env.timeout(self.late_s)
             book.buffer_broadcast_s = self.env.now - begin
         begin = self.begin_phase()
         yield from self.compute(setting.pace(book.index).forward_host)
@@ -100,7 +99,6 @@ class CpuRank(Rank):
             book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
         if bitmap is not None:
             yield from self._wait(book, bitmap)
-        yield self.env.timeout(self.late_s)
 
     def _wait(self, book: Book, launch: Launch | Reduction) -> Process:
         if not launch.done.processed:

@@ -104,11 +104,6 @@ class Rank:
     communicator: Communicator
     records: list[Iteration] = field(default_factory=list)
 
-    @property
-    def late_s(self) -> float:
-        """How much later than the mean of the ranks this one gets on after a collective: the latest does."""
-        return self.setting.costs.leave_s if self.number == LATEST else 0.0
-
     def queue_for(self, book: Book, pace: Pace) -> tuple[LaunchQueue, list[int]]:
         """Return a fresh launch queue, and the parameters that get no gradient in this iteration.
 

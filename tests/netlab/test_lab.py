@@ -80,6 +80,14 @@ def test_each_rank_has_torchruns_environment_and_its_own_address(tmp_path: Path)
         ]
 
 
+@pytest.mark.parametrize("shaper", ["kernel", "forwarder"])
+def test_hosts_fill_their_links_whatever_congestion_control_the_machine_prefers(shaper: str) -> None:
+    read = ["cat", "/proc/sys/net/ipv4/tcp_congestion_control", "/proc/sys/net/ipv4/tcp_slow_start_after_idle"]
+    with build(lab_network(lab_topology(2, 100 * MBIT)), shaper) as lab:
+        settings = [subprocess.check_output(lab.enter(host, read), text=True).split() for host in range(2)]
+    assert settings == [["reno", "0"]] * 2
+
+
 def test_traffic_stays_inside() -> None:
     with build(lab_network(lab_topology(2, 100 * MBIT))) as lab:
         routes = subprocess.run(lab.enter(0, ["ip", "route"]), capture_output=True, text=True, check=True).stdout
