@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ddpexec.flat import FlatBucket
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import Span, agreed, last_to_last, span_of
+from ddpexec.stopwatch import Span, agreed, last_to_last, seconds_of, span_of
 from ddpsim.bucketing import Bucket
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
@@ -40,6 +40,7 @@ class Copies:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         numel = BUCKET_BYTES // 4 // BUCKET_PARAMETERS
         self._buckets = [small_bucket(numel, device) for _ in range(BUCKETS)]
         self.size_bytes = 2 * sum(bucket.size_bytes for bucket, _ in self._buckets)
@@ -56,6 +57,15 @@ class Copies:
             bucket.complete(2)
         for bucket, _ in self._buckets:
             bucket.write_back(bucket.buffer, ())
+
+    def speed(self, communicator: Communicator) -> float:
+        """Return bytes copied a second where all ranks copy at once, more gradients than caches hold."""
+        self.round_trip()
+        times = []
+        for _ in range(6):
+            communicator.main.barrier().wait()
+            times.append(seconds_of(self.round_trip, self._device))
+        return self.size_bytes / statistics.median(times)
 
     def slowdowns(self, communicator: Communicator) -> dict[str, float]:
         """Return by which factors copies and collectives slow each other, one or more each; every rank copies.

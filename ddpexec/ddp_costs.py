@@ -18,33 +18,35 @@ from ddpexec.copies import Copies, small_bucket
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.launched import Launched
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import agreed, median_difference, seconds_of
+from ddpexec.stopwatch import agreed, last_to_last, median_difference, seconds_of, span_of
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""
 
 _BUFFERS = 100
+_OPTIMIZER_S = 0.02
 
 
 def measure_costs(launched: Launched) -> dict[str, float]:
     """Return DDP's costs by name, seconds or bytes per second, the median of the ranks' medians.
 
     `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
-    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter; on a CPU also the factors by which
-    copies and collectives slow each other.
+    copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter; on a CPU also `broadcast_s`
+    of few buffers, and the factors by which copies and collectives slow each other.
     """
     communicator, device = launched.communicator, launched.device
     measures: dict[str, Callable[[Communicator, torch.device], float]] = {
         "launch_s": _launch,
-        "copy_Bps": _copy,
         "finish_s": _finish,
         "forward_s": _forward,
         "buffer_s": _buffer,
         "search_s": _search,
     }
     costs = {name: agreed(measure(communicator, device), communicator) for name, measure in measures.items()}
+    copies = Copies(device)
+    costs["copy_Bps"] = agreed(copies.speed(communicator), communicator)
     if device.type == "cpu" and communicator.world_size > 1:
-        costs |= Copies(device).slowdowns(communicator)
+        costs |= {"broadcast_s": _broadcast(communicator, device, copies), **copies.slowdowns(communicator)}
     hook = functools.partial(_hook, finish_s=costs["finish_s"])
     return {"hook_s": agreed(hook(communicator, device), communicator), **costs}
 
@@ -117,17 +119,6 @@ def _launch(communicator: Communicator, device: torch.device) -> float:
     return statistics.median(times)
 
 
-def _copy(communicator: Communicator, device: torch.device) -> float:
-    """Copy default buckets in, then out, their gradients too many for caches, as a backward leaves them."""
-    copies = Copies(device)
-    copies.round_trip()
-    times = []
-    for _ in range(6):
-        communicator.main.barrier().wait()
-        times.append(seconds_of(copies.round_trip, device))
-    return copies.size_bytes / statistics.median(times)
-
-
 def _finish(communicator: Communicator, device: torch.device) -> float:
     """Wait for a finished collective and write a bucket of small gradients back."""
     bucket, parameters = small_bucket(16, device)
@@ -150,3 +141,15 @@ def _buffer(communicator: Communicator, device: torch.device) -> float:
     """Compare a broadcast of many buffers with one of few; the bytes are too few to matter."""
     many, few = (DistributedDataParallel(_Chain(1, count).to(device)).buffer_sync for count in (_BUFFERS, 1))
     return median_difference(many.synchronise, few.synchronise, device, 30) / (_BUFFERS - 1)
+
+
+def _broadcast(communicator: Communicator, device: torch.device, copies: Copies) -> float:
+    """Broadcast few buffers when every rank has written its buckets back and an optimizer's time has passed."""
+    buffers = DistributedDataParallel(_Chain(1, 2).to(device)).buffer_sync
+    spans = []
+    for _ in range(15):
+        copies.round_trip()
+        communicator.main.barrier().wait()
+        time.sleep(_OPTIMIZER_S)
+        spans.append(span_of(buffers.synchronise, device))
+    return statistics.median(last_to_last(spans, communicator))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ddpexec.models import Batch, TrainingModel
 from ddpexec.models.training import as_tensor
-from ddpexec.pacing import sharpen_timers, spinner, wait_until
+from ddpexec.pacing import keep_time, sharpen_timers, spinner, wait_until
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.single_clock import single_clock
@@ -63,7 +63,13 @@ def timed_model(
     """
     replay = Replay(single_clock(workload, scale_compute * straggler), torch.device(device), rank, seed)
     module = _TimedModule(workload, replay)
-    model = TrainingModel(workload.name, module, workload.batch_size, "nothing: layers are timed", _batch, _loss)
+
+    def loss(output: object, batch: Batch) -> Tensor:
+        # Recorded times count from the call of backward, which is next; autograd takes a while to its first node.
+        replay.begin()
+        return as_tensor(output)
+
+    model = TrainingModel(workload.name, module, workload.batch_size, "nothing: layers are timed", _batch, loss)
     return TimedModel(model, TimedOptimizer(list(module.parameters()), replay), replay)
 
 
@@ -74,6 +80,8 @@ class Replay:
         workload: on one clock, scaled.
         device: where parameters live.
         iteration: which recorded iteration is replayed.
+        start_s: when the phase in force began, on `time.perf_counter`.
+        running: whether a phase has begun and not ended.
         lateness_s: of each gradient of the last backward against its recorded time; NaN for one without a gradient.
             On a CPU only.
         gradients, late: how many there were in all, and how many of them came later than `TOLERANCE_S` and
@@ -83,11 +91,12 @@ class Replay:
     def __init__(self, workload: Workload, device: torch.device, rank: int, seed: int) -> None:
         self.workload, self.device = workload, device
         self.iteration = 0
+        self.running = False
         self.lateness_s = np.full(len(workload.parameters), np.nan)
         self.gradients = self.late = 0
         self._draws = np.random.default_rng([seed, rank])
         self._orders = [_gradients_in_order(workload, k) for k in range(workload.iterations)]
-        self._start_s = 0.0
+        self.start_s = 0.0
         self._on_device_s = 0.0
         self._spin = spinner(device) if device.type == "cuda" else None
         sharpen_timers()
@@ -98,8 +107,11 @@ class Replay:
         return self._orders[self.iteration]
 
     def begin(self) -> None:
-        """Start the clock of a phase."""
-        self._start_s = time.perf_counter()
+        """Start the clock of a phase, which nothing else on this machine is to delay."""
+        if self._spin is None:
+            keep_time(on=True)
+        self.running = True
+        self.start_s = time.perf_counter()
         self._on_device_s = 0.0
 
     def reach(self, seconds: float) -> float:
@@ -108,7 +120,14 @@ class Replay:
             self._spin(seconds - self._on_device_s)
             self._on_device_s = seconds
             return 0.0
-        return wait_until(self._start_s + seconds) - self._start_s - seconds
+        return wait_until(self.start_s + seconds) - self.start_s - seconds
+
+    def end(self, seconds: float) -> None:
+        """Reach the end of a phase, `seconds` after its start."""
+        self.reach(seconds)
+        self.running = False
+        if self._spin is None:
+            keep_time(on=False)
 
     def reach_gradient(self, parameter: int) -> None:
         """Wait for the recorded time of a gradient."""
@@ -129,7 +148,7 @@ class TimedOptimizer:
         self._replay.begin()
         for parameter in self._parameters:
             parameter.grad = None
-        self._replay.reach(float(self._replay.workload.optimizer.device_s[self._replay.iteration]))
+        self._replay.end(float(self._replay.workload.optimizer.device_s[self._replay.iteration]))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: `step` has reset the gradients in the recorded time, which includes that."""
@@ -170,7 +189,7 @@ class _TimedModule(nn.Module):
             gradient = self._gradients[index]
             value = _apply(_Layer, value, gradient.parameter, gradient, replay)
         loss = _apply(_Start, value, replay)
-        replay.reach(float(replay.workload.forward.device_s[replay.iteration]))
+        replay.end(float(replay.workload.forward.device_s[replay.iteration]))
         return loss
 
 
@@ -199,7 +218,7 @@ def gradient_value(index: int) -> float:
 
 
 class _Start(torch.autograd.Function):
-    """Start the clock of backward; the last of forward."""
+    """Start the clock of a backward whose loss did not; the last of forward."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
@@ -208,7 +227,8 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.replay.begin()
+        if not ctx.replay.running:
+            ctx.replay.begin()
         return gradients[0], None
 
 
@@ -239,7 +259,7 @@ class _Tail(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         replay: Replay = ctx.replay
-        replay.reach(float(replay.workload.backward.device_s[replay.iteration]))
+        replay.end(float(replay.workload.backward.device_s[replay.iteration]))
         return gradients[0], None
 
 
@@ -264,7 +284,3 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 def _batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
     return Batch((torch.zeros(size, device=device),), ())
-
-
-def _loss(output: object, batch: Batch) -> Tensor:
-    return as_tensor(output)

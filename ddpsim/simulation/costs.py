@@ -26,6 +26,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.finish_s", 20e-6, "s", f"{_MEASURED}: wait for one bucket and write its views back"),
         Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
+        Constant("gloo.ddp.broadcast_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
         Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
@@ -48,6 +49,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
         Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
+        Constant("nccl.ddp.broadcast_s", 0.0, "s", "no thread of the host is woken for a broadcast"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
         Constant(
             "nccl.ddp.enter_s",
@@ -97,6 +99,7 @@ class Costs:
         finish_s: host time of one bucket at the end of backward, without the copy of its bytes.
         forward_s: host time DDP adds to a forward.
         buffer_s: host time a buffer of the broadcast.
+        broadcast_s: the least time of a broadcast of buffers, on ranks whose processors were busy just before.
         search_s: host time a parameter of the search for unused ones.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
@@ -115,6 +118,7 @@ class Costs:
     finish_s: float
     forward_s: float
     buffer_s: float
+    broadcast_s: float
     search_s: float
     enter_s: float
     pace_spread: float

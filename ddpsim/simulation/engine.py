@@ -144,7 +144,7 @@ class _Job:
         )
         transfers: dict[Operation, Callable[[int], simpy.Event]] = {
             "allreduce": collectives.allreduce,
-            "broadcast": collectives.broadcast,
+            "broadcast": lambda size: collectives.broadcast(size) & env.timeout(self.costs.broadcast_s),
         }
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)

@@ -62,6 +62,7 @@ def test_costs_are_of_the_order_that_cpus_have():
     assert 1e-6 < costs["finish_s"] < 5e-3
     assert 1 <= costs["copy_slowdown"] < 100
     assert 1 <= costs["step_slowdown"] < 1000
+    assert 1e-5 < costs["broadcast_s"] < 1
     assert all(0 <= costs[name] < 5e-3 for name in ("forward_s", "buffer_s", "search_s"))
 
 

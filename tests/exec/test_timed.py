@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from ddpexec.describe import describe_buffers
+from ddpexec.pacing import keep_time
 from ddpexec.parameters import collect
 from ddpexec.timed import TimedModel, gradient_value, timed_model
 from ddpsim.bucketing import Parameter
@@ -166,3 +168,32 @@ def test_late_gradients_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for parameter in (4, 3, 2, 1, 0):
         timed.replay.reach_gradient(parameter)
     assert (timed.replay.late, timed.replay.gradients) == (1, 5)
+
+
+def test_a_backward_counts_from_the_call_and_from_its_first_node_where_the_loss_is_another() -> None:
+    timed = timed_model(workload([[50, 40, 30, 20, 10]]))
+    batch = timed.model.make_batch()
+    output = timed.model.module(*batch.inputs)
+    loss = timed.model.loss(output, batch)
+    called_s = timed.replay.start_s
+    loss.backward()
+    assert timed.replay.start_s == called_s
+    timed.model.module(*batch.inputs).sum().backward()
+    assert timed.replay.start_s > called_s + 0.05
+
+
+def test_nothing_outruns_a_phase_and_no_priority_is_left_after_it() -> None:
+    timed, policies = timed_model(workload([[5, 4, 3, 2, 1]])), []
+    for parameter in timed.model.module.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: policies.append(os.sched_getscheduler(0)))
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        allowed = True
+    except PermissionError:
+        allowed = False
+    finally:
+        keep_time(on=False)
+    backward(timed)
+    timed.optimizer.step()
+    assert policies == [os.SCHED_FIFO if allowed else os.SCHED_OTHER] * 5
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

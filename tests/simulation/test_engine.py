@@ -243,6 +243,8 @@ def test_buffers_are_broadcast_a_message_a_dtype_before_each_synced_forward():
     own = 4 * costs.buffer_s + 2 * costs.launch_s
     assert max(first, second) <= found - own + costs.launch_s
     assert found <= own + first + second
+    slow = simulate(source, placement, options(), with_costs(broadcast_s=0.02))
+    assert summarise(slow).buffer_broadcast_s == pytest.approx(own + 0.02)
     off = summarise(simulate(source, placement, options(broadcast_buffers=False)))
     assert off.buffer_broadcast_s == 0
 
