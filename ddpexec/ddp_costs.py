@@ -1,7 +1,7 @@
 """What DDP costs a rank beside wire time, each part measured apart on this machine, all ranks at once.
 
 The parts are those of the simulation: hook and small copies, launch, copies by byte, the end of a bucket, DDP's share
-of forward, buffers, the search for unused parameters.
+of forward, buffers, the search for unused parameters. On a CPU caches are cold, as layers' computing leaves them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpexec.copies import Copies, small_bucket
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.launched import Launched
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import agreed, last_to_last, median_difference, seconds_of, span_of
+from ddpexec.stopwatch import Prepare, agreed, chill, last_to_last, median_difference, span_of
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""
@@ -32,7 +32,7 @@ def measure_costs(launched: Launched) -> dict[str, float]:
 
     `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
     copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter; on a CPU also `broadcast_s`
-    of few buffers, and the factors by which copies and collectives slow each other.
+    of buffers, and the factors by which copies and collectives slow each other.
     """
     communicator, device = launched.communicator, launched.device
     measures: dict[str, Callable[[Communicator, torch.device], float]] = {
@@ -52,13 +52,13 @@ def measure_costs(launched: Launched) -> dict[str, float]:
 
 
 class _Chain(nn.Module):
-    """Many small parameters and next to no computation."""
+    """Many small parameters, buffers of two types as those of batch normalisation, and next to no computation."""
 
     def __init__(self, gradients: int, buffers: int = 0) -> None:
         super().__init__()
         self.scales = nn.ParameterList(nn.Parameter(torch.ones(16)) for _ in range(gradients))
         for index in range(buffers):
-            self.register_buffer(f"buffer{index}", torch.ones(16))
+            self.register_buffer(f"buffer{index}", torch.ones(16, dtype=torch.int64 if index % 2 else torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         for scale in self.scales:
@@ -84,25 +84,36 @@ def _backward(module: nn.Module, device: torch.device) -> Callable[[], None]:
 
 def _hook(communicator: Communicator, device: torch.device, finish_s: float) -> float:
     plain, ddp = _pair(device)
-    times: dict[nn.Module, list[float]] = {ddp: [], plain: []}
-    for _ in range(30):
-        for module, taken in times.items():
-            taken.append(seconds_of(_backward(module, device), device))
-    added = statistics.median(times[ddp]) - statistics.median(times[plain])
+    added = median_difference(_chilled(ddp, device), _chilled(plain, device), device, 20)
     return max(0.0, added - finish_s) / GRADIENTS
 
 
+def _chilled(module: nn.Module, device: torch.device) -> Prepare:
+    """Return what runs forward, chills the caches, and returns the backward."""
+
+    def prepare() -> Callable[[], None]:
+        backward = _backward(module, device)
+        chill(device)
+        return backward
+
+    return prepare
+
+
 def _forward(communicator: Communicator, device: torch.device) -> float:
+    def prepare(module: nn.Module) -> Callable[[], object]:
+        chill(device)
+        return lambda: _backward(module, device)
+
     plain, ddp = _pair(device)
-    return median_difference(lambda: _backward(ddp, device), lambda: _backward(plain, device), device, 30)
+    return median_difference(lambda: prepare(ddp), lambda: prepare(plain), device, 30)
 
 
 def _search(communicator: Communicator, device: torch.device) -> float:
     """Compare whole steps with and without the search; what it adds to backward belongs to it."""
 
-    def step(find_unused: bool) -> Callable[[], None]:
+    def step(find_unused: bool) -> Prepare:
         _, ddp = _pair(device, find_unused)
-        return lambda: _backward(ddp, device)()
+        return lambda: lambda: _backward(ddp, device)()
 
     return median_difference(step(True), step(False), device, 20) / GRADIENTS
 
@@ -110,7 +121,8 @@ def _search(communicator: Communicator, device: torch.device) -> float:
 def _launch(communicator: Communicator, device: torch.device) -> float:
     tensor = torch.ones(1 << 14, device=device)
     times = []
-    for _ in range(60):
+    for _ in range(30):
+        chill(device)
         communicator.main.barrier().wait()
         start = time.perf_counter()
         work = communicator.all_reduce(tensor, 0)
@@ -125,9 +137,10 @@ def _finish(communicator: Communicator, device: torch.device) -> float:
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     times = []
-    for _ in range(40):
+    for _ in range(30):
         bucket.complete(communicator.world_size)
         work = communicator.all_reduce(bucket.buffer, 0)
+        chill(device)
         time.sleep(0.002)
         communicator.main.barrier().wait()
         start = time.perf_counter()
@@ -140,12 +153,12 @@ def _finish(communicator: Communicator, device: torch.device) -> float:
 def _buffer(communicator: Communicator, device: torch.device) -> float:
     """Compare a broadcast of many buffers with one of few; the bytes are too few to matter."""
     many, few = (DistributedDataParallel(_Chain(1, count).to(device)).buffer_sync for count in (_BUFFERS, 1))
-    return median_difference(many.synchronise, few.synchronise, device, 30) / (_BUFFERS - 1)
+    return median_difference(lambda: many.synchronise, lambda: few.synchronise, device, 30) / (_BUFFERS - 1)
 
 
 def _broadcast(communicator: Communicator, device: torch.device, copies: Copies) -> float:
-    """Broadcast few buffers when every rank has written its buckets back and an optimizer's time has passed."""
-    buffers = DistributedDataParallel(_Chain(1, 2).to(device)).buffer_sync
+    """Broadcast buffers when every rank has written its buckets back and an optimizer's time has passed."""
+    buffers = DistributedDataParallel(_Chain(1, _BUFFERS).to(device)).buffer_sync
     spans = []
     for _ in range(15):
         copies.round_trip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ import torch.distributed as dist
 from ddpexec.clock import offset_to_rank_zero
 from ddpexec.process_groups import Communicator
 
+CHILL_BYTES = 48 << 20
+"""More than the part of a last-level cache that a core gets."""
 Span = tuple[float, float]
 """Start and end of a piece of work, in seconds of this host's clock."""
 
@@ -43,17 +46,30 @@ def last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[floa
     return [max(ended) - max(started) for started, ended in moments]
 
 
-def median_difference(
-    longer: Callable[[], object], shorter: Callable[[], object], device: torch.device, repeats: int
-) -> float:
+Prepare = Callable[[], Callable[[], object]]
+"""What comes before a piece of work, and is not timed; returns the work."""
+
+
+def median_difference(longer: Prepare, shorter: Prepare, device: torch.device, repeats: int) -> float:
     """Return the median of `longer` minus that of `shorter`, run in turn so that drift meets both; at least zero."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(repeats + 2):
-        for work, taken in zip((longer, shorter), times, strict=True):
-            seconds = seconds_of(work, device)
+        for prepare, taken in zip((longer, shorter), times, strict=True):
+            seconds = seconds_of(prepare(), device)
             if number >= 2:
                 taken.append(seconds)
     return max(0.0, statistics.median(times[0]) - statistics.median(times[1]))
+
+
+def chill(device: torch.device) -> None:
+    """Replace what a processor's caches hold, as computing a layer does; nothing for a GPU, which does that itself."""
+    if device.type == "cpu":
+        _other_memory().add_(1.0)
+
+
+@functools.cache
+def _other_memory() -> torch.Tensor:
+    return torch.ones(CHILL_BYTES // 4)
 
 
 def gather(values: Sequence[float], communicator: Communicator) -> list[list[float]]:
