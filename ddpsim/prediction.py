@@ -13,6 +13,7 @@ from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.metrics import Summary, summarise
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.costs import at_end
 from ddpsim.topology.graph import Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
@@ -154,7 +155,9 @@ def predict(
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
     workloads = {name: load_workload(name) for name in named}
 
-    def run(wire_factor: Callable[[int], float] | None = None) -> tuple[Trace, Summary]:
+    def run(
+        calibration: Calibration | None = calibration, wire_factor: Callable[[int], float] | None = None
+    ) -> tuple[Trace, Summary]:
         trace = simulate(workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor)
         return trace, summarise(trace)
 
@@ -164,8 +167,8 @@ def predict(
     if calibration is not None and placement.world_size > 1 and options.comm == "real":
         sizes = [bucket.size_bytes for bucket in plan.buckets]
         band = Band.of(placement, calibration, sizes, options.algorithm)
-        ends = [run(end)[1].iteration_s - summary.iteration_s for end in (band.low, band.high)]
-        low, high = _band(summary, *ends)
+        ends = [run(at_end(calibration, end), wire)[1] for end, wire in ((-1, band.low), (1, band.high))]
+        low, high = _band(summary, *(end.iteration_s - summary.iteration_s for end in ends))
     return Prediction(
         workload=workload,
         topology=topology,
@@ -182,9 +185,10 @@ def predict(
 
 
 def _band(summary: Summary, faster_s: float, slower_s: float) -> tuple[float, float]:
-    """Return 10th and 90th percentile of an iteration, of computing and of what collectives' bands change in it.
+    """Return 10th and 90th percentile of an iteration, of computing and of what the bands of DDP change in it.
 
-    Both are taken to be independent; all collectives of a step are at the same end of their bands at once.
+    Both are taken to be independent; all collectives of a step, and DDP's own costs, are at the same end of their
+    bands at once.
     """
     low = math.hypot(summary.iteration_s - summary.iteration_low_s, min(faster_s, 0.0))
     high = math.hypot(summary.iteration_high_s - summary.iteration_s, max(slower_s, 0.0))

@@ -13,9 +13,10 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import PRIORS, Collectives
 from ddpsim.prediction import Prediction, predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.costs import DOUBT, all_priors, at_end
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
-from ddpsim.workload import Workload
+from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.profile import Phase
 
 MACHINE = load_topology("p3.8xlarge")
@@ -74,3 +75,21 @@ def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> Non
     for fidelity in ("flow", "steps"):
         both = Collectives(None, placement, backend="nccl", calibration=measured, fidelity=fidelity, isolated=False)
         assert both.simulate_s(16 * MIB) == pytest.approx(points[1].time_s, rel=0.02)
+
+
+def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None:
+    costs = {"gloo.ddp.broadcast_s": 0.02, "gloo.ddp.copy_Bps": 1e9, "gloo.ddp.communication_slowdown": 1.5}
+    measured = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).with_values(costs, source="measured")
+    low, high = (at_end(measured, end) for end in (-1, 1))
+    for name, value in costs.items():
+        extra = 1 if "slowdown" in name else 0
+        for end, sign in ((low, -1), (high, 1)):
+            direction = -sign if "Bps" in name else sign
+            assert math.log((end[name] - extra) / (value - extra)) == pytest.approx(direction * DOUBT)
+    assert high["gloo.ddp.hook_s"] == measured["gloo.ddp.hook_s"]
+    source = replace(workload([0.02]), buffers=(Buffer("mean", (8,)),), device="cpu")
+    found = predict(source, load_topology("lab-flat"), calibration=measured)
+    copied_s = 3 * source.gradient_bytes / 1e9
+    assert found.high_s - found.iteration_s > 0.02 * (math.exp(DOUBT) - 1)
+    assert found.high_s - found.iteration_s < (0.02 + copied_s) * math.exp(DOUBT)
+    assert found.low_s < found.iteration_s - 0.02 * (1 - math.exp(-DOUBT))
