@@ -23,6 +23,8 @@ from ddpsim.workload import Workload
 from ddpsim.workload.single_clock import single_clock
 
 TOLERANCE_S, TOLERANCE_SHARE = 0.2e-3, 0.01
+COPIED_AT_ONCE = 1 << 20
+"""Bytes of a gradient that is in its bucket within about the time that a thread may be late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Replay:
     def __init__(self, workload: Workload, device: torch.device, rank: int, seed: int) -> None:
         self.workload, self.device = workload, device
         self.iteration = 0
-        self.running = False
+        self.running = self._keeps_time = False
         self.lateness_s = np.full(len(workload.parameters), np.nan)
         self.gradients = self.late = 0
         self._draws = np.random.default_rng([seed, rank])
@@ -108,8 +110,7 @@ class Replay:
 
     def begin(self) -> None:
         """Start the clock of a phase, which nothing else on this machine is to delay."""
-        if self._spin is None:
-            keep_time(on=True)
+        self._keep_time(on=True)
         self.running = True
         self.start_s = time.perf_counter()
         self._on_device_s = 0.0
@@ -126,15 +127,22 @@ class Replay:
         """Reach the end of a phase, `seconds` after its start."""
         self.reach(seconds)
         self.running = False
-        if self._spin is None:
-            keep_time(on=False)
+        self._keep_time(on=False)
 
     def reach_gradient(self, parameter: int) -> None:
-        """Wait for the recorded time of a gradient."""
+        """Wait for the recorded time of a gradient; then what copies for long shares the cores again."""
+        self._keep_time(on=True)
         ready_s = float(self.workload.gradient_ready_s[self.iteration, parameter])
         late_s = self.lateness_s[parameter] = self.reach(ready_s)
         self.gradients += 1
         self.late += late_s > max(TOLERANCE_S, TOLERANCE_SHARE * ready_s)
+        if self.workload.parameters[parameter].size_bytes > COPIED_AT_ONCE:
+            self._keep_time(on=False)
+
+    def _keep_time(self, *, on: bool) -> None:
+        if on != self._keeps_time and self._spin is None:
+            self._keeps_time = on
+            keep_time(on=on)
 
 
 class TimedOptimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -68,6 +69,7 @@ def _outcome(path: Path, exit_code: int | None) -> Outcome:
 def _main(
     rank: int, world_size: int, folder: str, group_timeout_s: float, function: Callable[..., Any], arguments: Any
 ) -> None:
+    gc.freeze()  # what the forking process holds, hundreds of thousands of objects late in a long run, is not looked at
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)

@@ -38,7 +38,6 @@ def kept(kind: Any, options: dict[str, Any]) -> tuple[int, int]:
 
 
 def compare(rank: int) -> list[tuple[dict[str, Any], int, int]]:
-    gc.freeze()  # what the forking process holds, hundreds of thousands of objects late in a long run, is not looked at
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
     found = []
