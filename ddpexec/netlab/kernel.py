@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 
@@ -87,6 +88,19 @@ def _make_cable(ports: Sequence[tuple[str, str, str | None]], segment_bytes: int
         if bridge is not None:
             ip("-n", namespace, "link", "set", device, "master", bridge)
         ip("-n", namespace, "link", "set", device, "gso_max_size", str(segment_bytes), "up")
+        _keep_order(namespace, device)
+
+
+def _keep_order(namespace: str, device: str) -> None:
+    """Let one processor receive all packets of a connection, where the kernel can (receive packet steering).
+
+    Else each packet is received by the processor that sent it, two overtake each other, and TCP takes that for loss.
+    """
+    processors = (1 << (os.cpu_count() or 1)) - 1
+    words = [f"{processors >> shift & 0xFFFFFFFF:x}" for shift in range(0, processors.bit_length(), 32)]
+    queue = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"
+    steer = f"[ ! -w {queue} ] || echo {','.join(reversed(words))} > {queue}"
+    _run(["ip", "netns", "exec", namespace, "sh", "-c", steer])
 
 
 def _shape(namespace: str, device: str, wire: Wire) -> None:

@@ -88,6 +88,14 @@ def test_hosts_fill_their_links_whatever_congestion_control_the_machine_prefers(
     assert settings == [["reno", "0"]] * 2
 
 
+def test_one_processor_receives_all_packets_of_a_connection() -> None:
+    read = ["cat", "/sys/class/net/eth0/queues/rx-0/rps_cpus"]
+    with build(lab_network(lab_topology(2, 100 * MBIT)), "kernel") as lab:
+        masks = [subprocess.check_output(lab.enter(host, read), text=True).strip() for host in range(2)]
+    everyone = (1 << (os.cpu_count() or 1)) - 1
+    assert [int(mask.replace(",", ""), 16) for mask in masks] == [everyone] * 2
+
+
 def test_traffic_stays_inside() -> None:
     with build(lab_network(lab_topology(2, 100 * MBIT))) as lab:
         routes = subprocess.run(lab.enter(0, ["ip", "route"]), capture_output=True, text=True, check=True).stdout
