@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import Rows
-from ddpsim.collectives.scaled import TransportAround, scaled, scaled_steps
+from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.fairness import Demand
 from ddpsim.topology.graph import Placement
@@ -18,7 +18,7 @@ class CurveTransport(TransportAround):
     """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
-    the factor there holds on. Single transfers (`steps`) take the factor of the whole.
+    the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fitted`).
     """
 
     rows: Rows
@@ -37,12 +37,12 @@ class CurveTransport(TransportAround):
         return cls(inner, rows, start_s)
 
     def allreduce(self, size_bytes: int) -> Demand:
-        """Return the demand inside, latency and load scaled so that alone it takes the corrected time."""
+        """Return the demand inside, so changed that alone it takes the corrected time."""
         demand = self.inner.allreduce(size_bytes)
         if size_bytes == 0:
             return demand
-        factor = self._factor(size_bytes, self.inner.allreduce_s(size_bytes))
-        corrected = scaled(demand, factor)
+        modelled_s = self.inner.allreduce_s(size_bytes)
+        corrected = fitted(demand, modelled_s, self.rows.time_s(size_bytes, modelled_s))
         return replace(corrected, latency_s=corrected.latency_s + self.start_s)
 
     def allreduce_s(self, size_bytes: int) -> float:
@@ -59,15 +59,13 @@ class CurveTransport(TransportAround):
         return self.inner.broadcast(size_bytes)
 
     def steps(self, size_bytes: int) -> Steps:
-        """Return the transfers inside, each scaled by the factor of the whole."""
+        """Return the transfers inside, so changed that the whole takes the corrected time."""
         steps = self.inner.steps(size_bytes)
         if size_bytes == 0:
             return steps
-        corrected = scaled_steps(steps, self._factor(size_bytes, self.inner.allreduce_s(size_bytes)))
+        modelled_s = self.inner.allreduce_s(size_bytes)
+        corrected = fitted_steps(steps, modelled_s, self.rows.time_s(size_bytes, modelled_s))
         return replace(corrected, launch_s=corrected.launch_s + self.start_s)
-
-    def _factor(self, size_bytes: int, modelled_s: float) -> float:
-        return self.rows.time_s(size_bytes, modelled_s) / modelled_s
 
 
 def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:

@@ -22,6 +22,22 @@ def scaled(demand: Demand, factor: float) -> Demand:
     )
 
 
+def fitted(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
+    """Return `demand`, which alone takes `alone_s`, so changed that it takes `wanted_s`.
+
+    What is too long is taken from its latency first: the bytes on links are known, and beside others in flight they
+    must not move faster than the links.
+    """
+    spared_s = min(demand.latency_s, max(0.0, alone_s - wanted_s))
+    return scaled(replace(demand, latency_s=demand.latency_s - spared_s), wanted_s / (alone_s - spared_s))
+
+
+def fitted_steps(steps: Steps, alone_s: float, wanted_s: float) -> Steps:
+    """Return the same of `steps`: launching is shortened first, then every transfer takes some factor of its time."""
+    spared_s = min(steps.launch_s, max(0.0, alone_s - wanted_s))
+    return scaled_steps(replace(steps, launch_s=steps.launch_s - spared_s), wanted_s / (alone_s - spared_s))
+
+
 def scaled_steps(steps: Steps, factor: float) -> Steps:
     """Return `steps`, every transfer of which takes `factor` times as long."""
     lanes = (replace(lane, wire=_scaled_wire(lane, factor)) for lane in steps.lanes)

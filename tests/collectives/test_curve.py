@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives.calibration import Curve, CurvePoint
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
-from ddpsim.collectives.gloo import GlooTransport
+from ddpsim.collectives.gloo import PRIORS, GlooTransport
 from ddpsim.collectives.transport import alone_s
 from ddpsim.topology.spec import load_topology
 
@@ -37,3 +37,21 @@ def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: l
         assert alone_s(corrected.allreduce(size), corrected.capacities) == pytest.approx(corrected.allreduce_s(size))
     for point in monotone(points):
         assert corrected.allreduce_s(point.size_bytes) == pytest.approx(point.time_s + 1e-6)
+
+
+@given(shorter_by=st.floats(0.0, 0.99))
+def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by: float) -> None:
+    placement = load_topology("lab-flat").place()
+    priors = Calibration("gloo", {constant.name: constant for constant in PRIORS})
+    inner = GlooTransport(placement, priors.with_values({"gloo.launch_s": 5e-3}, source="test"))
+    sizes = (1 << 20, 1 << 24)
+    whole, latency_s = inner.allreduce(sizes[0]), inner.allreduce(sizes[0]).latency_s
+    measured_s = inner.allreduce_s(sizes[0]) * (1 - shorter_by)
+    points = (CurvePoint(sizes[0], measured_s), CurvePoint(sizes[1], inner.allreduce_s(sizes[1])))
+    transport = CurveTransport.over(inner, Curve("", 1, 1, points))
+    found = transport.allreduce(sizes[0])
+    assert alone_s(found, transport.capacities) == pytest.approx(measured_s, rel=1e-6)
+    assert found.latency_s == pytest.approx(max(0.0, latency_s - shorter_by * inner.allreduce_s(sizes[0])), abs=1e-9)
+    if shorter_by * inner.allreduce_s(sizes[0]) <= latency_s:
+        assert found.loads == pytest.approx(dict(whole.loads))
+    assert found.peak_load <= whole.peak_load * (1 + 1e-9)
