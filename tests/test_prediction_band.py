@@ -87,6 +87,8 @@ def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None
             direction = -sign if "Bps" in name else sign
             assert math.log((end[name] - extra) / (value - extra)) == pytest.approx(direction * DOUBT)
     assert high["gloo.ddp.hook_s"] == measured["gloo.ddp.hook_s"]
+    spread = measured.with_values({"gloo.ddp.pace_spread": 0.02}, source="measured")
+    assert at_end(spread, 1)["gloo.ddp.pace_spread"] == pytest.approx(0.02 * math.exp(DOUBT))
     source = replace(workload([0.02]), buffers=(Buffer("mean", (8,)),), device="cpu")
     found = predict(source, load_topology("lab-flat"), calibration=measured)
     copied_s = 3 * source.gradient_bytes / 1e9
