@@ -20,8 +20,9 @@ class Demand:
         rate_limit: message bytes per second the ends can do, whatever the links allow.
         host_limit: message bytes per second that threads of the ends keep up with, woken at each step; busy processors
             lower it.
-        queued: whether its stalls wait in one queue with the bytes of others of that kind, as where one connection
-            carries both: then such stalls come together, and none is hidden behind another's bytes.
+        queue: names the queue in which its stalls wait with the bytes of others that name it, as where one connection
+            carries them all: such stalls come together. None: no queue.
+        behind: share of its stalls that passes behind the bytes of others, where there are any.
         weight: share of a link relative to other messages (parallel connections).
         stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
         hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
@@ -36,7 +37,8 @@ class Demand:
     stall_s: float = 0.0
     hops: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
     host_limit: float = math.inf
-    queued: bool = False
+    queue: Hashable | None = None
+    behind: float = 0.0
     peak_load: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +81,8 @@ def shared_rates(
 
     A chunk's way around takes its stalls and its time on every hop, others meeting it there for as much of the time as
     they are on the links by themselves (the arrival theorem of mean value analysis: Reiser and Lavenberg 1980). Two
-    alike that started at one instant, by `starts_s`, keep in step and meet every time, and so do those `queued`. At a
-    hop tighter than the others chunks queue, which hides stalls: no rate is above the max-min fair one either.
+    alike that started at one instant, by `starts_s`, keep in step and meet every time, and so do those in one `queue`.
+    At a hop tighter than the others chunks queue, which hides stalls: no rate is above the max-min fair one either.
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)
@@ -97,13 +99,18 @@ def shared_rates(
     for index, demand in enumerate(demands):
         if demand.stall_s:
             others = [
-                whole if gaits[other] == gaits[index] or (demand.queued and whole.queued) else part
+                whole if gaits[other] == gaits[index] or _one_queue(demand, whole) else part
                 for other, (whole, part) in enumerate(zip(demands, present, strict=True))
             ]
             others[index] = demand
             met = max_min_rates(others, capacities)[index]
-            rates[index] = min(rates[index], _around(demand, met, capacities))
+            shown = replace(demand, stall_s=demand.stall_s * (1 - demand.behind))
+            rates[index] = min(rates[index], _around(shown, met, capacities))
     return rates
+
+
+def _one_queue(one: Demand, other: Demand) -> bool:
+    return one.queue is not None and one.queue == other.queue
 
 
 def _around(demand: Demand, met: float, capacities: Mapping[LinkId, float]) -> float:

@@ -175,6 +175,11 @@ def test_one_that_stalls_meets_others_for_the_time_they_are_there() -> None:
     assert shared_rates([half, half], {"a": 1.0}, [0.0, 0.0]) == pytest.approx([1 / 3, 1 / 3])
     always = Demand(0.0, 4.0, {"a": 1.0})
     assert shared_rates([half, always], {"a": 1.0})[0] == pytest.approx(1 / 3)
+    # Those of one queue meet at every byte too; one with a queue of its own passes while they stall.
+    first = replace(half, queue="a connection")
+    assert shared_rates([first, first], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([1 / 3, 1 / 3])
+    second = replace(half, queue="another")
+    assert shared_rates([first, second], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
     # One tight hop in four, the others with room for all: chunks queue there, and stalls pass behind them.
     queued = Demand(0.0, 4.0, {"a": 1.0}, stall_s=0.4, hops=((0.25, 1.0), (0.75, 8.0)))
     assert shared_rates([queued, queued], {"a": 1.0}) == pytest.approx([0.5, 0.5])

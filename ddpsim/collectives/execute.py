@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import simpy
 
@@ -146,11 +147,15 @@ class Collectives:
         """Return algorithm, protocol and channels of an allreduce of `size_bytes`."""
         return self.transport.choice(size_bytes)
 
-    def allreduce(self, size_bytes: int) -> simpy.Event:
-        """Start an allreduce; the event succeeds when the sum is everywhere."""
+    def allreduce(self, size_bytes: int, group: int = 0) -> simpy.Event:
+        """Start an allreduce; the event succeeds when the sum is everywhere.
+
+        Process groups, numbered by `group`, have connections of their own.
+        """
         if self._fidelity == "steps":
             return carry_out(self.network, self.transport.steps(size_bytes))
-        return self._run(self.transport.allreduce(size_bytes))
+        demand = self.transport.allreduce(size_bytes)
+        return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group)))
 
     def broadcast(self, size_bytes: int) -> simpy.Event:
         """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""

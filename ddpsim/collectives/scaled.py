@@ -25,11 +25,14 @@ def scaled(demand: Demand, factor: float) -> Demand:
 def fitted(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
     """Return `demand`, which alone takes `alone_s`, so changed that it takes `wanted_s`.
 
-    What is too long is taken from its latency first: the bytes on links are known, and beside others in flight they
-    must not move faster than the links.
+    What is too long is taken from its latency first, then from its stalls: the bytes on links are known, and beside
+    others in flight they must not move faster than the links.
     """
-    spared_s = min(demand.latency_s, max(0.0, alone_s - wanted_s))
-    return scaled(replace(demand, latency_s=demand.latency_s - spared_s), wanted_s / (alone_s - spared_s))
+    over_s = max(0.0, alone_s - wanted_s)
+    latency_s = max(0.0, demand.latency_s - over_s)
+    stall_s = max(0.0, demand.stall_s - max(0.0, over_s - demand.latency_s))
+    left_s = alone_s - (demand.latency_s - latency_s) - (demand.stall_s - stall_s)
+    return scaled(replace(demand, latency_s=latency_s, stall_s=stall_s), wanted_s / left_s)
 
 
 def fitted_steps(steps: Steps, alone_s: float, wanted_s: float) -> Steps:

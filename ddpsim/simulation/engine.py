@@ -142,9 +142,9 @@ class _Job:
             fidelity=self.options.fidelity,
             factor=self.wire_factor,
         )
-        transfers: dict[Operation, Callable[[int], simpy.Event]] = {
+        transfers: dict[Operation, Callable[[int, int], simpy.Event]] = {
             "allreduce": collectives.allreduce,
-            "broadcast": lambda size: collectives.broadcast(size) & env.timeout(self.costs.broadcast_s),
+            "broadcast": lambda size, _: collectives.broadcast(size) & env.timeout(self.costs.broadcast_s),
         }
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)

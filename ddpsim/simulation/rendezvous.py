@@ -21,6 +21,7 @@ class Launch:
         number: the collective's place in the order of launches, equal on all ranks.
         size_bytes: message size.
         operation: what is done with the message.
+        group: number of the process group it was launched on.
         after: event on this rank's device before which its stream cannot begin; None where data are ready at launch.
         done: succeeds when the collective has ended on this rank.
     """
@@ -28,6 +29,7 @@ class Launch:
     number: int
     size_bytes: int
     operation: Operation
+    group: int
     after: simpy.Event | None
     done: simpy.Event
     launched_s: float
@@ -49,11 +51,12 @@ class Meetings:
     Args:
         env: the simulation.
         ranks: number of simulated ranks.
-        transfers: by operation, what starts the bytes of a message of given size and returns the event of their end.
+        transfers: by operation, what starts the bytes of a message of given size in a process group of given number
+            and returns the event of their end.
     """
 
     def __init__(
-        self, env: simpy.Environment, ranks: int, transfers: Mapping[Operation, Callable[[int], simpy.Event]]
+        self, env: simpy.Environment, ranks: int, transfers: Mapping[Operation, Callable[[int, int], simpy.Event]]
     ) -> None:
         self._env = env
         self._ranks = ranks
@@ -68,7 +71,7 @@ class Meetings:
             for each in meeting.launches:
                 each.wire_s = self._env.now
             del self._meetings[launch.number]
-            _chain(self._transfers[launch.operation](launch.size_bytes), meeting.finished)
+            _chain(self._transfers[launch.operation](launch.size_bytes, launch.group), meeting.finished)
         return meeting.finished
 
 
@@ -102,8 +105,9 @@ class Communicator:
 
     def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
         """Launch a collective now; it begins when its stream is free and `after` has happened."""
-        launch = Launch(self._launched, size_bytes, operation, after, self.env.event(), self.env.now)
-        self._queues[self._launched % len(self._queues)].put(launch)
+        group = self._launched % len(self._queues)
+        launch = Launch(self._launched, size_bytes, operation, group, after, self.env.event(), self.env.now)
+        self._queues[group].put(launch)
         self._launched += 1
         return launch
 

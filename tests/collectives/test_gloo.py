@@ -1,10 +1,16 @@
 from __future__ import annotations
 
-import pytest
+from collections.abc import Generator
+from pathlib import Path
 
+import pytest
+import simpy
+
+from ddpsim.calibrate import calibrate
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.measured import read_table
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
@@ -88,6 +94,46 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
     for event in [collectives.allreduce(65536) for _ in range(2)]:
         collectives.env.run(event)
     assert collectives.env.now == pytest.approx(alone, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("network", "sizes_mib", "measured_s"),
+    [
+        ("pair-1ms", [8, 8], 0.1466),
+        ("pair-1ms", [16, 32], 0.4494),
+        ("pair-5ms", [16, 16], 0.5754),
+        ("pair-5ms", [4, 4, 4, 4], 0.3285),
+        ("quad-1ms", [8, 8], 0.3639),
+        ("quad-1ms", [4, 4, 4, 4], 0.3676),
+    ],
+)
+def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
+    # Medians of five launches at once on the lab's networks, torch 2.13; their constants are of other runs.
+    folder = Path(__file__).parents[2] / "traces/lab/networks" / network
+    topology = load_topology(str(folder / "topology.yaml"))
+    constants = calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration
+    collectives = Collectives(None, topology.place(), backend="gloo", calibration=constants)
+    env, left, ends = collectives.env, list(sizes_mib), list[float]()
+
+    def stream() -> Generator[simpy.Event]:
+        while left:
+            yield collectives.allreduce(left.pop(0) * MIB)
+            ends.append(env.now)
+
+    env.run(env.all_of([env.process(stream()), env.process(stream())]))
+    assert max(ends) == pytest.approx(measured_s, rel=0.045)
+
+
+def test_groups_have_connections_of_their_own() -> None:
+    def both_s(*groups: int) -> float:
+        collectives = Collectives(None, shaped(2, "2.5ms"), backend="gloo")
+        env = collectives.env
+        first = collectives.allreduce(65536, groups[0])
+        env.run(env.timeout(1e-3))
+        env.run(first & collectives.allreduce(4 * MIB, groups[1]))
+        return float(env.now)
+
+    assert both_s(0, 1) < both_s(0, 0) == both_s(1, 1)
 
 
 def test_one_rank_takes_a_launch_and_no_link() -> None:

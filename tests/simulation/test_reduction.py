@@ -25,9 +25,9 @@ def sent(monkeypatch):
     sizes = []
     original = Collectives.allreduce
 
-    def recorded(self, size_bytes):
+    def recorded(self, size_bytes, group=0):
         sizes.append(size_bytes)
-        return original(self, size_bytes)
+        return original(self, size_bytes, group)
 
     monkeypatch.setattr(Collectives, "allreduce", recorded)
     return sizes
