@@ -132,8 +132,9 @@ def _one(configuration: Configuration, folder: Path) -> Result:
     _begin(configuration, own)
     if (done := stages.read_result(own)) is not None:
         return done
-    network = stages.measure_network(configuration.run.network, configuration, folder)
+    network = stages.describe_network(configuration, folder)
     workload = stages.prepare_workload(configuration, network, own)
+    stages.measure_network(configuration, network, own)
     stages.write_prediction(configuration, network, workload, own)
     for repeat in range(configuration.repeats):
         stages.measure_run(configuration, network, workload, own, repeat)

@@ -70,10 +70,17 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a record holds; `missing` names the configurations of its campaign that it lacks."""
+    """All that a record holds.
+
+    Attributes:
+        campaign: what was to be run.
+        benches: by name of a microbenchmark, the sizes in bytes of its allreduces.
+        recorded: what was run, in file order.
+        missing: names of the configurations that were not.
+    """
 
     campaign: Campaign
-    networks: dict[str, list[int]]
+    benches: dict[str, list[int]]
     recorded: Sequence[Recorded]
     missing: Sequence[str]
 
@@ -99,10 +106,9 @@ def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Ev
     for number, each in enumerate(present, 1):
         progress(f"[{number}/{len(present)}] {each.name}")
         recorded.append(_recorded(each, before, now))
-    names = {each.run.network for each in present}
     return Evidence(
         campaign,
-        {name: _sizes(before / "networks" / name) for name in campaign.networks if name in names},
+        {each.bench: _sizes(before / "networks" / each.bench) for each in present},
         recorded,
         [each.name for each in campaign.configurations if each not in present],
     )
@@ -112,9 +118,9 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
     own = before / "runs" / configuration.name
     stamp = _mapping(own / "prediction.json")["campaign"]
     traces = [read_trace(own / f"run{repeat}") for repeat in range(configuration.repeats)]
-    network = stages.Network(before / "networks" / configuration.run.network)
+    network = stages.Network(before / "networks" / configuration.bench)
     late = [t.provenance["late_gradients"] for t in traces if isinstance(t.provenance.get("late_gradients"), float)]
-    stages.fit(stages.Network(now / "networks" / configuration.run.network))
+    stages.fit(stages.Network(now / "networks" / configuration.bench))
     return Recorded(
         configuration,
         _held(configuration, before),
@@ -129,7 +135,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
 
 def _held(configuration: Configuration, folder: Path) -> Held:
     own = folder / "runs" / configuration.name
-    network = stages.Network(folder / "networks" / configuration.run.network)
+    network = stages.Network(folder / "networks" / configuration.bench)
     workload = load_workload(own / "workload.json.gz")
     stages.write_prediction(configuration, network, workload, own)
     result = stages.conclude(configuration, network, workload, own)

@@ -51,9 +51,9 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
     if not done:
         raise InputError("holds no finished configuration", place=str(folder), remedy="run the campaign first")
     contents: dict[str, bytes] = {"campaign.yaml": file.read_bytes()}
-    for network in sorted({each.run.network for each in done}):
-        for path in sorted((folder / "networks" / network).glob("*.*")):
-            contents[f"networks/{network}/{path.name}"] = path.read_bytes()
+    for bench in sorted({each.bench for each in done}):
+        for path in sorted((folder / "networks" / bench).glob("*.*")):
+            contents[f"networks/{bench}/{path.name}"] = path.read_bytes()
     for each in done:
         own = folder / "runs" / each.name
         workload = (own / "workload.json.gz").read_bytes()

@@ -56,6 +56,15 @@ class Configuration:
         """Name of its folder."""
         return f"{self.group}-{self.caps}"
 
+    @property
+    def bench(self) -> str:
+        """Name of the microbenchmark its constants come from: its network's, taken anew beside each model that runs."""
+        run = self.run
+        if run.model is None:
+            return run.network
+        batch = "" if run.batch_size is None else f"-b{run.batch_size}"
+        return f"{run.network}-beside-{run.model}{batch}"
+
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of what is to be run; fields at their defaults have no part in it."""
         parts = (part.model_dump_json(exclude_defaults=True) for part in (self.run, self.network))

@@ -61,18 +61,28 @@ class Network:
         return self.folder / "calibration.json"
 
 
-def measure_network(name: str, configuration: Configuration, folder: Path) -> Network:
-    """Write the network's topology, measure allreduces on it, and fit the constants; skip what is there."""
-    network = Network(folder / "networks" / name)
-    text = dump_topology(network_topology(name, configuration.network))
+def describe_network(configuration: Configuration, folder: Path) -> Network:
+    """Write the network's topology, unless it is there; what was measured on another of that name goes."""
+    network = Network(folder / "networks" / configuration.bench)
+    text = dump_topology(network_topology(configuration.run.network, configuration.network))
     if not network.topology.exists() or network.topology.read_text() != text:
         write_whole(network.topology, text)
         network.table.unlink(missing_ok=True)
         network.calibration.unlink(missing_ok=True)
-    if not network.table.exists():
-        in_lab(network.topology, ["microbench", *configuration.microbench.arguments(), "-o", str(network.table)])
-    fit(network)
     return network
+
+
+def measure_network(configuration: Configuration, network: Network, folder: Path) -> None:
+    """Measure allreduces on the network, beside the model if there is one, and fit the constants; skip what is there.
+
+    Timed layers take no processor and keep their pace, so nothing is measured beside them.
+    """
+    if not network.table.exists():
+        arguments = configuration.microbench.arguments()
+        if configuration.run.model is not None:
+            arguments += ["--under-load", str(folder / "workload.json.gz"), "--threads", "1"]
+        in_lab(network.topology, ["microbench", *arguments, "-o", str(network.table)])
+    fit(network)
 
 
 def fit(network: Network) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from ddpexec.campaign.evidence import Evidence, Recorded
 from ddpexec.campaign.factors import by_factor, by_term, factors
 from ddpexec.campaign.report import compared, measures, percent, trivial
 from ddpexec.campaign.results import summarised
+from ddpexec.campaign.schema import NetworkSpec
 from ddpsim.plots import plot_errors, plot_validation
 
 NOTHING = "No runs recorded.\n"
@@ -75,19 +75,17 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
     yield "prediction; the runs in the last column are what predictions are judged on, and nothing is fitted to them.\n"
     yield "| network | ranks | rate | delay | calibration: allreduces | evaluation: configurations | runs |"
     yield "|---|--:|--:|--:|---|--:|--:|"
-    counts = Counter(each.configuration.run.network for each in recorded)
-    for name, sizes in evidence.networks.items():
-        network = evidence.campaign.networks[name]
-        runs = sum(each.configuration.repeats for each in recorded if each.configuration.run.network == name)
+    for name, sizes in evidence.benches.items():
+        judged = [each.configuration for each in recorded if each.configuration.bench == name]
+        network = judged[0].network
         yield (
-            f"| {name} | {network.ranks} | {_rates(name, evidence)} | {network.delay * 1e3:g} ms | {len(sizes)} sizes, "
-            f"{_size(min(sizes))} to {_size(max(sizes))} | {counts[name]} | {runs} |"
+            f"| {name} | {network.ranks} | {_rates(network)} | {network.delay * 1e3:g} ms | {len(sizes)} sizes, "
+            f"{_size(min(sizes))} to {_size(max(sizes))} | {len(judged)} | {sum(each.repeats for each in judged)} |"
         )
     yield ""
 
 
-def _rates(name: str, evidence: Evidence) -> str:
-    network = evidence.campaign.networks[name]
+def _rates(network: NetworkSpec) -> str:
     words = [_gbit(network.rate)]
     words += [f"one {_gbit(network.slow.rate)}"] if network.slow else []
     words += [f"trunk {_gbit(network.trunk)}"] if network.trunk else []

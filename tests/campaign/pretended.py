@@ -14,7 +14,7 @@ from ddpsim.errors import InputError
 from ddpsim.simulation import simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import write_trace
-from ddpsim.workload.files import load_workload
+from ddpsim.workload.files import load_workload, save_workload
 
 FILE = """
 name: pretended
@@ -32,16 +32,20 @@ class PretendedLab:
 
     def __init__(self, campaign: Campaign, folder: Path) -> None:
         self.configurations = {each.name: each for each in campaign.configurations}
-        self.folder, self.commands, self.failing = folder, list[str](), ""
+        self.folder, self.commands, self.lines, self.failing = folder, list[str](), list[str](), ""
 
     def __call__(self, topology: Path, command: Sequence[str]) -> None:
         self.commands.append(command[0])
+        self.lines.append(" ".join(command))
         if command[0] == "microbench":
             rows = [{"size": size, "out_of_place": {"time": 500 + size / 120}} for size in (4096, 1 << 20, 1 << 26)]
             document = {"config": {"ranks": 2, "nodes": 2, "backend": "gloo"}, "results": rows}
             Path(command[-1]).write_text(json.dumps(document))
             return
         out = Path(command[-1])
+        if command[0] == "capture":
+            save_workload(load_workload(command[command.index("--model") + 1]), out)
+            return
         assert (out.parent / "prediction.json").exists(), "run before it was predicted"
         configuration = self.configurations[out.parent.name]
         if configuration.caps == self.failing:

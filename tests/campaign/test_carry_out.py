@@ -13,6 +13,7 @@ from ddpexec.campaign import stages
 from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
+from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from tests.campaign.pretended import FILE, PretendedLab, go
 
@@ -31,6 +32,22 @@ def test_what_the_simulator_measures_it_predicts(campaign: Campaign, lab: Preten
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["step_error_median"] == pytest.approx(0, abs=1e-9)
     assert len((tmp_path / "summary.md").read_text().splitlines()) > 30
+
+
+def test_a_network_is_measured_anew_beside_each_model_that_computes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = "- {network: flat, model: mlp, batch_size: 8, vary: {bucket_cap_mb: [null, 5]}}"
+    campaign = parse_campaign(FILE.replace("repeats: 2", "repeats: 1") + f"  {line}\n", "pretended.yaml")
+    lab = PretendedLab(campaign, tmp_path)
+    monkeypatch.setattr(stages, "in_lab", lab)
+    monkeypatch.setattr(support, "missing", list)
+    _, failures = go(campaign, tmp_path)
+    assert failures == []
+    replayed, computed = ["microbench", "run", "run"], ["capture", "microbench", "run", "capture", "run"]
+    assert lab.commands == replayed + computed
+    assert [" --under-load " in line for line in lab.lines if line.startswith("microbench")] == [False, True]
+    assert {path.name for path in (tmp_path / "networks").iterdir()} == {"flat", "flat-beside-mlp-b8"}
 
 
 def test_an_interrupted_campaign_goes_on_where_it_stopped(
