@@ -63,3 +63,8 @@ def test_eight_ranks_have_no_small_buckets(lab: Campaign) -> None:
     for each in lab.configurations:
         if each.network.ranks == 8:
             assert min(each.run.bucket_cap_mb_list or [each.run.bucket_cap_mb or 0]) >= 5
+
+
+def test_every_model_is_replayed_and_computes_for_real_at_two_ranks(lab: Campaign) -> None:
+    computing = {each.run.model for each in lab.configurations if each.run.model and each.network.ranks == 2}
+    assert computing == {Path(each.run.workload).name for each in lab.configurations if each.run.workload}
