@@ -8,7 +8,7 @@ aligned with rank 0's; the median over repetitions is reported.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -22,6 +22,7 @@ from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
 _LEAST, _MOST = 5, 200
+_ROUNDS = 5
 
 Progress = Callable[[str], None]
 
@@ -57,10 +58,10 @@ def microbench(
     launched: Launched, sizes_bytes: Sequence[int], workload: Workload | None, progress: Progress = lambda line: None
 ) -> dict[str, object]:
     """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`."""
-    rows = []
-    for row in measure_allreduce(launched, sizes_bytes):
+    progress(f"allreduces of {len(sizes_bytes)} sizes")
+    rows = measure_allreduce(launched, sizes_bytes)
+    for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
-        rows.append(row)
     progress("costs of DDP")
     costs = measure_costs(launched)
     if workload is not None:
@@ -70,23 +71,35 @@ def microbench(
     return _document(launched, rows, costs, workload)
 
 
-def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> Iterator[Row]:
-    """Measure one size after the other; every rank gets the same rows."""
-    communicator, device = launched.communicator, launched.device
-    for size in sizes_bytes:
-        tensor = torch.ones(size // 4, device=device)
+def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> list[Row]:
+    """Measure every size; every rank gets the same rows.
 
-        def once(tensor: torch.Tensor = tensor) -> Span:
-            communicator.main.barrier().wait()
-            return span_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
+    The sizes are gone through in rounds, so that seconds in which the machine is slow spoil some repetitions of each
+    and not every repetition of one.
+    """
+    communicator = launched.communicator
+    whole = torch.empty(max(sizes_bytes) // 4, device=launched.device)
+    tensors = [whole[: size // 4] for size in sizes_bytes]
+    wrong, counts = [], []
+    for tensor in tensors:
+        tensor.fill_(1)
+        _once(launched, tensor)
+        wrong.append(int((tensor != communicator.world_size).sum()))
+        guess_s = statistics.median(last_to_last([_once(launched, tensor) for _ in range(3)], communicator))
+        counts.append(max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess_s, 1e-6)))))
+    whole.zero_()
+    spans: list[list[Span]] = [[] for _ in tensors]
+    for number in range(_ROUNDS):
+        for tensor, count, taken in zip(tensors, counts, spans, strict=True):
+            taken += [_once(launched, tensor) for _ in range(number, count, _ROUNDS)]
+    anywhere = [max(map(int, each)) for each in zip(*gather([float(w) for w in wrong], communicator), strict=True)]
+    times_s = [statistics.median(last_to_last(taken, communicator)) for taken in spans]
+    return [Row(*row) for row in zip(sizes_bytes, times_s, anywhere, strict=True)]
 
-        once()
-        wrong = int((tensor != communicator.world_size).sum())
-        guess = statistics.median(last_to_last([once() for _ in range(3)], communicator))
-        count = max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess, 1e-6))))
-        tensor.zero_()
-        time_s = statistics.median(last_to_last([once() for _ in range(count)], communicator))
-        yield Row(size, time_s, max(int(rank[0]) for rank in gather([wrong], communicator)))
+
+def _once(launched: Launched, tensor: torch.Tensor) -> Span:
+    launched.communicator.main.barrier().wait()
+    return span_of(lambda: launched.communicator.all_reduce(tensor, 0).wait(), launched.device)
 
 
 def _document(
