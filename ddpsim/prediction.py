@@ -167,8 +167,11 @@ def predict(
     if calibration is not None and placement.world_size > 1 and options.comm == "real":
         sizes = [bucket.size_bytes for bucket in plan.buckets]
         band = Band.of(placement, calibration, sizes, options.algorithm)
-        ends = [run(at_end(calibration, end), wire)[1] for end, wire in ((-1, band.low), (1, band.high))]
-        low, high = _band(summary, *(end.iteration_s - summary.iteration_s for end in ends))
+        ends = (
+            [run(wire_factor=wire)[1] for wire in (band.low, band.high)],
+            [run(at_end(calibration, end))[1] for end in (-1, 1)],
+        )
+        low, high = _band(summary, ends)
     return Prediction(
         workload=workload,
         topology=topology,
@@ -184,15 +187,17 @@ def predict(
     )
 
 
-def _band(summary: Summary, faster_s: float, slower_s: float) -> tuple[float, float]:
-    """Return 10th and 90th percentile of an iteration, of computing and of what the bands of DDP change in it.
+def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:
+    """Return 10th and 90th percentile of an iteration, of computing and of what each doubt changes in it.
 
-    Both are taken to be independent; all collectives of a step, and DDP's own costs, are at the same end of their
-    bands at once.
+    `ends` has for each doubt the summaries at the fast and at the slow end. Doubts are independent; all collectives of
+    a step are at the same end of their bands at once, and so are all of DDP's own costs.
     """
-    low = math.hypot(summary.iteration_s - summary.iteration_low_s, min(faster_s, 0.0))
-    high = math.hypot(summary.iteration_high_s - summary.iteration_s, max(slower_s, 0.0))
-    return summary.iteration_s - low, summary.iteration_s + high
+    middle_s = summary.iteration_s
+    faster = [min(fast.iteration_s - middle_s, 0.0) for fast, _ in ends]
+    slower = [max(slow.iteration_s - middle_s, 0.0) for _, slow in ends]
+    low_s = math.hypot(middle_s - summary.iteration_low_s, *faster)
+    return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
 def _local_s(workload: Workload, options: Options) -> float:
