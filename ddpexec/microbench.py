@@ -58,8 +58,7 @@ def microbench(
     launched: Launched, sizes_bytes: Sequence[int], workload: Workload | None, progress: Progress = lambda line: None
 ) -> dict[str, object]:
     """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`."""
-    progress(f"allreduces of {len(sizes_bytes)} sizes")
-    rows = measure_allreduce(launched, sizes_bytes)
+    rows = measure_allreduce(launched, sizes_bytes, progress)
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
     progress("costs of DDP")
@@ -71,7 +70,9 @@ def microbench(
     return _document(launched, rows, costs, workload)
 
 
-def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> list[Row]:
+def measure_allreduce(
+    launched: Launched, sizes_bytes: Sequence[int], progress: Progress = lambda line: None
+) -> list[Row]:
     """Measure every size; every rank gets the same rows.
 
     The sizes are gone through in rounds, so that seconds in which the machine is slow spoil some repetitions of each
@@ -90,11 +91,12 @@ def measure_allreduce(launched: Launched, sizes_bytes: Sequence[int]) -> list[Ro
     whole.zero_()
     spans: list[list[Span]] = [[] for _ in tensors]
     for number in range(_ROUNDS):
+        progress(f"allreduces of {len(sizes_bytes)} sizes, round {number + 1} of {_ROUNDS}")
         for tensor, count, taken in zip(tensors, counts, spans, strict=True):
             taken += [_once(launched, tensor) for _ in range(number, count, _ROUNDS)]
-    anywhere = [max(map(int, each)) for each in zip(*gather([float(w) for w in wrong], communicator), strict=True)]
+    worst = [max(map(int, each)) for each in zip(*gather([float(w) for w in wrong], communicator), strict=True)]
     times_s = [statistics.median(last_to_last(taken, communicator)) for taken in spans]
-    return [Row(*row) for row in zip(sizes_bytes, times_s, anywhere, strict=True)]
+    return [Row(*row) for row in zip(sizes_bytes, times_s, worst, strict=True)]
 
 
 def _once(launched: Launched, tensor: torch.Tensor) -> Span:

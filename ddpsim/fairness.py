@@ -82,7 +82,8 @@ def shared_rates(
     A chunk's way around takes its stalls and its time on every hop, others meeting it there for as much of the time as
     they are on the links by themselves (the arrival theorem of mean value analysis: Reiser and Lavenberg 1980). Two
     alike that started at one instant, by `starts_s`, keep in step and meet every time, and so do those in one `queue`.
-    At a hop tighter than the others chunks queue, which hides stalls: no rate is above the max-min fair one either.
+    At a hop tighter than the others chunks queue, which hides stalls: no rate is above the max-min fair one either. So
+    does another's traffic the share `behind`.
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)

@@ -30,7 +30,7 @@ class Prediction:
         summary: iteration latency and its breakdown.
         local_s: the period of one rank without DDP.
         low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
-            its collectives change where there is a calibration.
+            its collectives, and the doubt of DDP's measured costs, change where there is a calibration.
         plan: the buckets used.
         trace: of the simulated ranks.
     """

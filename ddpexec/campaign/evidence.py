@@ -108,7 +108,7 @@ def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Ev
         recorded.append(_recorded(each, before, now))
     return Evidence(
         campaign,
-        {each.bench: _sizes(before / "networks" / each.bench) for each in present},
+        {each.bench: _sizes(stages.Network.of(each, before)) for each in present},
         recorded,
         [each.name for each in campaign.configurations if each not in present],
     )
@@ -118,9 +118,9 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
     own = before / "runs" / configuration.name
     stamp = _mapping(own / "prediction.json")["campaign"]
     traces = [read_trace(own / f"run{repeat}") for repeat in range(configuration.repeats)]
-    network = stages.Network(before / "networks" / configuration.bench)
+    network = stages.Network.of(configuration, before)
     late = [t.provenance["late_gradients"] for t in traces if isinstance(t.provenance.get("late_gradients"), float)]
-    stages.fit(stages.Network(now / "networks" / configuration.bench))
+    stages.fit(stages.Network.of(configuration, now))
     return Recorded(
         configuration,
         _held(configuration, before),
@@ -135,7 +135,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
 
 def _held(configuration: Configuration, folder: Path) -> Held:
     own = folder / "runs" / configuration.name
-    network = stages.Network(folder / "networks" / configuration.bench)
+    network = stages.Network.of(configuration, folder)
     workload = load_workload(own / "workload.json.gz")
     stages.write_prediction(configuration, network, workload, own)
     result = stages.conclude(configuration, network, workload, own)
@@ -158,8 +158,8 @@ def _moment(text: str) -> datetime:
     return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
 
 
-def _sizes(network: Path) -> list[int]:
-    return [row["size"] for row in _mapping(network / "allreduce.json")["results"]]
+def _sizes(network: stages.Network) -> list[int]:
+    return [row["size"] for row in _mapping(network.table)["results"]]
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class Network:
 
     folder: Path
 
+    @classmethod
+    def of(cls, configuration: Configuration, folder: Path) -> Network:
+        """Return the one of `configuration` in a campaign's output folder."""
+        return cls(folder / "networks" / configuration.bench)
+
     @property
     def topology(self) -> Path:
         """The topology file: what is built and what is predicted on."""
@@ -63,7 +68,7 @@ class Network:
 
 def describe_network(configuration: Configuration, folder: Path) -> Network:
     """Write the network's topology, unless it is there; what was measured on another of that name goes."""
-    network = Network(folder / "networks" / configuration.bench)
+    network = Network.of(configuration, folder)
     text = dump_topology(network_topology(configuration.run.network, configuration.network))
     if not network.topology.exists() or network.topology.read_text() != text:
         write_whole(network.topology, text)
