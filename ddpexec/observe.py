@@ -8,10 +8,6 @@ from typing import Any
 
 from ddpexec.clock import Clock, Moment
 
-CONCURRENT = {"gloo": 2, "nccl": 1}
-"""Collectives that one process group keeps in flight."""
-
-
 Pair = tuple[Moment, Moment]
 """Begin and end."""
 

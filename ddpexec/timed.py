@@ -186,7 +186,7 @@ class _TimedModule(nn.Module):
         if list(named) != [parameter.name for parameter in workload.parameters]:
             raise WorkloadError("its parameters are not in the order of a module tree", place=workload.name)
         self._replay = replay
-        self._gradients = [_Gradient(p, i) for i, p in enumerate(named.values())]
+        self._gradients = [_Gradient(p, i, replay.device) for i, p in enumerate(named.values())]
 
     def forward(self, samples: Tensor) -> Tensor:
         replay = self._replay
@@ -204,18 +204,22 @@ class _TimedModule(nn.Module):
 class _Gradient:
     """What a timed layer returns: always the same values, in memory that the gradient may own until it is reset."""
 
-    def __init__(self, parameter: nn.Parameter, index: int) -> None:
+    def __init__(self, parameter: nn.Parameter, index: int, device: torch.device) -> None:
         self.parameter, self.index = parameter, index
+        self._on_cpu = device.type == "cpu"
         self._memory: Tensor | None = None
 
     def make(self) -> Tensor:
-        """Return the gradient; memory is written only where the last one was changed after it was handed out."""
+        """Return the gradient; a CPU writes memory only where the last one was changed after it was handed out.
+
+        A GPU always does: to look first would make its host wait.
+        """
         value = gradient_value(self.index)
         if self.parameter.grad is not None:
             return torch.full_like(self.parameter, value)
         if self._memory is None:
             self._memory = torch.empty_like(self.parameter)
-        if self._memory.numel() and self._memory.view(-1)[0].item() != value:
+        if not self._on_cpu or (self._memory.numel() and self._memory.view(-1)[0].item() != value):
             self._memory.fill_(value)
         return self._memory.detach()
 

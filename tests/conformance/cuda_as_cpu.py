@@ -25,11 +25,11 @@ def cuda_as_cpu() -> None:
         setattr(torch.cuda, name, lambda *_, **__: None)
     for owner in (torch.Tensor, nn.Module):
         owner.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
-        owner.to = _on_cpu(owner.to, positional=True)  # type: ignore[method-assign]
+        owner.to = on_cpu(owner.to, positional=True)  # type: ignore[method-assign]
     for name in FACTORIES:
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
+        setattr(torch, name, on_cpu(getattr(torch, name)))
     for module in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.BatchNorm1d, nn.Embedding):
-        module.__init__ = _on_cpu(module.__init__)  # type: ignore[method-assign]
+        module.__init__ = on_cpu(module.__init__)  # type: ignore[method-assign]
     torch.cuda.device = torch.cuda.stream = torch.cuda.Stream = torch.cuda.Event = _Nothing  # type: ignore[misc]
     torch.Stream = torch.Event = _Nothing  # type: ignore[misc,assignment]
     torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: _Nothing()  # type: ignore[assignment]
@@ -45,7 +45,7 @@ def _cpu(device: Any) -> Any:
     return torch.device("cpu") if cuda and isinstance(device, (int, str, torch.device)) else device
 
 
-def _on_cpu(function: Callable[..., Any], *, positional: bool = False) -> Callable[..., Any]:
+def on_cpu(function: Callable[..., Any], *, positional: bool = False) -> Callable[..., Any]:
     @functools.wraps(function)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:

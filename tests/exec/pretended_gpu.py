@@ -1,0 +1,153 @@
+"""A GPU that is not there: streams and events on a timeline of their own, while tensors are the CPU's.
+
+Only what is told to take time on the device does: `torch.cuda._sleep`, and the collectives of `Nccl`. Everything that
+makes the host wait for the device waits indeed, and is counted, so that a test can say that a step never did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+
+CYCLES_A_SECOND = 1.4e9
+READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero")
+
+
+class Stream:
+    """What is queued here runs in order; `free_s` is when all of it has, on `time.perf_counter`."""
+
+    def __init__(self, device: Any = None, **_: Any) -> None:
+        self.free_s = 0.0
+
+    def queue(self, seconds: float, after_s: float = 0.0) -> float:
+        """Queue work that takes `seconds` once the stream is free and `after_s` has come; return its end."""
+        self.free_s = max(time.perf_counter(), self.free_s, after_s) + seconds
+        return self.free_s
+
+
+@dataclass
+class Gpu:
+    """The device: its streams, and what made the host wait for it.
+
+    Attributes:
+        waits: the calls that held the host until the device had come that far.
+    """
+
+    streams: list[Stream] = field(default_factory=lambda: [Stream()])
+    waits: list[str] = field(default_factory=list)
+
+    @property
+    def current(self) -> Stream:
+        """The stream that is being queued on."""
+        return self.streams[-1]
+
+    def hold(self, what: str, until_s: float) -> None:
+        """Let the host wait for the device."""
+        self.waits.append(what)
+        time.sleep(max(0.0, until_s - time.perf_counter()))
+
+    @contextmanager
+    def on(self, stream: Stream | None) -> Iterator[None]:
+        """Queue on `stream` within; None changes nothing, as in torch."""
+        self.streams.append(stream or self.current)
+        try:
+            yield
+        finally:
+            self.streams.pop()
+
+    @contextmanager
+    def reading_tensors_waits(self) -> Iterator[None]:
+        """Let the host wait, within, for whatever reads a tensor's values, as it would for a tensor on the device."""
+
+        def waiting(name: str) -> Callable[..., Any]:
+            read = getattr(torch.Tensor, name)
+
+            def wait_and_read(tensor: torch.Tensor, *args: Any) -> Any:
+                self.hold(f"Tensor.{name}", self.current.free_s)
+                return read(tensor, *args)
+
+            return wait_and_read
+
+        with mock.patch.multiple(torch.Tensor, **{name: waiting(name) for name in READS}):
+            yield
+
+    @contextmanager
+    def installed(self) -> Iterator[Gpu]:
+        """Stand in for what ddpexec uses of `torch.cuda`, within."""
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool = False) -> None:
+                self.timed = enable_timing
+                self.at_s: float | None = None
+
+            def record(self, stream: Stream | None = None) -> None:
+                self.at_s = (stream or gpu.current).queue(0.0)
+
+            def synchronize(self) -> None:
+                assert self.at_s is not None, "an event that was never recorded"
+                if self.at_s > time.perf_counter():
+                    gpu.hold("Event.synchronize", self.at_s)
+
+            def elapsed_time(self, end: Event) -> float:
+                assert self.timed and end.timed, "an event without enable_timing"
+                assert self.at_s is not None and end.at_s is not None, "an event that was never recorded"
+                assert max(self.at_s, end.at_s) <= time.perf_counter(), "an event that the device has not reached"
+                return (end.at_s - self.at_s) * 1e3
+
+        def synchronize(device: Any = None) -> None:
+            gpu.hold("synchronize", max(stream.free_s for stream in gpu.streams))
+
+        def sleep(cycles: int) -> None:
+            gpu.current.queue(cycles / CYCLES_A_SECOND)
+
+        with mock.patch.multiple(
+            torch.cuda,
+            Event=Event,
+            Stream=Stream,
+            current_stream=lambda device=None: gpu.current,
+            stream=gpu.on,
+            synchronize=synchronize,
+            _sleep=sleep,
+        ):
+            yield self
+
+
+class Nccl:
+    """Collectives as NCCL's: on a stream of their own, after what their caller has queued; `wait` is the device's.
+
+    Stands in for `Communicator.all_reduce` of a single rank.
+    """
+
+    def __init__(self, gpu: Gpu, seconds: float) -> None:
+        self.gpu, self.seconds = gpu, seconds
+        self.stream = Stream()
+        self.ends_s: list[float] = []
+
+    def all_reduce(self, tensor: torch.Tensor, number: int) -> NcclWork:
+        """Queue a collective."""
+        self.ends_s.append(self.stream.queue(self.seconds, self.gpu.current.free_s))
+        return NcclWork(self.gpu, self.ends_s[-1])
+
+
+@dataclass
+class NcclWork:
+    """Of one collective."""
+
+    gpu: Gpu
+    end_s: float
+
+    def wait(self) -> bool:
+        """Let the current stream wait, not the host."""
+        self.gpu.current.queue(0.0, self.end_s)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the device has finished it."""
+        return time.perf_counter() >= self.end_s

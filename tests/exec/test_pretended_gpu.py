@@ -1,0 +1,128 @@
+"""What ddpexec does on a GPU, on one that is not there: both clocks, streams, and a host that never waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from unittest import mock
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.clock import CudaClock  # noqa: E402
+from ddpexec.pacing import spinner  # noqa: E402
+from ddpexec.process_groups import Communicator  # noqa: E402
+from ddpexec.recorder import Recorder  # noqa: E402
+from ddpexec.run import Run  # noqa: E402
+from ddpexec.settings import Settings  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from tests.conformance.cuda_as_cpu import FACTORIES, on_cpu  # noqa: E402
+from tests.exec.pretended_gpu import CYCLES_A_SECOND, Gpu, Nccl  # noqa: E402
+from tests.exec.small import small_workload  # noqa: E402
+
+MS = 1e-3
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with Gpu().installed() as installed:
+        yield installed
+
+
+def busy(seconds: float) -> None:
+    torch.cuda._sleep(round(seconds * CYCLES_A_SECOND))
+
+
+def test_a_moment_is_early_on_the_host_and_late_on_a_busy_device(gpu: Gpu) -> None:
+    clock = CudaClock(CUDA)
+    before = len(gpu.waits)
+    begin = clock.now()
+    busy(20 * MS)
+    end = clock.now()
+    assert len(gpu.waits) == before
+    assert clock.host_s(end) - clock.host_s(begin) < 10 * MS
+    assert clock.device_s(end) - clock.device_s(begin) == pytest.approx(20 * MS, abs=1 * MS)
+    assert clock.device_s(begin) == pytest.approx(clock.host_s(begin), abs=1 * MS)
+
+
+def test_the_end_of_a_collective_is_marked_beside_the_computation(gpu: Gpu) -> None:
+    clock = CudaClock(CUDA)
+    nccl = Nccl(gpu, 5 * MS)
+    work = nccl.all_reduce(torch.zeros(1), 0)
+    finished = clock.watch(work)
+    busy(30 * MS)
+    assert gpu.waits == ["synchronize"]  # of the clock's own construction
+    moment = finished()
+    assert moment is not None
+    assert clock.device_s(moment) == pytest.approx(nccl.ends_s[0], abs=1 * MS)
+
+
+def test_the_spinner_knows_the_cycles_of_a_second(gpu: Gpu) -> None:
+    spin = spinner(CUDA, probe_cycles=200_000)
+    start = max(time.perf_counter(), gpu.current.free_s)
+    spin(7 * MS)
+    assert gpu.current.free_s - start == pytest.approx(7 * MS, rel=0.01)
+
+
+@pytest.fixture
+def cuda_is_cpu() -> Iterator[None]:
+    """Make the tensors of a cuda device on the CPU."""
+    with mock.patch.multiple(torch, **{name: on_cpu(getattr(torch, name)) for name in FACTORIES}):
+        generator = torch.Generator
+        with mock.patch.object(torch, "Generator", lambda device=None: generator()):
+            yield
+
+
+@pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
+@pytest.mark.parametrize("view", [False, True])
+def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(gpu: Gpu, view: bool) -> None:
+    workload = small_workload(step_s=4 * MS)
+    nccl = Nccl(gpu, 3 * MS)
+    settings = Settings(iterations=3, caps=BucketCaps(bucket_cap_mb=0.02), gradient_as_bucket_view=view)
+    with mock.patch("ddpexec.construction.devices_of", return_value=(None, None)):
+        run = Run(settings, CUDA, workload=workload)
+    before = len(gpu.waits)
+    send = mock.patch.object(Communicator, "all_reduce", lambda _, tensor, number: nccl.all_reduce(tensor, number))
+    with send, gpu.reading_tensors_waits():
+        begin = time.perf_counter()
+        run.train()
+    assert gpu.waits[before:] == ["synchronize"], "one at the end of the run"
+    assert time.perf_counter() - begin > 8 * 32 * MS  # the device was busy for all that, whatever the host did
+    for iteration in run.trace().iterations[1:]:
+        start = iteration.start_s
+        backward = min(gradient.ready_s for gradient in iteration.gradients) - 4 * MS
+        for gradient in iteration.gradients:
+            ready = float(workload.gradient_ready_s[0, gradient.parameter])
+            assert gradient.ready_s - backward == pytest.approx(ready, rel=0.01, abs=0.2 * MS)
+            assert gradient.hook_s < gradient.ready_s
+        for bucket in iteration.buckets:
+            assert bucket.launched_s < bucket.ready_s <= bucket.started_s
+            assert bucket.finished_s == pytest.approx(min(nccl.ends_s, key=lambda end: abs(end - bucket.finished_s)))
+            assert bucket.finished_s <= bucket.written_s
+        assert iteration.forward_s == pytest.approx(4 * MS, abs=1 * MS)
+        assert iteration.backward_compute_s == pytest.approx(24 * MS, abs=1 * MS)
+        assert iteration.exposed_comm_s == pytest.approx(3 * MS, abs=1 * MS)
+        assert iteration.end_s - start == pytest.approx(35 * MS, abs=2 * MS)
+
+
+def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
+    module = torch.nn.Linear(3, 2)
+    recorder = Recorder(module)
+    recorder.device = CUDA
+    recorder.install()
+    module.register_forward_hook(lambda *_: busy(4 * MS))
+    module.weight.register_hook(lambda _: busy(6 * MS))
+    for _ in range(3):
+        module(torch.ones(1, 3)).sum().backward()
+        recorder.end_iteration()
+    recorder.remove()
+    assert gpu.waits == []
+    torch.cuda.synchronize()
+    times = recorder.times(0, 3)
+    assert times.forward.device_s == pytest.approx(np.full(3, 4 * MS), abs=1 * MS)
+    assert times.backward.device_s == pytest.approx(np.full(3, 6 * MS), abs=1 * MS)
+    assert times.gradient_ready_s[:, 0] == pytest.approx(np.full(3, 6 * MS), abs=1 * MS)
+    assert (times.gradient_hook_s[:, 0] < 3 * MS).all()
