@@ -45,6 +45,7 @@ class TorchMethods:
     forward_sync_buffers: bool
     device: torch.device
     _options: ReducerOptions
+    _authoritative_rank: int
 
     broadcast_bucket_size = BROADCAST_BYTES
 

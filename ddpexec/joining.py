@@ -46,7 +46,7 @@ class ShadowHook(JoinHook):
     def post_hook(self, is_last_joiner: bool) -> None:
         """Give every rank the model of the rank that trained longest."""
         ddp = self._ddp
-        source = common_rank(ddp, candidate=is_last_joiner)
+        source = ddp._authoritative_rank = common_rank(ddp, candidate=is_last_joiner)
         broadcast_state(
             ddp.module, ddp.communicator, ddp.parameters_to_ignore, buffers=ddp.forward_sync_buffers, source=source
         )

@@ -23,7 +23,7 @@ class Launched:
 
     Attributes:
         communicator: over the default group.
-        device: where its tensors live: `cpu`, or the GPU of its local rank.
+        device: where its tensors live: `cpu`, or the GPU of its local rank; ranks may share one.
         nodes: machines the ranks are on, as torchrun counts them.
     """
 
@@ -33,34 +33,53 @@ class Launched:
 
 
 @contextmanager
-def launched(command: str, backend: str | None = None, timeout_s: float = 300.0) -> Iterator[Launched]:
+def launched(
+    command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0
+) -> Iterator[Launched]:
     """Join the process group of torchrun's environment; leave it at the end.
 
     Args:
         command: named in the error where torchrun did not start this process.
-        backend: `gloo` or `nccl`; None is nccl where each local rank has a GPU, else gloo.
+        backend: `gloo` or `nccl`; None is nccl where each local rank has a GPU of its own, else gloo.
+        device: `cpu` or `cuda`; None is cuda for nccl, cpu for gloo.
         timeout_s: after which a collective without its peers fails.
 
     Raises:
-        InputError: not under torchrun, or a backend that this machine cannot run.
+        InputError: not under torchrun, or a backend or device that this machine does not have.
     """
     if missing := [name for name in _VARIABLES if name not in os.environ]:
         remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
         raise InputError(f"{missing[0]} is not set", place=f"ddpexec {command}", remedy=remedy)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    backend = backend or ("nccl" if torch.cuda.device_count() >= local_size else "gloo")
-    device = torch.device("cpu")
-    if backend == "nccl":
-        if not torch.cuda.is_available() or not dist.is_nccl_available():
-            raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    elif backend != "gloo":
+    backend = backend or _backend(device, local_size)
+    if backend not in ("gloo", "nccl"):
         raise InputError(f"unknown backend {backend!r}", place="--backend", remedy="use gloo or nccl")
+    place = _place(backend, device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     try:
         group = dist.group.WORLD
         assert group is not None
-        yield Launched(Communicator([group]), device, max(1, dist.get_world_size() // local_size))
+        yield Launched(Communicator([group]), place, max(1, dist.get_world_size() // local_size))
     finally:
         dist.destroy_process_group()
+
+
+def _backend(device: str | None, local_size: int) -> str:
+    return "nccl" if device != "cpu" and torch.cuda.device_count() >= local_size else "gloo"
+
+
+def _place(backend: str, device: str | None) -> torch.device:
+    """Return the device of this rank: the CPU, or a GPU, the same for several ranks where there are fewer."""
+    if backend == "nccl" and (not torch.cuda.is_available() or not dist.is_nccl_available()):
+        raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
+    if backend == "nccl" and device == "cpu":
+        raise InputError("nccl does not sum what lies on a CPU", place="--device cpu", remedy="use --backend gloo")
+    if device not in (None, "cpu", "cuda"):
+        raise InputError(f"unknown device {device!r}", place="--device", remedy="use cpu or cuda")
+    if (device is None and backend == "gloo") or device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError("torch sees no GPU on this machine", place="--device cuda", remedy="use cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -19,6 +19,10 @@ def microbench(
         typer.Option(help="Workload whose model runs beside collectives: measures how much each slows the other."),
     ] = None,
     backend: Annotated[Optional[str], typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None,  # noqa: UP045
+    device: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="cpu|cuda", help="Where buckets lie; ranks may share a GPU. [cuda with nccl]"),
+    ] = None,
     threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads a rank.")] = None,  # noqa: UP045
     json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
 ) -> None:
@@ -38,7 +42,7 @@ def microbench(
     workload = None if under_load is None else load_workload(under_load)
     if threads is not None:
         torch.set_num_threads(threads)
-    with launched("microbench", backend) as rank:
+    with launched("microbench", backend, device) as rank:
 
         def progress(line: str) -> None:
             if rank.communicator.rank == 0:

@@ -35,6 +35,9 @@ class RunOptions(JobOptions):
     impl: Annotated[str, typer.Option("--impl", metavar="ddpexec|torch", help="Whose DistributedDataParallel.")] = (
         "ddpexec"
     )
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]")
+    ] = None
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step and rank. [the model's own]")] = None
     iterations: Annotated[int, typer.Option(metavar="N", help="Iterations that count, after 5 discarded.")] = 20
     threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
@@ -100,7 +103,7 @@ def run(
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
         return plan.plan_of(parameters.policy)
 
-    with launched("run", job.backend, settings.timeout.total_seconds()) as rank, _terminated_as_error():
+    with launched("run", job.backend, job.device, settings.timeout.total_seconds()) as rank, _terminated_as_error():
         running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
         _train(running, out, output)
 

@@ -1,6 +1,6 @@
 """Run torch's own DDP tests against a class and hold the outcome against what torch's class does.
 
-    python tests/conformance/run.py [--class module:Class | torch] [-k EXPRESSION] [--world 2] [--slow]
+    python tests/conformance/run.py [--class module:Class | torch] [-k EXPRESSION] [--world 2]
 
 Exit code 1 where a test that torch's class passes does not pass.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OURS = "ddpexec.ddp:DistributedDataParallel"
-SLOW = "test_ddp_uneven_inputs"
 
 
 def main() -> int:
@@ -29,7 +28,6 @@ def main() -> int:
     parser.add_argument("-k", dest="pick", help="only tests that match, as pytest's -k")
     parser.add_argument("--world", type=int, default=2, help="number of ranks")
     parser.add_argument("--timeout", type=int, default=60, help="seconds a test may take")
-    parser.add_argument("--slow", action="store_true", help=f"also {SLOW}")
     arguments = parser.parse_args()
     with open(HERE / "tests.tsv") as file:
         rows = {row["test"]: row for row in csv.DictReader(file, delimiter="\t")}
@@ -42,9 +40,7 @@ def run(names: list[str], arguments: argparse.Namespace, folder: Path) -> dict[s
     """Return status and message of each test that ran, by name."""
     (folder / "x").touch()  # torch's tests look for a file and a folder here
     (folder / "barrier").mkdir()
-    wanted = " or ".join(name for name in names if arguments.slow or name != SLOW)
-    expression = f"({wanted})" + ("" if arguments.slow else f" and not ({SLOW} and not stop_iteration)")
-    expression += f" and ({arguments.pick})" if arguments.pick else ""
+    expression = f"({' or '.join(names)})" + (f" and ({arguments.pick})" if arguments.pick else "")
     environment = os.environ | {
         "DDP_CLASS": arguments.under_test,
         "BACKEND": "gloo",

@@ -96,10 +96,14 @@ class Gpu:
                     gpu.hold("Event.synchronize", self.at_s)
 
             def elapsed_time(self, end: Event) -> float:
-                assert self.timed and end.timed, "an event without enable_timing"
-                assert self.at_s is not None and end.at_s is not None, "an event that was never recorded"
-                assert max(self.at_s, end.at_s) <= time.perf_counter(), "an event that the device has not reached"
-                return (end.at_s - self.at_s) * 1e3
+                assert self.timed is end.timed is True, "an event without enable_timing"
+                begin_s, end_s = self.reached(), end.reached()
+                return (end_s - begin_s) * 1e3
+
+            def reached(self) -> float:
+                assert self.at_s is not None, "an event that was never recorded"
+                assert self.at_s <= time.perf_counter(), "an event that the device has not reached"
+                return self.at_s
 
         def synchronize(device: Any = None) -> None:
             gpu.hold("synchronize", max(stream.free_s for stream in gpu.streams))

@@ -70,10 +70,9 @@ def test_the_spinner_knows_the_cycles_of_a_second(gpu: Gpu) -> None:
 @pytest.fixture
 def cuda_is_cpu() -> Iterator[None]:
     """Make the tensors of a cuda device on the CPU."""
-    with mock.patch.multiple(torch, **{name: on_cpu(getattr(torch, name)) for name in FACTORIES}):
-        generator = torch.Generator
-        with mock.patch.object(torch, "Generator", lambda device=None: generator()):
-            yield
+    made = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
+    with mock.patch.multiple(torch, Generator=mock.Mock(return_value=torch.Generator()), **made):
+        yield
 
 
 @pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
