@@ -150,10 +150,9 @@ def predict(
     """
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
-    if topology.compute_device == "cpu" and not workload.on_cpu:
-        workload = single_clock(workload)
+    workload = _on(topology, workload)
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    workloads = {name: load_workload(name) for name in named}
+    workloads = {name: _on(topology, load_workload(name)) for name in named}
 
     def run(
         calibration: Calibration | None = calibration, wire_factor: Callable[[int], float] | None = None
@@ -185,6 +184,11 @@ def predict(
         trace=trace,
         calibrated=calibration is not None,
     )
+
+
+def _on(topology: Topology, workload: Workload) -> Workload:
+    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none."""
+    return single_clock(workload) if topology.compute_device == "cpu" and not workload.on_cpu else workload
 
 
 def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:

@@ -135,11 +135,13 @@ class GlooTransport:
         return self._ways.round_trip_s(hop) / 2 * self._segments(size_bytes) / self._ranks
 
     def _segment_wire(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Wire:
-        """Return the way of one segment, with its part of a step's handshakes and of what threads take beyond bytes."""
-        bytes_s = size_bytes / Demand(0.0, size_bytes, self._ring_loads()).alone(self.capacities) / self._ranks
-        woken_s = max(0.0, self.calibration["gloo.step_s"] - bytes_s)
-        latency_s = (self._handshakes_s(hop, size_bytes) + woken_s) / segments_a_step
-        return Wire(latency_s, self._ways.loads(hop))
+        """Return the way of one segment, with its part of a step's handshakes, and its threads' pace."""
+        step_bytes = size_bytes / self._ranks
+        return Wire(
+            self._handshakes_s(hop, size_bytes) / segments_a_step,
+            self._ways.loads(hop),
+            host_limit=step_bytes / self.calibration["gloo.step_s"],
+        )
 
     def _step_s(self) -> float:
         """Return the time of a step without bytes: a round trip, and threads woken at both ends."""

@@ -26,6 +26,9 @@ _SHARPNESS = 30.0
 _LEAST_WEIGHT = 0.1
 """Weight, of one the cheapest has, below which an entry is out."""
 
+_BROADCAST_SIMPLE_BYTES = 1 << 16
+"""From here on a broadcast, for which there is no model of protocols, is taken to run Simple."""
+
 _CORNER = 8.0
 """Exponent of the norm that joins a time and the least a process takes to launch; large is a sharp corner."""
 
@@ -120,10 +123,10 @@ class NcclTransport:
         return self._joined_s(self._costs(size_bytes), size_bytes)
 
     def broadcast(self, size_bytes: int) -> Demand:
-        """Return a chain along the rings, each link of which carries the message once."""
+        """Return a chain along the rings, half the steps of an allreduce; each link carries the message once."""
         if self.layout.ranks == 1 or size_bytes == 0:
             return Demand(self._cost.start_s(SIMPLE), 0, {})
-        protocol = LL if size_bytes < 65536 else SIMPLE
+        protocol = SIMPLE if size_bytes >= _BROADCAST_SIMPLE_BYTES or self.layout.shape.simple_only else LL
         entry = Entry(RING, protocol, 0.0, 1.0)
         cost = self._cost.of(entry, size_bytes)
         share = self.layout.ranks / (2 * (self.layout.ranks - 1))
@@ -131,7 +134,9 @@ class NcclTransport:
         for load in self.layout.ring.loads:
             value = load.bytes * share / self._cost.efficiency(load.group, protocol)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        return Demand(self._cost.start_s(protocol) + cost.latency_s / 2, size_bytes, loads, cost.rate / share)
+        start_s = self._cost.start_s(protocol)
+        alone_s = self._get["isolated_s"] if self._isolated else 0.0
+        return Demand(alone_s + (start_s + cost.latency_s) / 2, size_bytes, loads, cost.rate / share)
 
     def steps(self, size_bytes: int) -> Steps:
         """Return the chosen pattern transfer by transfer, scaled as `allreduce` is."""

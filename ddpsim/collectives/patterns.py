@@ -112,10 +112,11 @@ class PatternTransport:
         return demand.latency_s + (demand.size_bytes / self._rate if demand.loads else 0.0)
 
     def broadcast(self, size_bytes: int) -> Demand:
-        """Return half of an allreduce: the way back."""
+        """Return a start and half of what an allreduce does after it: the way back."""
         demand = self.allreduce(size_bytes)
         halves = {link: load / 2 for link, load in demand.loads.items()}
-        return Demand(demand.latency_s / 2, demand.size_bytes, halves, 2 * demand.rate_limit)
+        latency_s = (self._ways.start_s(size_bytes) + demand.latency_s) / 2
+        return Demand(latency_s, demand.size_bytes, halves, 2 * demand.rate_limit)
 
     def steps(self, size_bytes: int) -> Steps:
         """Return every transfer of the schedule."""

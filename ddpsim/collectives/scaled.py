@@ -51,7 +51,7 @@ def _scaled_wire(lane: Lane, factor: float) -> Callable[[int, int], Wire]:
     def wire(source: int, target: int) -> Wire:
         found = lane.wire(source, target)
         loads = {link: load * factor for link, load in found.loads.items()}
-        return Wire(found.latency_s * factor, loads, found.rate_limit / factor)
+        return Wire(found.latency_s * factor, loads, found.rate_limit / factor, found.host_limit / factor)
 
     return wire
 

@@ -96,7 +96,10 @@ class _LaneRun:
         chunks = transfer.stop - transfer.start
         if chunks not in pair.demands:
             size_bytes = chunks * self._lane.chunk_bytes
-            pair.demands[chunks] = Demand(0.0, size_bytes, pair.wire.loads, pair.wire.rate_limit, self._lane.weight)
+            wire = pair.wire
+            pair.demands[chunks] = Demand(
+                0.0, size_bytes, wire.loads, wire.rate_limit, self._lane.weight, host_limit=wire.host_limit
+            )
         sent = self._network.transfer(pair.demands[chunks])
         if sent.callbacks is None:
             raise RuntimeError("a transfer may not be over before it is waited for")

@@ -35,11 +35,13 @@ class Wire:
         latency_s: from the moment the source has the data to the first byte on the links.
         loads: bytes on each link per byte sent.
         rate_limit: bytes per second the ends can do.
+        host_limit: bytes per second that threads of the ends keep up with; busy processors lower it.
     """
 
     latency_s: float
     loads: Mapping[LinkId, float]
     rate_limit: float = math.inf
+    host_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

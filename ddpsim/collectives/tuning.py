@@ -32,7 +32,8 @@ class Shape:
         sm: compute capability of the slowest GPU, 70 for 7.0.
         nvlink: whether hops inside a node are by NVLink.
         nic_latency_us: the card's, from its plugin or XML, where NCCL asks for it (2.13 and later).
-        intel, amd: the host's vendor.
+        amd: whether all hosts are AMD's.
+        mixed: whether hosts are of several vendors.
         ll128: whether paths allow LL128.
         simple_only: whether the network's plugin rules out the other protocols.
         nvls: whether the node's switch reduces.
@@ -47,8 +48,8 @@ class Shape:
     sm: int
     nvlink: bool
     nic_latency_us: float = 0.0
-    intel: bool = True
     amd: bool = False
+    mixed: bool = False
     ll128: bool = True
     simple_only: bool = False
     nvls: bool = False
@@ -96,7 +97,7 @@ _NEVER_US = 1e12
 # Correction of a tree's bandwidth by floor(log2(bytes / 64)).
 _TREE_FACTOR = {
     LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
-    LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9, 1),
+    LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.8, 0.9, 0.9, 0.9, 0.9, 1),
     SIMPLE: (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
 }
 
@@ -157,12 +158,8 @@ def _index(shape: Shape) -> int:
 
 
 def ll_max(shape: Shape) -> float:
-    """Return the bus bandwidth in GB/s beyond which LL does not go."""
-    row = generation(shape.sm)
-    if row == 0 or (shape.nodes > 1 and shape.intel):
-        row = 0
-    elif shape.nodes > 1 and shape.amd:
-        row = 1
+    """Return the bus bandwidth in GB/s beyond which LL does not go: by GPU inside a node, by its host between nodes."""
+    row = generation(shape.sm) if shape.nodes == 1 else int(shape.amd or shape.mixed)
     return _LL_MAX[row][_index(shape)]
 
 

@@ -51,17 +51,18 @@ def simulate(
         calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
         workloads: by name, those that node templates name for their own GPUs.
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
-        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others.
+        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
+            do not spread.
 
     Raises:
-        InputError: a straggler beyond the world size, a workload on a template that is not given, a backend that
-            cannot carry the workload.
+        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's, a
+            backend that cannot carry the workload.
     """
     backend = options.backend_for(workload)
     costs = Costs.of(backend, calibration, workload.device)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
-        kinds = _apart(kinds, placement.world_size)
+        kinds = _apart(kinds)
     cycle = options.no_sync_every
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     ranks, settings = _settings(workload, placement.world_size, options, costs, kinds, total)
@@ -84,7 +85,7 @@ def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own."""
     cycle = options.no_sync_every
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = Kind(0, 1, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    kind = Kind(range(1), tuple(paces(workload, options.scale_compute, options.scale_host)))
     backend = options.backend_for(workload)
     _, [setting] = _settings(workload, 1, options, Costs.of(backend, None), [kind], total, ddp=False)
     env = simpy.Environment()
@@ -201,10 +202,8 @@ def _kinds(
     members: dict[tuple[str | None, float], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
-        if name is not None and name not in workloads:
-            raise InputError(
-                f"node template {node_class.template.name!r} names the workload {name!r}, which is not given"
-            )
+        if name is not None:
+            _check_template(node_class.template.name, name, workloads, workload)
         for node in node_class.node_indices:
             for gpu in range(placement.gpus_per_node):
                 rank = placement.rank_of(node, gpu)
@@ -214,12 +213,21 @@ def _kinds(
     for (name, factor), ranks in members.items():
         source = workload if name is None else workloads[name]
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
-        kinds.append(Kind(min(ranks), len(ranks), tuple(scaled), costs.pace_spread, source.arithmetic_share))
+        kinds.append(Kind(sorted(ranks), tuple(scaled), costs.pace_spread, source.arithmetic_share))
     return sorted(kinds, key=lambda kind: kind.first)
 
 
-def _apart(kinds: list[Kind], world_size: int) -> list[Kind]:
-    """Return one kind a rank; ranks beyond the first of a kind keep its paces."""
-    apart: dict[int, Kind] = {kind.first: replace(kind, count=1) for kind in kinds}
-    common = max(kinds, key=lambda kind: kind.count)
-    return [apart.get(rank, Kind(rank, 1, common.paces)) for rank in range(world_size)]
+def _check_template(template: str, name: str, workloads: dict[str, Workload], trained: Workload) -> None:
+    place = f"node template {template!r}"
+    if name not in workloads:
+        raise InputError(f"names the workload {name!r}, which is not given", place=place)
+    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, workloads[name]))
+    if ours != theirs:
+        remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+        raise InputError(f"the workload {workloads[name].name!r} has other parameters", place=place, remedy=remedy)
+
+
+def _apart(kinds: list[Kind]) -> list[Kind]:
+    """Return one kind a rank, at the paces of the kind it is of."""
+    apart = [replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks]
+    return sorted(apart, key=lambda kind: kind.first)

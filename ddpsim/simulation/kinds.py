@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -20,18 +20,26 @@ class Kind:
     """Ranks with the same workload and the same straggler factor.
 
     Attributes:
-        first: the lowest rank of the kind; it is simulated as itself.
-        count: how many there are; the others are simulated as one, the latest of them at every point.
+        ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
         paces: one a recorded iteration, scaled for this kind.
         spread: standard deviation, from device to device of one model, of the logarithm of computing time.
         share: of computing time that spreads.
     """
 
-    first: int
-    count: int
+    ranks: Sequence[int]
     paces: tuple[Pace, ...]
     spread: float = 0.0
     share: float = 1.0
+
+    @property
+    def first(self) -> int:
+        """The lowest rank."""
+        return self.ranks[0]
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
 
     def slowest(self) -> float:
         """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
@@ -53,8 +61,8 @@ def latest_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]
     if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
         return None
     slower = kind.slowest()
-    others = min(kind.count - 1, DRAWS_PER_RECORD * len(kind.paces))
-    drawn = np.stack([_draw(kind, seed, kind.first + 1 + other, iterations) for other in range(others)])
+    others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces)]
+    drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
     optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
     cache: dict[int, Pace] = {}
 

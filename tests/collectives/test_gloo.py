@@ -47,6 +47,19 @@ def test_every_segment_waits_for_its_handshake(size_bytes: int, delay: str, meas
     assert allreduce_s(parse_topology(text, "shaped.yaml").place(2), size_bytes) == pytest.approx(measured_s, rel=0.05)
 
 
+@pytest.mark.parametrize("size_bytes", [65_536, 25 * MIB])
+def test_busy_threads_slow_small_messages_the_same_at_either_fidelity(size_bytes: int) -> None:
+    times = []
+    for fidelity in ("flow", "steps"):
+        collectives = Collectives(None, load_topology("loopback").place(1, 4), backend="gloo", fidelity=fidelity)
+        quiet_s = collectives.simulate_s(size_bytes)
+        collectives.network.set_host_pace(1 / 8)
+        times.append((quiet_s, collectives.simulate_s(size_bytes)))
+    (flow_s, flow_busy_s), (_, steps_busy_s) = times
+    assert steps_busy_s == pytest.approx(flow_busy_s, rel=0.01)
+    assert flow_busy_s > 4 * flow_s or size_bytes > MIB
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("size_bytes", [4096, 262_144, 3 * MIB, 25 * MIB])
 @pytest.mark.parametrize("machine", ["loopback", "p3.8xlarge", "shaped"])

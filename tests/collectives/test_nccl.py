@@ -156,3 +156,22 @@ def test_what_cannot_run_is_named() -> None:
         collectives(load_topology("dgx-1v").place(1), algorithm="nvls")
     with pytest.raises(InputError, match="NCCL needs GPUs"):
         collectives(load_topology("loopback").place(1, 2))
+
+
+def test_a_broadcast_takes_one_start_and_half_the_steps_of_a_ring() -> None:
+    placement = load_topology("dgx-1v").place(1)
+    queued, alone = (collectives(placement, isolated=isolated).transport for isolated in (False, True))
+    get = queued.calibration
+    step_s = get["nccl.ring.hop.nvlink.ll_s"]
+    assert queued.broadcast(8).latency_s == pytest.approx(get["nccl.start.ll_s"] + 7 * step_s)
+    extra_s = alone.broadcast(8).latency_s - queued.broadcast(8).latency_s
+    assert extra_s == pytest.approx(queued.calibration["nccl.isolated_s"])
+
+
+def test_a_broadcast_runs_simple_where_the_network_keeps_no_order() -> None:
+    efa = load_topology("p4d.24xlarge").place(2)
+    ring = collectives(efa, algorithm="ring", isolated=False).transport
+    assert ring.choice(8).protocol == "simple"
+    get = ring.calibration
+    steps_s = ring.allreduce(8).latency_s + ring.allreduce(8).stall_s - get["nccl.start.simple_s"]
+    assert ring.broadcast(8).latency_s == pytest.approx(get["nccl.start.simple_s"] + steps_s / 2, rel=0.05)

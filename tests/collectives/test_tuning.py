@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.tuning import LL, LL128, RING, SIMPLE, TREE, Shape, best, table, time_us
+from ddpsim.collectives.tuning import LL, LL128, RING, SIMPLE, TREE, Shape, best, ll_max, table, time_us
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -44,3 +44,28 @@ def test_a_large_simple_ring_over_nodes_pays_more_latency() -> None:
     simple = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (RING, SIMPLE))
     size = 1 << 20
     assert time_us(simple, TWO_A100, size) == pytest.approx(1.4 * simple.latency_us + size / 1000 / simple.bandwidth)
+
+
+def test_a_trees_bandwidth_is_corrected_by_size_as_nccls_table_says() -> None:
+    found = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (TREE, LL128))
+    for place, factor in ((15, 0.6), (16, 0.8), (17, 0.9), (20, 0.9), (21, 1.0), (22, 1.0)):
+        size = 64 << place
+        corrected_us = found.latency_us + size / 1000 / (found.bandwidth * factor)
+        assert time_us(found, TWO_A100, size) == pytest.approx(corrected_us)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sm", "host", "expected"),
+    [
+        (1, 70, {}, 39.0),
+        (1, 80, {"amd": True}, 87.7),
+        (2, 70, {"amd": True}, 22.5),
+        (2, 80, {}, 39.0),
+        (2, 90, {}, 39.0),
+        (3, 90, {"mixed": True}, 19.0),
+    ],
+)
+def test_ll_goes_no_further_than_the_gpu_allows_inside_and_the_host_between_nodes(
+    nodes: int, sm: int, host: dict[str, bool], expected: float
+) -> None:
+    assert ll_max(Shape(8 * nodes, nodes, 8, 24.0, 24.0, sm=sm, nvlink=True, **host)) == expected

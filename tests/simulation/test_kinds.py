@@ -9,20 +9,28 @@ from tests.simulation.builders import workload
 @pytest.mark.parametrize("count", [2, 4, 16, 1000])
 def test_the_slowest_of_many_devices_is_the_expected_maximum(count):
     draws = np.random.default_rng(0).normal(0, 0.02, size=(4000, count)).max(axis=1)
-    kind = Kind(0, count, tuple(paces(workload())), spread=0.02)
+    kind = Kind(range(count), tuple(paces(workload())), spread=0.02)
     assert np.log(kind.slowest()) == pytest.approx(draws.mean(), abs=0.0012)
 
 
 def test_ranks_without_jitter_or_spread_need_no_latest():
     one, many = (tuple(paces(workload(iterations=n, jitter=0.1))) for n in (1, 3))
-    assert latest_draw(Kind(0, 8, one), 0, 5) is None
-    assert latest_draw(Kind(0, 1, many), 0, 5) is None
-    assert latest_draw(Kind(0, 8, many), 0, 5) is not None
+    assert latest_draw(Kind(range(8), one), 0, 5) is None
+    assert latest_draw(Kind(range(1), many), 0, 5) is None
+    assert latest_draw(Kind(range(8), many), 0, 5) is not None
 
 
 def test_a_spread_slows_the_latest_and_not_rank_0():
-    kind = Kind(0, 8, tuple(paces(workload())), spread=0.05)
+    kind = Kind(range(8), tuple(paces(workload())), spread=0.05)
     assert own_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03)
     assert latest_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03 * kind.slowest())
-    half = Kind(0, 8, kind.paces, spread=0.05, share=0.5)
+    half = Kind(range(8), kind.paces, spread=0.05, share=0.5)
     assert half.slowest() - 1 == pytest.approx((kind.slowest() - 1) / 2)
+
+
+def test_ranks_of_a_kind_draw_for_themselves_wherever_they_are():
+    many = tuple(paces(workload(iterations=5, jitter=0.1)))
+    apart, together = Kind((0, 4, 6), many), Kind((0, 1, 2), many)
+    six, two = (own_draw(Kind((rank,), many), 3, 9) for rank in (6, 2))
+    assert [six(i) for i in range(9)] != [two(i) for i in range(9)]
+    assert [latest_draw(apart, 3, 9)(i) for i in range(9)] != [latest_draw(together, 3, 9)(i) for i in range(9)]
