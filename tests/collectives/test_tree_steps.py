@@ -86,7 +86,7 @@ def test_the_fluid_form_follows_the_transfers(machine: str, algorithm: str, size
     assert flow == pytest.approx(steps, rel=TOLERANCE.get((machine, size_bytes), 0.12))
 
 
-TOLERANCE = {("p3.8xlarge", 65536): 0.55, ("dgx-1v x4", MIB): 0.13}
+TOLERANCE = {("p3.8xlarge", 65536): 0.55, ("dgx-1v x4", MIB): 0.16}
 """The first few pieces, in half of a tree, do not meet the traffic that the fluid form takes to fill a card."""
 
 
