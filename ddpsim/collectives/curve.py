@@ -38,11 +38,9 @@ class CurveTransport(TransportAround):
 
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
-        demand = self.inner.allreduce(size_bytes)
         if size_bytes == 0:
-            return demand
-        modelled_s = self.inner.allreduce_s(size_bytes)
-        corrected = fitted(demand, modelled_s, self.rows.time_s(size_bytes, modelled_s))
+            return self.inner.allreduce(size_bytes)
+        corrected = self._fitted(self.inner.allreduce(size_bytes), size_bytes)
         return replace(corrected, latency_s=corrected.latency_s + self.start_s)
 
     def allreduce_s(self, size_bytes: int) -> float:
@@ -60,12 +58,15 @@ class CurveTransport(TransportAround):
 
     def steps(self, size_bytes: int) -> Steps:
         """Return the transfers inside, so changed that the whole takes the corrected time."""
-        steps = self.inner.steps(size_bytes)
+        steps, demand = self.inner.steps(size_bytes), self.inner.allreduce(size_bytes)
         if size_bytes == 0:
             return steps
-        modelled_s = self.inner.allreduce_s(size_bytes)
-        corrected = fitted_steps(steps, modelled_s, self.rows.time_s(size_bytes, modelled_s))
+        corrected = fitted_steps(steps, demand, self._fitted(demand, size_bytes))
         return replace(corrected, launch_s=corrected.launch_s + self.start_s)
+
+    def _fitted(self, demand: Demand, size_bytes: int) -> Demand:
+        modelled_s = self.inner.allreduce_s(size_bytes)
+        return fitted(demand, modelled_s, self.rows.time_s(size_bytes, modelled_s))
 
 
 def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:

@@ -35,23 +35,29 @@ def fitted(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
     return scaled(replace(demand, latency_s=latency_s, stall_s=stall_s), wanted_s / left_s)
 
 
-def fitted_steps(steps: Steps, alone_s: float, wanted_s: float) -> Steps:
-    """Return the same of `steps`: launching is shortened first, then every transfer takes some factor of its time."""
-    spared_s = min(steps.launch_s, max(0.0, alone_s - wanted_s))
-    return scaled_steps(replace(steps, launch_s=steps.launch_s - spared_s), wanted_s / (alone_s - spared_s))
+def fitted_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
+    """Return `steps`, the transfers of `demand`, with launch, latencies and bytes changed as in `corrected`."""
+    launch = corrected.latency_s / demand.latency_s if demand.latency_s else 1.0
+    latency = corrected.stall_s / demand.stall_s if demand.stall_s else launch
+    size = next((corrected.loads[link] / load for link, load in demand.loads.items()), 1.0)
+    return replace(_scaled_transfers(steps, latency, size), launch_s=steps.launch_s * launch)
 
 
 def scaled_steps(steps: Steps, factor: float) -> Steps:
     """Return `steps`, every transfer of which takes `factor` times as long."""
-    lanes = (replace(lane, wire=_scaled_wire(lane, factor)) for lane in steps.lanes)
-    return replace(steps, launch_s=steps.launch_s * factor, lanes=tuple(lanes))
+    return replace(_scaled_transfers(steps, factor, factor), launch_s=steps.launch_s * factor)
 
 
-def _scaled_wire(lane: Lane, factor: float) -> Callable[[int, int], Wire]:
+def _scaled_transfers(steps: Steps, latency: float, size: float) -> Steps:
+    lanes = (replace(lane, wire=_scaled_wire(lane, latency, size)) for lane in steps.lanes)
+    return replace(steps, lanes=tuple(lanes))
+
+
+def _scaled_wire(lane: Lane, latency: float, size: float) -> Callable[[int, int], Wire]:
     def wire(source: int, target: int) -> Wire:
         found = lane.wire(source, target)
-        loads = {link: load * factor for link, load in found.loads.items()}
-        return Wire(found.latency_s * factor, loads, found.rate_limit / factor, found.host_limit / factor)
+        loads = {link: load * size for link, load in found.loads.items()}
+        return Wire(found.latency_s * latency, loads, found.rate_limit / size, found.host_limit / size)
 
     return wire
 

@@ -4,14 +4,19 @@ import math
 from itertools import pairwise
 
 import pytest
+import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
 from ddpsim.collectives.gloo import PRIORS, GlooTransport
+from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
-from ddpsim.topology.spec import load_topology
+from ddpsim.network import Network
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+from tests.collectives.shaped import SHAPED
 
 LOOPBACK = load_topology("loopback").place(1, 2)
 
@@ -55,3 +60,19 @@ def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by:
     if shorter_by * inner.allreduce_s(sizes[0]) <= latency_s:
         assert found.loads == pytest.approx(dict(whole.loads))
     assert found.peak_load <= whole.peak_load * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.95, 1.3])
+@pytest.mark.parametrize("delay", ["0s", "2.5ms"])
+def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: str) -> None:
+    inner = GlooTransport(parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(4))
+    size = 25 * MIB
+    points = (CurvePoint(size, factor * inner.allreduce_s(size)), CurvePoint(2 * size, inner.allreduce_s(2 * size)))
+    transport = CurveTransport.over(inner, Curve("", 1, 4, points))
+    network = Network(simpy.Environment(), transport.capacities)
+    network.env.run(carry_out(network, transport.steps(size)))
+    assert network.env.now == pytest.approx(transport.allreduce_s(size), rel=0.01)
+    of_model, corrected = (each.steps(size).lanes[0].wire(0, 1) for each in (inner, transport))
+    spared_s = (1 - factor) * inner.allreduce_s(size)
+    if 0 < spared_s < inner.allreduce(size).latency_s + inner.allreduce(size).stall_s:
+        assert corrected.loads == pytest.approx(dict(of_model.loads))
