@@ -36,7 +36,11 @@ from ddpsim.trace_json import read_trace
 from ddpsim.validate import load_prediction, validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
+from ddpsim.workload.pool import pooled
 from ddpsim.workload.single_clock import single_clock
+
+LAUNCHES, ITERATIONS = 3, 6
+"""Of a capture: processes, and iterations of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,11 @@ class Network:
         """Constants fitted to them."""
         return self.folder / "calibration.json"
 
+    @property
+    def workload(self) -> Path:
+        """The capture of the model that computes on it."""
+        return self.folder / "workload.json.gz"
+
 
 def describe_network(configuration: Configuration, folder: Path) -> Network:
     """Write the network's topology, unless it is there; what was measured on another of that name goes."""
@@ -74,6 +83,7 @@ def describe_network(configuration: Configuration, folder: Path) -> Network:
         write_whole(network.topology, text)
         network.table.unlink(missing_ok=True)
         network.calibration.unlink(missing_ok=True)
+        network.workload.unlink(missing_ok=True)
     return network
 
 
@@ -106,7 +116,8 @@ def prepare_workload(configuration: Configuration, network: Network, folder: Pat
         if run.workload is not None:
             save_workload(scaled(configuration, load_workload(run.workload)), path)
         else:
-            _capture(configuration, network, path)
+            _capture(configuration, network)
+            write_whole(path, network.workload.read_bytes())
     return load_workload(path)
 
 
@@ -248,12 +259,22 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
     return result
 
 
-def _capture(configuration: Configuration, network: Network, path: Path) -> None:
-    """Capture the model on all ranks at once, as they will share this machine, and keep rank 0's."""
+def _capture(configuration: Configuration, network: Network) -> None:
+    """Capture the model once for all that run it on the network; skip it where it is there.
+
+    It computes on all ranks at once, as they will share this machine; rank 0's times are kept, of several launches.
+    """
+    if network.workload.exists():
+        return
     run = configuration.run
-    batch = [] if run.batch_size is None else ["--batch-size", str(run.batch_size)]
-    arguments = ["capture", "--model", str(run.model), *batch, "--threads", "1", "-o", str(path)]
-    in_lab(network.topology, arguments)
+    arguments = ["capture", "--model", str(run.model), "--device", "cpu", "--threads", "1"]
+    arguments += [] if run.batch_size is None else ["--batch-size", str(run.batch_size)]
+    parts = [network.folder / f"capture{number}.json.gz" for number in range(LAUNCHES)]
+    for part in parts:
+        in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])
+    save_workload(pooled([load_workload(str(part)) for part in parts]), network.workload)
+    for part in parts:
+        part.unlink()
 
 
 def _number(document: Mapping[str, Any], key: str) -> float:

@@ -44,8 +44,12 @@ def test_a_network_is_measured_anew_beside_each_model_that_computes(
     monkeypatch.setattr(support, "missing", list)
     _, failures = go(campaign, tmp_path)
     assert failures == []
-    replayed, computed = ["microbench", "run", "run"], ["capture", "microbench", "run", "capture", "run"]
+    replayed, computed = ["microbench", "run", "run"], [*["capture"] * stages.LAUNCHES, "microbench", "run", "run"]
     assert lab.commands == replayed + computed
+    captured = tmp_path / "networks" / "flat-beside-mlp-b8" / "workload.json.gz"
+    computing = [each for each in campaign.configurations if each.run.model is not None]
+    for each in computing:
+        assert (tmp_path / "runs" / each.name / "workload.json.gz").read_bytes() == captured.read_bytes()
     assert [" --under-load " in line for line in lab.lines if line.startswith("microbench")] == [False, True]
     assert {path.name for path in (tmp_path / "networks").iterdir()} == {"flat", "flat-beside-mlp-b8"}
 

@@ -1,0 +1,40 @@
+"""Several captures of one step as one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.profile import Phase, Seconds, Workload
+
+
+def pooled(captures: Sequence[Workload]) -> Workload:
+    """Return a workload with the iterations of all `captures`, in their order.
+
+    Where a process's memory comes to lie makes it faster or slower for as long as it lives, by some percent: captures
+    of several processes say more than one that is longer.
+
+    Raises:
+        WorkloadError: captures of different steps: another name, device, precision, batch size or parameters.
+    """
+    first = captures[0]
+    for each in captures[1:]:
+        for name in ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises"):
+            if getattr(each, name) != getattr(first, name):
+                raise WorkloadError(f"captures differ in {name}", place=first.name, remedy="pool captures of one step")
+
+    def joined(times: Callable[[Workload], Seconds]) -> Seconds:
+        return np.concatenate([times(each) for each in captures])
+
+    return replace(
+        first,
+        forward=Phase(joined(lambda w: w.forward.host_s), joined(lambda w: w.forward.device_s)),
+        backward=Phase(joined(lambda w: w.backward.host_s), joined(lambda w: w.backward.device_s)),
+        optimizer=Phase(joined(lambda w: w.optimizer.host_s), joined(lambda w: w.optimizer.device_s)),
+        gradient_hook_s=joined(lambda w: w.gradient_hook_s),
+        gradient_ready_s=joined(lambda w: w.gradient_ready_s),
+        provenance={**first.provenance, "processes": len(captures)},
+    )
