@@ -47,6 +47,14 @@ def test_busbw_counts_the_ranks(ddpsim: Callable) -> None:
     assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 1.5)
 
 
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+def test_a_gpu_alone_takes_a_launch(ddpsim: Callable, fidelity: str) -> None:
+    alone = ("--topology", "dgx-1v", "--gpus-per-node", "1", "-b", "1K", "-e", "1M", "-f", "32", "--fidelity", fidelity)
+    rows = ddpsim("allreduce", *alone, "--json").document["rows"]
+    assert len({row["time_us"] for row in rows}) == 1
+    assert [row["busbw_GBps"] for row in rows] == [0, 0, 0]
+
+
 def test_our_table_reads_as_nccl_tests_output(ddpsim: Callable) -> None:
     result = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4")
     rows = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4", "--json").document["rows"]
