@@ -171,6 +171,8 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--straggler", "1:fast"], ["--straggler", "'fast'"]),
         (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
         (["--scale-compute", "0"], ["--scale-compute", "0"]),
+        (["--seed", "-1"], ["--seed", "-1", "from 0"]),
+        (["--seed", str(1 << 63)], ["--seed", "9223372036854775808"]),
         (["--iterations", "0"], ["--iterations", "0"]),
         (["--compression", "gzip"], ["--compression", "'gzip'", "fp16"]),
         (["--compression", "powersgd:0"], ["--compression", "'0'", "powersgd:4"]),
