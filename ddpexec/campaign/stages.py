@@ -28,12 +28,13 @@ from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.metrics import summarise
 from ddpsim.prediction import predict
+from ddpsim.prediction_document import load_prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import PRIORS, load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
-from ddpsim.validate import load_prediction, validate
+from ddpsim.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.single_clock import single_clock
