@@ -30,7 +30,7 @@ from ddpsim.metrics import summarise
 from ddpsim.prediction import predict
 from ddpsim.prediction_document import load_prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import PRIORS, load_calibration
+from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
@@ -95,7 +95,7 @@ def fit(network: Network) -> None:
     """Fit the constants to what was measured on the network; skip it where they are there."""
     if not network.calibration.exists():
         tables = [read_table(network.table)]
-        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo", host_costs=PRIORS["gloo"])
+        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo")
         write_whole(network.calibration, json_text(report.calibration.document()))
 
 

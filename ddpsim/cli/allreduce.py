@@ -16,7 +16,7 @@ from ddpsim.errors import InputError
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.measured import MeasuredTable
-    from ddpsim.topology.graph import Placement, Topology
+    from ddpsim.topology.graph import Placement
 
 Row = dict[str, object]
 
@@ -57,7 +57,7 @@ def allreduce(
     collectives = Collectives(
         None,
         placement,
-        backend=backend or _backend(machine),
+        backend=backend or machine.backend,
         calibration=constants,
         algorithm=algorithm,
         fidelity=fidelity,
@@ -75,10 +75,6 @@ def allreduce(
     if plot:
         _draw(found, plot)
     output.emit({"rows": found}, lambda: _text(found))
-
-
-def _backend(machine: Topology) -> str:
-    return "gloo" if machine.compute_device == "cpu" else "nccl"
 
 
 def _sizes(begin: str, end: str, factor: str) -> list[int]:

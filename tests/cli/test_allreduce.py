@@ -131,6 +131,24 @@ def test_tables_that_cannot_be_used(ddpsim: Callable, tmp_path: Path, text: str,
     assert not (tmp_path / "c.json").exists()
 
 
+@pytest.mark.parametrize("machine", ["loopback", "hgx-a100-4"])
+def test_what_calibrate_writes_is_read(ddpsim: Callable, measured: Path, tmp_path: Path, machine: str) -> None:
+    there, calibration = ("--topology", machine, "--backend", "gloo"), tmp_path / "calibration.json"
+    assert ddpsim("calibrate", measured, *there[:2], "-o", calibration).code == 0
+    one = ("-b", "1M", "-e", "1M", "--gpus-per-node", "2")
+    assert ddpsim("allreduce", *there, *one, "--calibration", calibration).code == 0
+    ddpsim("calibrate", measured, *there[:2], "--backend", "mpi").refused("--backend", "unknown backend 'mpi'")
+    measured.write_text(measured.read_text().replace('"gloo"', '"ucc"'))
+    ddpsim("calibrate", measured, *there[:2]).refused("allreduce.json", "unknown backend 'ucc'")
+
+
+def test_constants_of_nccl_are_of_a_machine_with_gpus(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
+    there = ("--topology", "loopback", "-o", tmp_path / "c.json")
+    ddpsim("calibrate", measured, *there, "--backend", "nccl").refused("--backend", "NCCL needs GPUs", "loopback")
+    measured.write_text(measured.read_text().replace('"gloo"', '"nccl"'))
+    ddpsim("calibrate", measured, *there).refused("allreduce.json", "NCCL needs GPUs")
+
+
 def test_node_counts_must_match_the_tables(ddpsim: Callable, measured: Path) -> None:
     ddpsim("calibrate", measured, "--topology", "loopback", "--nodes", "1,2").refused("--nodes", "2 node counts")
 
