@@ -77,7 +77,8 @@ def calibrate(
         backend: `nccl` or `gloo`; what a table's header says, else gloo on a machine without GPUs, where None.
 
     Raises:
-        CalibrationError: fewer than two rows, tables of two backends, or of NCCL on a machine without GPUs.
+        CalibrationError: fewer than two rows, tables of two backends, or of NCCL on a machine without GPUs, a host cost
+            out of range.
         UnknownNameError: a backend that is not modelled.
         TopologyError: ranks that the topology cannot hold.
     """
@@ -225,10 +226,18 @@ def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
 
 
 def _with_host_costs(calibration: Calibration, tables: Sequence[MeasuredTable]) -> Calibration:
-    """Return the calibration with the host costs that the tables' microbenchmarks measured."""
+    """Return the calibration with the host costs that the tables' microbenchmarks measured.
+
+    Raises:
+        CalibrationError: a cost that no machine has.
+    """
     for table in tables:
         costs = {f"{calibration.backend}.ddp.{what}": value for what, value in table.ddp.items()}
         known = {name: value for name, value in costs.items() if name in calibration.constants}
+        for name, value in known.items():
+            if not calibration.constants[name].allows(value):
+                place = f"{table.name}: ddp.{name.rpartition('.')[2]}"
+                raise CalibrationError(f"{value!r} is out of range", place=place, remedy="measure it again")
         calibration = calibration.with_values(known, source=f"measured beside {table.name}")
     return calibration
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -82,6 +83,13 @@ def test_host_costs_measured_beside_replace_constants_of_that_name() -> None:
     report = calibrate([gloo_table(ddp={"hook_s": 4e-6, "other_s": 1.0})], LOOPBACK)
     assert report.calibration["gloo.ddp.hook_s"] == 4e-6
     assert "gloo.ddp.other_s" not in report.calibration.constants
+
+
+def test_a_host_cost_that_no_machine_has_is_refused() -> None:
+    assert calibrate([gloo_table(ddp={"copy_s": 0.0})], LOOPBACK).calibration["gloo.ddp.copy_s"] == 0
+    for what, value in (("hook_s", -1e-6), ("hook_s", math.nan), ("copy_Bps", 0.0), ("copy_slowdown", 0.0)):
+        with pytest.raises(CalibrationError, match=rf"t: ddp\.{what}: {value} is out of range"):
+            calibrate([gloo_table(ddp={what: value})], LOOPBACK)
 
 
 def test_a_calibration_survives_its_file() -> None:
