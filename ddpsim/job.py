@@ -79,6 +79,8 @@ class Job:
             raise _both(f"--compression {self.compression}", f"--process-groups {self.process_groups}")
         if self.scheme.name != "none" and self.comm == "noop":
             raise _both(f"--compression {self.compression}", "--comm noop")
+        if self.assignment == "initial" and self.find_unused_parameters:
+            raise _both("--assignment initial", "--find-unused-parameters")
         if self.drop and self.find_unused_parameters:
             raise _both("--drop", "--find-unused-parameters")
 
