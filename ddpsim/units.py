@@ -69,6 +69,11 @@ def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
     return int(cap_mb * MIB)
 
 
+def exact(number: float) -> str:
+    """Return a bare number as people type it, to its last digit: `25` for 25.0, `25.0390625`."""
+    return str(int(number)) if number == int(number) else repr(number)
+
+
 def format_size(size_bytes: int) -> str:
     """Return a size for people, exact in bytes: `25 MiB (26,214,400 B)`."""
     for unit in ("GiB", "MiB", "KiB"):

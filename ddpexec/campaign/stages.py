@@ -34,6 +34,7 @@ from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
+from ddpsim.units import exact
 from ddpsim.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
@@ -192,16 +193,16 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     valued: Mapping[str, object] = {
         "--bucket-cap-mb": run.bucket_cap_mb,
         "--first-bucket-mb": run.first_bucket_mb,
-        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(f"{cap:g}" for cap in run.bucket_cap_mb_list),
+        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(map(exact, run.bucket_cap_mb_list)),
         "--no-sync-every": run.no_sync_every if run.no_sync_every > 1 else None,
         "--process-groups": run.process_groups if run.process_groups > 1 else None,
     }
     for flag, value in valued.items():
-        arguments += [] if value is None else [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+        arguments += [] if value is None else [flag, exact(value) if isinstance(value, float) else str(value)]
     arguments += ["--gradient-as-bucket-view"] if run.gradient_as_bucket_view else []
     arguments += [] if run.broadcast_buffers else ["--no-broadcast-buffers"]
     for rank, factor in run.straggler.items():
-        arguments += ["--straggler", f"{rank}:{factor:g}"]
+        arguments += ["--straggler", f"{rank}:{exact(factor)}"]
     cycles = configuration.iterations * run.no_sync_every
     return [
         *arguments,
