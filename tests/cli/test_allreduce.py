@@ -93,10 +93,15 @@ def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, meas
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["-b", "1K", "-e", "8"], ["-e", "'8'"]),
+        (["-b", "1K", "-e", "8"], ["-b", "1024 B is more than 8 B", "-e"]),
         (["-b", "1KB"], ["-b", "'1KB'"]),
         (["-b", "0"], ["-b", "'0'"]),
-        (["-f", "1"], ["-f", "'1'"]),
+        (["-e", "9" * 400], ["-e", "nccl-tests"]),
+        (["-f", "1"], ["-f", "factor 1 ", "give 2 or more"]),
+        (["-f", "1.05"], ["-f", "'1.05'"]),
+        (["-b", "8", "--measured", "t.csv"], ["-b and --measured", "keep one"]),
+        (["-e", "1G", "--measured", "t.csv"], ["-e and --measured", "keep one"]),
+        (["-f", "2", "--measured", "t.csv"], ["-f and --measured", "keep one"]),
         (["--algorithm", "circle"], ["circle"]),
         (["--fidelity", "fine"], ["fine"]),
         (["--backend", "mpi"], ["MPI", "nccl or gloo"]),
