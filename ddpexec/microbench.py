@@ -18,6 +18,7 @@ from ddpexec.launched import Launched
 from ddpexec.stopwatch import Span, gather, last_to_last, span_of
 from ddpexec.under_load import computation_of, measure_slowdowns
 from ddpsim.errors import UnitError
+from ddpsim.units import nccl_sizes
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
@@ -37,21 +38,14 @@ class Row:
 
 
 def sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
-    """Return sizes from `begin_bytes` to at most `end_bytes`, each `factor` times the one before, as nccl-tests does.
+    """Return the sizes of float32 from `begin_bytes` to at most `end_bytes`, as nccl-tests goes through them.
 
     Raises:
         UnitError: an empty range, a factor below 2, or a size that is no number of float32.
     """
-    if factor < 2:
-        raise UnitError(f"factor {factor} does not lead from size to size", place="-f", remedy="give 2 or more")
-    if begin_bytes > end_bytes:
-        raise UnitError(f"{begin_bytes} B is more than {end_bytes} B", place="-b", remedy="give -b at most -e")
     if begin_bytes % 4:
         raise UnitError(f"{begin_bytes} B is no number of float32", place="-b", remedy="give a multiple of 4")
-    found = [begin_bytes]
-    while found[-1] * factor <= end_bytes:
-        found.append(found[-1] * factor)
-    return found
+    return nccl_sizes(begin_bytes, end_bytes, factor)
 
 
 def microbench(

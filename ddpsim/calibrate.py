@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.collectives.calibration import Calibration, Constant, Curve, CurvePoint
-from ddpsim.collectives.execute import PRIORS
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.tuning import OLD
-from ddpsim.errors import CalibrationError
+from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.fitting import Fit, Prior, Vector, fit
 from ddpsim.measured import MeasuredTable
 from ddpsim.samples import Sample, predicted
+from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.graph import Topology
 
 _FOLDS = 4
@@ -66,18 +66,20 @@ def calibrate(
     nodes: Sequence[int | None] | int | None = None,
     *,
     backend: str | None = None,
-    host_costs: Sequence[Constant] = (),
 ) -> CalibrationReport:
-    """Return the constants of `topology`'s kinds of links as the tables show them.
+    """Return the constants of `topology`'s kinds of links as the tables show them, and DDP's costs.
+
+    Host costs that a table's microbenchmark measured replace their priors.
 
     Args:
         tables: measured on machines of this topology, at one or several node counts.
         nodes: of each table; what its header says, else as many as its ranks need, where None.
         backend: `nccl` or `gloo`; what a table's header says, else gloo on a machine without GPUs, where None.
-        host_costs: priors of constants named `BACKEND.ddp.WHAT`; a table's measured host costs replace them.
 
     Raises:
-        CalibrationError: fewer than two rows, or tables of two backends.
+        CalibrationError: fewer than two rows, tables of two backends, or of NCCL on a machine without GPUs, a host cost
+            out of range.
+        UnknownNameError: a backend that is not modelled.
         TopologyError: ranks that the topology cannot hold.
     """
     samples = [
@@ -86,11 +88,10 @@ def calibrate(
     if sum(len(sample.sizes) for sample in samples) < 2:
         place = tables[0].rows[0].place if tables else None
         raise CalibrationError("one row determines nothing", place=place, remedy="measure several sizes")
-    backend = backend or _backend(tables, topology)
-    start = Calibration(backend, {constant.name: constant for constant in (*PRIORS[backend], *host_costs)})
+    start = _priors(tables, topology, backend)
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
-    if backend == "nccl":
+    if start.backend == "nccl":
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
     held_out = _held_out(samples, start)
@@ -179,11 +180,20 @@ def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | 
     return counts
 
 
-def _backend(tables: Sequence[MeasuredTable], topology: Topology) -> str:
-    named = {table.header["backend"] for table in tables if "backend" in table.header}
-    if len(named) > 1:
-        raise CalibrationError(f"tables of {' and '.join(sorted(named))}", remedy="calibrate each backend by itself")
-    return named.pop() if named else "gloo" if topology.compute_device == "cpu" else "nccl"
+def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | None) -> Calibration:
+    """Return the priors of `backend`, else of the tables', else of the topology's own."""
+    known, place = all_priors(), "--backend"
+    if backend is None:
+        named = {table.header["backend"]: table.name for table in tables if "backend" in table.header}
+        if len(named) > 1:
+            what = f"tables of {' and '.join(sorted(named))}"
+            raise CalibrationError(what, remedy="calibrate each backend by itself")
+        backend, place = next(iter(named.items()), (topology.backend, place))
+    if backend not in known:
+        raise UnknownNameError.among("backend", backend, known, place=place)
+    if backend == "nccl" and topology.backend != "nccl":
+        raise CalibrationError(f"NCCL needs GPUs, {topology.name} has none", place=place, remedy="name their machine")
+    return Calibration(backend, {constant.name: constant for constant in known[backend]})
 
 
 def _held_out(samples: Sequence[Sample], start: Calibration) -> Vector:
@@ -216,10 +226,18 @@ def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
 
 
 def _with_host_costs(calibration: Calibration, tables: Sequence[MeasuredTable]) -> Calibration:
-    """Return the calibration with the host costs that the tables' microbenchmarks measured."""
+    """Return the calibration with the host costs that the tables' microbenchmarks measured.
+
+    Raises:
+        CalibrationError: a cost that no machine has.
+    """
     for table in tables:
         costs = {f"{calibration.backend}.ddp.{what}": value for what, value in table.ddp.items()}
         known = {name: value for name, value in costs.items() if name in calibration.constants}
+        for name, value in known.items():
+            if not calibration.constants[name].allows(value):
+                place = f"{table.name}: ddp.{name.rpartition('.')[2]}"
+                raise CalibrationError(f"{value!r} is out of range", place=place, remedy="measure it again")
         calibration = calibration.with_values(known, source=f"measured beside {table.name}")
     return calibration
 

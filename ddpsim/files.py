@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from ddpsim.errors import InputError
@@ -18,13 +19,14 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         InputError: where the file cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         remedy = "name a file in a folder you may write to"
         raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
 

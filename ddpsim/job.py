@@ -36,7 +36,7 @@ class Job:
         predictor: which arrivals each rank expects: `last`, `mean` or `exponential`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scale_compute: factor on device time.
-        seed: of every draw.
+        seed: of every draw, from 0 to 2^63 - 1.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.
@@ -72,11 +72,15 @@ class Job:
             if not 0 <= probability <= 1:
                 remedy = "give a number from 0 to 1"
                 raise InputError(f"{probability!r} is not a probability", place=f"--drop {name}", remedy=remedy)
+        if not 0 <= self.seed < 1 << 63:
+            raise InputError(f"{self.seed} is not a seed", place="--seed", remedy="give a number from 0 to 2^63 - 1")
         self._check_order()
         if self.scheme.name != "none" and self.process_groups > 1:
             raise _both(f"--compression {self.compression}", f"--process-groups {self.process_groups}")
         if self.scheme.name != "none" and self.comm == "noop":
             raise _both(f"--compression {self.compression}", "--comm noop")
+        if self.assignment == "initial" and self.find_unused_parameters:
+            raise _both("--assignment initial", "--find-unused-parameters")
         if self.drop and self.find_unused_parameters:
             raise _both("--drop", "--find-unused-parameters")
 

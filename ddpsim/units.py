@@ -52,12 +52,31 @@ def parse_nccl_size(text: str, place: str | None = None) -> int:
     >>> parse_nccl_size("128M")
     134217728
     """
-    match = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", text, re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([BKMG]?)\s*", text, re.IGNORECASE | re.ASCII)
     if not match or int(match[1]) == 0:
         raise UnitError(
             f"size {text!r} is not one nccl-tests would take", place=place, remedy="write e.g. 8, 4K, 128M or 1G"
         )
     return int(match[1]) * _NCCL_SUFFIX[match[2].upper()]
+
+
+def nccl_sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
+    """Return sizes from `begin_bytes` to at most `end_bytes`, each `factor` times the one before, as nccl-tests does.
+
+    Raises:
+        UnitError: an empty range, or a factor below 2; nccl-tests' option is named.
+
+    >>> nccl_sizes(8, 128, 4)
+    [8, 32, 128]
+    """
+    if factor < 2:
+        raise UnitError(f"factor {factor} does not lead from size to size", place="-f", remedy="give 2 or more")
+    if begin_bytes > end_bytes:
+        raise UnitError(f"{begin_bytes} B is more than {end_bytes} B", place="-b", remedy="give -b at most -e")
+    found = [begin_bytes]
+    while found[-1] * factor <= end_bytes:
+        found.append(found[-1] * factor)
+    return found
 
 
 def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
@@ -67,6 +86,11 @@ def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
             f"bucket cap {cap_mb!r} is not a size in MiB", place=place, remedy="give a number >= 0, e.g. 25"
         )
     return int(cap_mb * MIB)
+
+
+def exact(number: float) -> str:
+    """Return a bare number as people type it, to its last digit: `25` for 25.0, `25.0390625`."""
+    return str(int(number)) if number == int(number) else repr(number)
 
 
 def format_size(size_bytes: int) -> str:

@@ -8,18 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
-from ddpsim.files import read_json
 from ddpsim.metrics import PARTS, BucketSummary, Summary, length, summarise, union
+from ddpsim.prediction_document import BUCKET_TIMES
 from ddpsim.trace import Trace
 
-BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _HALVES = ("latency", "bandwidth")
-_REMEDY = "give a file made with `ddpsim predict --json`"
-_NUMBERS = ("iteration_s", "local_s", *PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,35 +116,6 @@ class Validation:
         }
 
 
-def load_prediction(path: str | Path) -> dict[str, object]:
-    """Return the predict document in `path`.
-
-    Raises:
-        InputError: not JSON, or a key missing or of the wrong kind.
-    """
-    return check_prediction(read_json(path, InputError, _REMEDY), str(path))
-
-
-def check_prediction(document: object, place: str) -> dict[str, object]:
-    """Return `document` where it is a predict document.
-
-    Raises:
-        InputError: a key missing or of the wrong kind; `place` and the key are named.
-    """
-    if not isinstance(document, dict):
-        raise InputError("not a prediction", place=place, remedy=_REMEDY)
-    for key in _NUMBERS:
-        if not _is_number(document.get(key)):
-            raise InputError(f"{document.get(key)!r} is not a time in seconds", place=f"{place}: {key}", remedy=_REMEDY)
-    if not isinstance(document.get("world_size"), int) or not isinstance(document.get("buckets"), list):
-        raise InputError("world_size or buckets is missing", place=place, remedy=_REMEDY)
-    for number, bucket in enumerate(document["buckets"]):
-        for key in ("size_bytes", *BUCKET_TIMES):
-            if not isinstance(bucket, dict) or not _is_number(bucket.get(key)):
-                raise InputError("is not a number", place=f"{place}: buckets.{number}.{key}", remedy=_REMEDY)
-    return document
-
-
 def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     """Hold a predict document against a measured trace of the same configuration.
 
@@ -244,7 +211,7 @@ class _Way:
     def of(cls, bucket: Mapping[str, object]) -> _Way:
         ready, launched, started, finished = (_float(bucket[name]) for name in BUCKET_TIMES)
         wire = bucket.get("wire_s")
-        moving = _float(wire) if _is_number(wire) else started
+        moving = started if wire is None else _float(wire)
         return cls(max(0.0, launched - ready), max(0.0, moving - started), finished - moving)
 
 
@@ -292,10 +259,6 @@ def _baselines(
 
 def _dicts(value: object) -> list[Mapping[str, object]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _float(value: object) -> float:

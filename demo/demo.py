@@ -22,10 +22,11 @@ from ddpsim.files import json_text
 from ddpsim.plan_rows import PlanReport, PlanRow
 from ddpsim.planner import plan
 from ddpsim.plots import plot_timeline, plot_validation
+from ddpsim.prediction_document import load_prediction
 from ddpsim.report import HEADER, validation_row
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
-from ddpsim.validate import Validation, load_prediction, validate
+from ddpsim.validate import Validation, validate
 from ddpsim.workload.files import load_workload
 
 MACHINES = ("p3.8xlarge", "p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100")

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
 
 from ddpsim.calibrate import calibrate
-from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import PRIORS, Collectives
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.transport import alone_s
-from ddpsim.errors import CalibrationError, InputError
+from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import MeasuredRow, MeasuredTable
+from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback")
@@ -78,16 +80,38 @@ def test_what_the_rows_cannot_tell_keeps_its_prior_and_is_named() -> None:
 
 
 def test_host_costs_measured_beside_replace_constants_of_that_name() -> None:
-    prior = Constant("gloo.ddp.hook_s", 1e-6, "s", "a guess")
-    report = calibrate([gloo_table(ddp={"hook_s": 4e-6, "other_s": 1.0})], LOOPBACK, host_costs=[prior])
+    report = calibrate([gloo_table(ddp={"hook_s": 4e-6, "other_s": 1.0})], LOOPBACK)
     assert report.calibration["gloo.ddp.hook_s"] == 4e-6
     assert "gloo.ddp.other_s" not in report.calibration.constants
+
+
+def test_a_host_cost_that_no_machine_has_is_refused() -> None:
+    assert calibrate([gloo_table(ddp={"copy_s": 0.0})], LOOPBACK).calibration["gloo.ddp.copy_s"] == 0
+    for what, value in (("hook_s", -1e-6), ("hook_s", math.nan), ("copy_Bps", 0.0), ("copy_slowdown", 0.0)):
+        with pytest.raises(CalibrationError, match=rf"t: ddp\.{what}: {value} is out of range"):
+            calibrate([gloo_table(ddp={what: value})], LOOPBACK)
 
 
 def test_a_calibration_survives_its_file() -> None:
     report = calibrate([gloo_table(0.02)], LOOPBACK)
     text = json.dumps(report.calibration.document())
-    assert Calibration.from_text(text, PRIORS, "c.json") == report.calibration
+    assert Calibration.from_text(text, all_priors(), "c.json") == report.calibration
+
+
+def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
+    gpus, header = load_topology("hgx-a100-4"), {"backend": "gloo"}
+    for machine, table, backend in (
+        (gpus, gloo_table(), "nccl"),
+        (gpus, gloo_table(header=header), "gloo"),
+        (LOOPBACK, gloo_table(), "gloo"),
+    ):
+        found = calibrate([table], machine).calibration
+        assert found.backend == backend
+        assert set(found.constants) == {constant.name for constant in all_priors()[backend]}
+    assert calibrate([gloo_table(header={"backend": "nccl"})], gpus, backend="gloo").calibration.backend == "gloo"
+    for unknown, given in (({"backend": "ucc"}, None), ({}, "mpi")):
+        with pytest.raises(UnknownNameError, match=r"(t: unknown backend 'ucc'|--backend: unknown backend 'mpi')"):
+            calibrate([gloo_table(header=unknown)], gpus, backend=given)
 
 
 def test_bad_tables_and_node_counts_are_named() -> None:

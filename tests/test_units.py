@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,10 +80,24 @@ def test_a_fraction_of_a_byte_is_refused():
         units.parse_size("1.5B")
 
 
-@pytest.mark.parametrize("text", ["", "0", "-8", "8KB", "1.5M", "4T", "K", "²"])
+@pytest.mark.parametrize("text", ["", "0", "-8", "8KB", "1.5M", "4T", "K", "²", "9" * 5000])
 def test_what_nccl_tests_would_not_take(text):
     with pytest.raises(UnitError, match="nccl-tests"):
         units.parse_nccl_size(text)
+
+
+@given(st.integers(1, 1 << 40), st.integers(0, 60), st.integers(2, 1000))
+def test_sizes_rise_by_their_factor_and_end_in_range(begin, doublings, factor):
+    sizes = units.nccl_sizes(begin, begin << doublings, factor)
+    assert sizes[0] == begin
+    assert all(later == factor * earlier for earlier, later in pairwise(sizes))
+    assert sizes[-1] <= begin << doublings < factor * sizes[-1]
+
+
+@pytest.mark.parametrize(("number", "text"), [(25.0, "25"), (0.0, "0"), (25.0390625, "25.0390625"), (0.1, "0.1")])
+def test_exact_numbers_read_back(number, text):
+    assert units.exact(number) == text
+    assert float(text) == number
 
 
 @pytest.mark.parametrize(("cap", "value"), [(25, 25 << 20), (0, 0), (0.1, 104857), (1e-9, 0)])

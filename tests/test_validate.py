@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.metrics import summarise
+from ddpsim.prediction_document import check_prediction
 from ddpsim.report import markdown_table, statistics, statistics_table, validation_row
 from ddpsim.trace import Trace
-from ddpsim.validate import Term, check_prediction, validate
+from ddpsim.validate import Term, validate
 from tests.traces import example_trace
 
 
@@ -138,6 +140,12 @@ def test_another_configuration_is_refused() -> None:
     [
         (lambda d: d.pop("iteration_s"), "iteration_s"),
         (lambda d: d.update(local_s="fast"), "local_s"),
+        (lambda d: d.update(local_s=math.nan), "local_s: nan"),
+        (lambda d: d.update(optimizer_s=math.inf), "optimizer_s: inf"),
+        (lambda d: d.update(iteration_s=10**400), "iteration_s"),
+        (lambda d: d["buckets"][0].update(ready_s=math.nan), r"buckets\.0\.ready_s"),
+        (lambda d: d["buckets"][0].update(wire_s=math.nan), r"buckets\.0\.wire_s: nan"),
+        (lambda d: d["buckets"].append(3), r"buckets\.2: 3"),
         (lambda d: d.pop("world_size"), "world_size"),
         (lambda d: d.update(buckets=3), "buckets"),
         (lambda d: d["buckets"][1].pop("finished_s"), r"buckets\.1\.finished_s"),

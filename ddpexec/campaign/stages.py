@@ -28,12 +28,14 @@ from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.metrics import summarise
 from ddpsim.prediction import predict
+from ddpsim.prediction_document import load_prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import PRIORS, load_calibration
+from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
-from ddpsim.validate import load_prediction, validate
+from ddpsim.units import exact
+from ddpsim.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.pool import pooled
@@ -104,7 +106,7 @@ def fit(network: Network) -> None:
     """Fit the constants to what was measured on the network; skip it where they are there."""
     if not network.calibration.exists():
         tables = [read_table(network.table)]
-        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo", host_costs=PRIORS["gloo"])
+        report = calibrate(tables, load_topology(str(network.topology)), backend="gloo")
         write_whole(network.calibration, json_text(report.calibration.document()))
 
 
@@ -202,16 +204,16 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     valued: Mapping[str, object] = {
         "--bucket-cap-mb": run.bucket_cap_mb,
         "--first-bucket-mb": run.first_bucket_mb,
-        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(f"{cap:g}" for cap in run.bucket_cap_mb_list),
+        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(map(exact, run.bucket_cap_mb_list)),
         "--no-sync-every": run.no_sync_every if run.no_sync_every > 1 else None,
         "--process-groups": run.process_groups if run.process_groups > 1 else None,
     }
     for flag, value in valued.items():
-        arguments += [] if value is None else [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+        arguments += [] if value is None else [flag, exact(value) if isinstance(value, float) else str(value)]
     arguments += ["--gradient-as-bucket-view"] if run.gradient_as_bucket_view else []
     arguments += [] if run.broadcast_buffers else ["--no-broadcast-buffers"]
     for rank, factor in run.straggler.items():
-        arguments += ["--straggler", f"{rank}:{factor:g}"]
+        arguments += ["--straggler", f"{rank}:{exact(factor)}"]
     cycles = configuration.iterations * run.no_sync_every
     return [
         *arguments,

@@ -10,13 +10,13 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.values import numbers, topology_named
+from ddpsim.cli.values import topology_named
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.measured import MeasuredTable
-    from ddpsim.topology.graph import Placement, Topology
+    from ddpsim.topology.graph import Placement
 
 Row = dict[str, object]
 
@@ -27,9 +27,13 @@ def allreduce(
     output: Output,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
-    begin: Annotated[str, typer.Option("-b", metavar="SIZE", help="Smallest size, as nccl-tests takes it.")] = "8",
-    end: Annotated[str, typer.Option("-e", metavar="SIZE", help="Largest size.")] = "1G",
-    factor: Annotated[str, typer.Option("-f", metavar="F", help="Factor from one size to the next.")] = "2",
+    begin: Annotated[
+        str | None, typer.Option("-b", metavar="SIZE", help="Smallest size, as nccl-tests takes it. [8]")
+    ] = None,
+    end: Annotated[str | None, typer.Option("-e", metavar="SIZE", help="Largest size. [1G]")] = None,
+    factor: Annotated[
+        int | None, typer.Option("-f", metavar="F", help="Whole factor from one size to the next. [2]")
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(metavar="nccl|gloo", help="[nccl; gloo on a machine without GPUs]")
     ] = None,
@@ -39,32 +43,33 @@ def allreduce(
     ] = "flow",
     calibration: Annotated[str | None, typer.Option(metavar="C", help="File of `ddpsim calibrate`.")] = None,
     measured: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted.")
+        str | None,
+        typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted, instead of -b, -e, -f."),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
 ) -> None:
     """Predict allreduce times, in nccl-tests' columns."""
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.measured import read_table
     from ddpsim.samples import place_table
     from ddpsim.simulation.costs import load_calibration
 
     machine = topology_named(topology)
-    rows = read_table(measured) if measured else None
+    rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
+    sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
     placed = rows is not None and nodes is None and gpus_per_node is None
     placement = place_table(rows, machine) if rows and placed else machine.place(nodes, gpus_per_node)
     constants = load_calibration(calibration) if calibration else None
     collectives = Collectives(
         None,
         placement,
-        backend=backend or _backend(machine),
+        backend=backend or machine.backend,
         calibration=constants,
         algorithm=algorithm,
         fidelity=fidelity,
         isolated=False,
     )
     found: list[Row] = []
-    for size in _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]:
+    for size in sizes:
         seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
         choice = collectives.choice(size)
         found.append(_row(size, seconds, placement) | {"algorithm": choice.algorithm, "protocol": choice.protocol})
@@ -77,24 +82,23 @@ def allreduce(
     output.emit({"rows": found}, lambda: _text(found))
 
 
-def _backend(machine: Topology) -> str:
-    return "gloo" if machine.compute_device == "cpu" else "nccl"
+def _measured(path: str | None, sizes: dict[str, object]) -> MeasuredTable | None:
+    """Return the table in `path`; its sizes are predicted, so that options on them are refused."""
+    from ddpsim.measured import read_table
+
+    if path is None:
+        return None
+    for flag in (flag for flag, value in sizes.items() if value is not None):
+        raise InputError(f"{flag} and --measured are both given", place="--measured", remedy="keep one")
+    return read_table(path)
 
 
-def _sizes(begin: str, end: str, factor: str) -> list[int]:
-    from ddpsim.units import parse_nccl_size
+def _sizes(begin: str | None, end: str | None, factor: int | None) -> list[int]:
+    from ddpsim.units import nccl_sizes, parse_nccl_size
 
-    first, last = parse_nccl_size(begin, "-b"), parse_nccl_size(end, "-e")
-    [step] = numbers(factor, "-f", "2")
-    if not step > 1:
-        raise InputError(f"{factor!r} makes sizes no larger", place="-f", remedy="give a factor above 1, e.g. 2")
-    if last < first:
-        raise InputError(f"{end!r} is below -b {begin!r}", place="-e", remedy="give the larger size to -e")
-    sizes, size = [], float(first)
-    while size <= last:
-        sizes.append(int(size))
-        size *= step
-    return sizes
+    first = parse_nccl_size("8" if begin is None else begin, "-b")
+    last = parse_nccl_size("1G" if end is None else end, "-e")
+    return nccl_sizes(first, last, 2 if factor is None else factor)
 
 
 def _row(size_bytes: int, seconds: float, placement: Placement) -> Row:

@@ -24,12 +24,14 @@ def buckets(
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text, write_whole
+    from ddpsim.job import Job
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
-    assignment = "unused" if plan.find_unused_parameters else plan.assignment
-    caps = plan.caps()
-    chosen = plan.plan_of(model.parameters) or plan_buckets(model.parameters, caps, assignment, model.arrival_order())
+    job = Job(caps=plan.caps(), assignment=plan.assignment, find_unused_parameters=plan.find_unused_parameters)
+    chosen = plan.plan_of(model.parameters) or plan_buckets(
+        model.parameters, job.caps, job.assignment_in_force, model.arrival_order()
+    )
     if out:
         write_whole(out, json_text(chosen.document()))
     output.emit(_document(chosen), lambda: _text(chosen))

@@ -37,7 +37,6 @@ def calibrate(
     from ddpsim.calibrate import calibrate as fit
     from ddpsim.files import json_text, write_whole
     from ddpsim.measured import read_table
-    from ddpsim.simulation.costs import PRIORS
 
     tables = [read_table(path) for path in measured]
     node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
@@ -45,10 +44,7 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    machine = topology_named(topology)
-    kind = backend or ("gloo" if machine.compute_device == "cpu" else None)
-    costs = PRIORS.get(kind or "nccl", ())
-    report = fit(tables, machine, given, backend=backend, host_costs=costs)
+    report = fit(tables, topology_named(topology), given, backend=backend)
     write_whole(out, json_text(report.calibration.document()))
     if plot:
         _draw(report, plot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,7 +33,10 @@ class PlanOptions:
         str | None,
         typer.Option(metavar="1,25", help="Caps of the first, second, ... bucket; the last repeats."),
     ] = None
-    first_bucket_mb: Annotated[str | None, typer.Option(metavar="M", help="Cap of the first bucket only, MiB.")] = None
+    first_bucket_mb: Annotated[
+        str | None,
+        typer.Option(metavar="M", help="Cap of the first bucket only, MiB; `plan` takes it with --bucket-cap-mb."),
+    ] = None
     plan: Annotated[str | None, typer.Option(metavar="FILE", help="A plan file instead of caps.")] = None
     assignment: Annotated[
         str,
@@ -56,29 +59,13 @@ class PlanOptions:
         Raises:
             PlanError, InputError: options that contradict each other, values that are no caps.
         """
-        from ddpsim.bucketing import BucketCaps
-
-        given = {
-            "--bucket-cap-mb": self.bucket_cap_mb,
-            "--bucket-cap-mb-list": self.bucket_cap_mb_list,
-            "--plan": self.plan,
-        }
-        both = [flag for flag, value in given.items() if value is not None]
-        if len(both) > 1:
-            raise InputError(f"{' and '.join(both)} are both given", remedy="keep one")
-        caps = self.bucket_cap_mb_list
-        return BucketCaps(
-            bucket_cap_mb=number(self.bucket_cap_mb, "--bucket-cap-mb", "25"),
-            first_bucket_mb=number(self.first_bucket_mb, "--first-bucket-mb", "1"),
-            bucket_cap_mb_list=None if caps is None else tuple(numbers(caps, "--bucket-cap-mb-list", "1,25")),
-        )
+        return self._with_cap(number(self.bucket_cap_mb, "--bucket-cap-mb", "25"))
 
     def sweep_caps(self) -> list[BucketCaps] | None:
         """Return the caps of `--bucket-cap-mb 1,5,25`, each with --first-bucket-mb; None without that option."""
         if self.bucket_cap_mb is None:
             return None
-        values = numbers(self.bucket_cap_mb, "--bucket-cap-mb", "1,5,25")
-        return [replace(self, bucket_cap_mb=f"{value:g}").caps() for value in values]
+        return [self._with_cap(value) for value in numbers(self.bucket_cap_mb, "--bucket-cap-mb", "1,5,25")]
 
     def plan_of(self, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
         """Return the plan in the file that --plan names; None without one."""
@@ -87,7 +74,29 @@ class PlanOptions:
 
         if self.plan is None:
             return None
-        if self.first_bucket_mb is not None:
-            raise InputError("--plan and --first-bucket-mb are both given", remedy="keep one")
         document = read_json(self.plan, PlanError, "make a plan file with `ddpsim plan -o plan.json`")
         return BucketPlan.from_document(document, parameters, self.plan)
+
+    def _with_cap(self, bucket_cap_mb: float | None) -> BucketCaps:
+        from ddpsim.bucketing import BucketCaps
+
+        self._refuse_contradictions()
+        caps = self.bucket_cap_mb_list
+        return BucketCaps(
+            bucket_cap_mb=bucket_cap_mb,
+            first_bucket_mb=number(self.first_bucket_mb, "--first-bucket-mb", "1"),
+            bucket_cap_mb_list=None if caps is None else tuple(numbers(caps, "--bucket-cap-mb-list", "1,25")),
+        )
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse two ways to say which buckets, and what a plan file, being whole, says by itself."""
+        given = {
+            "--bucket-cap-mb": self.bucket_cap_mb is not None,
+            "--bucket-cap-mb-list": self.bucket_cap_mb_list is not None,
+            "--plan": self.plan is not None,
+            "--first-bucket-mb": self.plan is not None and self.first_bucket_mb is not None,
+            f"--assignment {self.assignment}": self.plan is not None and self.assignment != "rebuilt",
+        }
+        both = [flag for flag, here in given.items() if here]
+        if len(both) > 1:
+            raise InputError(f"{' and '.join(both)} are both given", remedy="keep one")

@@ -52,13 +52,7 @@ def plan(
     from ddpsim.workload.files import load_workload
 
     models = [load_workload(name) for name in workload]
-    if buckets.plan is not None or buckets.bucket_cap_mb_list is not None:
-        flag = "--plan" if buckets.plan else "--bucket-cap-mb-list"
-        remedy = "leave it out, or hold it against the default with `ddpsim predict`"
-        raise InputError("a plan looks for the buckets itself", place=flag, remedy=remedy)
-    if out and len(models) > 1:
-        what = f"one file for the plans of {len(models)} workloads"
-        raise InputError(what, place="--out", remedy="plan one workload at a time, or leave it out")
+    _check(buckets, out, len(models))
     reports = []
     for model in models:
         report = plan_all(
@@ -78,6 +72,20 @@ def plan(
     if plot:
         draw([row for report in reports for row in report.rows], plot)
     output.emit(_document(reports), lambda: _all(reports))
+
+
+def _check(buckets: PlanOptions, out: str | None, workloads: int) -> None:
+    """Refuse what leaves a plan nothing to look for, or says nothing to it."""
+    if buckets.plan is not None or buckets.bucket_cap_mb_list is not None:
+        flag = "--plan" if buckets.plan else "--bucket-cap-mb-list"
+        remedy = "leave it out, or hold it against the default with `ddpsim predict`"
+        raise InputError("a plan looks for the buckets itself", place=flag, remedy=remedy)
+    if buckets.first_bucket_mb is not None and buckets.bucket_cap_mb is None:
+        what, remedy = "says nothing without --bucket-cap-mb", "add e.g. --bucket-cap-mb 5,25, or leave it out"
+        raise InputError(what, place="--first-bucket-mb", remedy=remedy)
+    if out and workloads > 1:
+        what = f"one file for the plans of {workloads} workloads"
+        raise InputError(what, place="--out", remedy="plan one workload at a time, or leave it out")
 
 
 def _document(reports: Sequence[PlanReport]) -> dict[str, object]:

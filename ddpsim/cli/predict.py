@@ -16,6 +16,7 @@ from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
 
 if TYPE_CHECKING:
+    from ddpsim.bucketing import BucketCaps
     from ddpsim.metrics import BucketSummary
     from ddpsim.prediction import Prediction
 
@@ -99,7 +100,8 @@ def sweep(
         documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
     if out:
         write_whole(out, "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents))
-    output.emit({"rows": documents}, lambda: _sweep_text(documents))
+    labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
+    output.emit({"rows": documents}, lambda: _sweep_text(documents, labels))
 
 
 def warn_of_pace(prediction: Prediction) -> None:
@@ -160,20 +162,19 @@ def _life(bucket: BucketSummary) -> tuple[float, ...]:
     return bucket.ready_s, bucket.launched_s, bucket.started_s, bucket.finished_s
 
 
-def _sweep_text(documents: list[dict[str, object]]) -> str:
-    keys = (
-        "nodes",
-        "world_size",
-        "bucket_cap_mb",
-        "iteration_s",
-        "exposed_comm_s",
-        "overlap_ratio",
-        "scaling_efficiency",
-    )
+def _caps_text(caps: BucketCaps, plan: PlanOptions) -> str:
+    """Return the caps in few words: `default`, `25`, `1,25`, or that a plan file has them."""
+    if plan.plan is not None:
+        return "plan"
+    given = next(iter(caps.torch_arguments().values()), "default")
+    return ",".join(map(str, given)) if isinstance(given, list) else str(given)
+
+
+def _sweep_text(documents: list[dict[str, object]], labels: list[str]) -> str:
+    keys = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
     header = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
     rows = []
-    for document in documents:
-        nodes, ranks, cap, iteration, exposed, overlap, efficiency = (document[key] for key in keys)
-        cap_text = "default" if cap is None else f"{cap:g}"
-        rows.append((nodes, ranks, cap_text, ms(iteration), ms(exposed), percent(overlap), percent(efficiency)))  # type: ignore[arg-type]
+    for document, label in zip(documents, labels, strict=True):
+        nodes, ranks, iteration, exposed, overlap, efficiency = (document[key] for key in keys)
+        rows.append((nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency)))  # type: ignore[arg-type]
     return table(header, rows, left=())

@@ -32,8 +32,8 @@ def validate(
 
     The step, the overhead over one process, every bucket, and what trivial predictors say.
     """
+    from ddpsim.prediction_document import load_prediction
     from ddpsim.trace_json import read_trace
-    from ddpsim.validate import load_prediction
     from ddpsim.validate import validate as hold_against
 
     bound = None if max_error is None else _ratio(max_error)

@@ -29,18 +29,25 @@ def numbers(text: str, flag: str, example: str = "1,5,25") -> list[float]:
     return found
 
 
+def one_number(text: str, flag: str, example: str) -> float:
+    """Return one number.
+
+    Raises:
+        InputError: where `text` is no number, or several.
+    """
+    found = numbers(text, flag, example)
+    if len(found) != 1:
+        raise InputError(f"{text!r} is not one number", place=flag, remedy=f"write e.g. {flag} {example}")
+    return found[0]
+
+
 def number(text: str | None, flag: str, example: str) -> float | None:
     """Return one number; None for None.
 
     Raises:
         InputError: where `text` is no number, or several.
     """
-    if text is None:
-        return None
-    found = numbers(text, flag, example)
-    if len(found) != 1:
-        raise InputError(f"{text!r} is not one number", place=flag, remedy=f"write e.g. {flag} {example}")
-    return found[0]
+    return None if text is None else one_number(text, flag, example)
 
 
 def counts(text: str, flag: str, example: str = "1,2,4") -> list[int]:
@@ -60,15 +67,16 @@ def stragglers(items: list[str] | None) -> dict[int, float]:
     """Return rank to factor of `RANK:F` items.
 
     Raises:
-        InputError: where an item is not `RANK:F` with a rank of at least 0.
+        InputError: where an item is not `RANK:F` with a rank of at least 0, or a rank is given twice.
     """
     found: dict[int, float] = {}
     for item in items or []:
         rank, colon, factor = item.partition(":")
-        if not colon or not rank.isdigit():
+        if not colon or not (rank.isascii() and rank.isdecimal()):
             remedy = "write RANK:F, e.g. --straggler 3:1.5"
             raise InputError(f"{item!r} names no rank and factor", place="--straggler", remedy=remedy)
-        [found[int(rank)]] = numbers(factor, "--straggler", "3:1.5")
+        _refuse_again(int(rank) in found, f"--straggler {rank}")
+        found[int(rank)] = one_number(factor, "--straggler", "3:1.5")
     return found
 
 
@@ -76,7 +84,7 @@ def probabilities(items: list[str] | None) -> dict[str, float]:
     """Return name to probability of `LAYER:P` items.
 
     Raises:
-        InputError: where an item is not `LAYER:P`.
+        InputError: where an item is not `LAYER:P`, or a layer is given twice.
     """
     found: dict[str, float] = {}
     for item in items or []:
@@ -84,8 +92,14 @@ def probabilities(items: list[str] | None) -> dict[str, float]:
         if not name:
             remedy = "write LAYER:P, e.g. --drop encoder.layer.3:0.2"
             raise InputError(f"{item!r} names no layer and probability", place="--drop", remedy=remedy)
-        [found[name]] = numbers(probability, "--drop", "encoder.layer.3:0.2")
+        _refuse_again(name in found, f"--drop {name}")
+        found[name] = one_number(probability, "--drop", "encoder.layer.3:0.2")
     return found
+
+
+def _refuse_again(known: bool, place: str) -> None:
+    if known:
+        raise InputError("is given twice and takes one value", place=place, remedy="keep one")
 
 
 def read_text(path: str) -> str:

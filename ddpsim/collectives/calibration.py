@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from ddpsim.errors import CalibrationError
 
 SCHEMA = "ddpsim.calibration/1"
+_REMEDY = "make the file again with `ddpsim calibrate`"
+_RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
+"""Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,19 @@ class Constant:
     source: str
     fitted: bool = False
     log_std: float | None = None
+
+    def allows(self, value: object) -> bool:
+        """Whether `value` may take the place of this constant's own.
+
+        What its unit makes sense of. A cost of DDP in seconds, or a spread, may be 0 too: a rate or a factor never.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        spread = self.name.endswith("_spread")
+        if value == 0:
+            return spread or (".ddp." in self.name and self.unit == "s")
+        least, most = _RANGES["spread" if spread else self.unit]
+        return least <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +146,8 @@ class Calibration:
         """Read a `ddpsim.calibration/1` document; constants it lacks are taken from `priors` of its backend.
 
         Raises:
-            CalibrationError: not JSON, another schema, an unknown backend or constant, a value that is not positive.
+            CalibrationError: not JSON, another schema, an unknown backend or constant, a value that `Constant.allows`
+                does not, a covariance that is not of the fitted constants.
         """
         try:
             document = json.loads(text)
@@ -151,15 +168,16 @@ class Calibration:
         try:
             for number, entry in enumerate(document["constants"]):
                 constant = Constant(**entry)
-                if constant.name not in constants or not constant.value >= 0:
-                    what = f"constant {constant.name!r} = {constant.value!r} is unknown or negative"
-                    raise CalibrationError(what, place=f"{place}: constants.{number}")
+                if constant.name not in constants or not constants[constant.name].allows(constant.value):
+                    what = f"constant {constant.name!r} = {constant.value!r} is unknown or out of range"
+                    raise CalibrationError(what, place=f"{place}: constants.{number}", remedy=_REMEDY)
                 constants[constant.name] = constant
+            names = _fitted_names(document["fitted_names"], constants, f"{place}: fitted_names")
             return cls(
                 backend=backend,
                 constants=constants,
-                fitted_names=tuple(document["fitted_names"]),
-                covariance=tuple(tuple(row) for row in document["covariance"]),
+                fitted_names=names,
+                covariance=_covariance(document["covariance"], len(names), f"{place}: covariance"),
                 residual_low=_residual(document["residual_low"], f"{place}: residual_low"),
                 residual_high=_residual(document["residual_high"], f"{place}: residual_high"),
                 curves=tuple(
@@ -174,9 +192,30 @@ class Calibration:
                 provenance=document["provenance"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CalibrationError(
-                f"malformed: {error!r}", place=place, remedy="make the file again with `ddpsim calibrate`"
-            ) from error
+            raise CalibrationError(f"malformed: {error!r}", place=place, remedy=_REMEDY) from error
+
+
+def _fitted_names(value: object, known: Mapping[str, Constant], place: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise CalibrationError(f"{value!r} is no list", place=place, remedy=_REMEDY)
+    for name in value:
+        if not isinstance(name, str) or name not in known:
+            raise CalibrationError(f"{name!r} is no constant", place=place, remedy=_REMEDY)
+    return tuple(value)
+
+
+def _covariance(value: object, count: int, place: str) -> tuple[tuple[float, ...], ...]:
+    """Return the rows of `value`, `count` of as many finite numbers each."""
+    rows = value if isinstance(value, list) else []
+    if len(rows) != count or not all(isinstance(row, list) and len(row) == count for row in rows):
+        what = f"not {count} rows of {count} numbers, a row for each of fitted_names"
+        raise CalibrationError(what, place=place, remedy=_REMEDY)
+    for number, row in enumerate(rows):
+        for entry in row:
+            if isinstance(entry, bool) or not isinstance(entry, int | float) or not abs(entry) <= _LARGEST_RESIDUAL**2:
+                what = f"{entry!r} is no covariance of logarithms"
+                raise CalibrationError(what, place=f"{place}.{number}", remedy=_REMEDY)
+    return tuple(map(tuple, rows))
 
 
 def _point(size: object, time_s: object) -> CurvePoint:

@@ -77,7 +77,12 @@ class NcclTransport:
         self.capacities: Mapping[LinkId, float] = layout.capacities
 
     def choice(self, size_bytes: int) -> Choice:
-        """Return the entry of NCCL's table that it believes is fastest, with the channels it uses."""
+        """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.
+
+        One rank, or no bytes, is one launch, which has the name of a ring.
+        """
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return Choice(RING, SIMPLE)
         cost = self._costs(size_bytes)[0][0]
         return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.drop import DropPlan
+from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import Pace
 
 
@@ -19,6 +20,24 @@ def dropped_by(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[i
         cycle: iterations from one synchronised step to the next.
     """
     return lambda iteration: frozenset() if plan is None else plan.parameters_dropped(iteration // cycle + 1)
+
+
+def check_left(plan: DropPlan | None, paces: Iterable[Pace], parameters: Sequence[Parameter]) -> None:
+    """Raise where leaving layers out could leave a recorded iteration no gradient, but buckets to reduce.
+
+    Its rank would never start them, and the others would wait for it, as in a real run.
+
+    Raises:
+        WorkloadError: an iteration whose gradients are all of layers that may be left out, of a model that has others.
+    """
+    layers = () if plan is None else plan.layers
+    may_go = {index for layer in layers if layer.probability > 0 for index in layer.parameters}
+    if len(may_go) == len(parameters):
+        return
+    for number, pace in enumerate(paces):
+        if may_go.issuperset(pace.order):
+            what = f"recorded iteration {number} has gradients of no layer that stays"
+            raise WorkloadError(what, place="--drop", remedy="name fewer layers, or record other iterations")
 
 
 def leaving_out(

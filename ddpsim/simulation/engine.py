@@ -12,7 +12,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
-from ddpsim.simulation.dropping import dropped_by, leaving_out
+from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.options import Options
@@ -107,7 +107,10 @@ def _settings(
 ) -> tuple[list[int], list[Setting]]:
     """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
     cycle = options.no_sync_every
-    dropped = dropped_by(options.drop_plan(workload.parameters), cycle)
+    drop_plan = options.drop_plan(workload.parameters)
+    for kind in kinds:
+        check_left(drop_plan, kind.paces, workload.parameters)
+    dropped = dropped_by(drop_plan, cycle)
     draws: list[tuple[int, Callable[[int], Pace]]] = []
     for kind in kinds:
         draws.append((kind.first, own_draw(kind, options.seed, total)))

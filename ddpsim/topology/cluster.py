@@ -107,6 +107,11 @@ class Topology:
         """The model of the first node's GPU, `cpu` on a node without GPUs."""
         return self.groups[0].template.gpus[0].model
 
+    @property
+    def backend(self) -> str:
+        """The backend of process groups on it where none is asked for: `nccl`, `gloo` on nodes without GPUs."""
+        return "gloo" if self.compute_device == "cpu" else "nccl"
+
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of the hardware: names, sources and confidence do not change it."""
         nodes = [(replace(group.template, name="", extras=()), group.count) for group in self.groups]

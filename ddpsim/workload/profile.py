@@ -74,7 +74,8 @@ class Workload:
             is the same on all devices of a model. 1 where it is not known.
 
     Raises:
-        WorkloadError: where shapes disagree, a time is negative or not finite, or one clock lacks a gradient.
+        WorkloadError: where shapes disagree, a time is negative or not finite, one clock lacks a gradient, or an
+            iteration has none.
     """
 
     name: str
@@ -95,17 +96,30 @@ class Workload:
     arithmetic_share: float = 1.0
 
     def __post_init__(self) -> None:
-        iterations, shape = self.iterations, (self.iterations, len(self.parameters))
-        if iterations == 0 or not self.parameters:
+        if self.iterations == 0 or not self.parameters:
             raise WorkloadError("a workload needs at least one iteration and one parameter", place=self.name)
+        self._check_phases()
+        self._check_gradients()
+        if not 0 <= self.arithmetic_share <= 1:
+            what = f"{self.arithmetic_share!r} is not a share"
+            raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
+        if unknown := [point for point in self.synchronises if point not in SYNCHRONISATION_POINTS]:
+            remedy = f"use {', '.join(SYNCHRONISATION_POINTS)}"
+            raise WorkloadError(f"unknown synchronisation point {unknown[0]!r}", place="synchronises", remedy=remedy)
+
+    def _check_phases(self) -> None:
         for name in ("forward", "backward", "optimizer"):
             phase: Phase = getattr(self, name)
             for clock in ("host_s", "device_s"):
                 times: Seconds = getattr(phase, clock)
-                if times.shape != (iterations,):
-                    raise WorkloadError(f"{len(times)} iterations, forward has {iterations}", place=f"{name}.{clock}")
+                if times.shape != (self.iterations,):
+                    what = f"{len(times)} iterations, forward has {self.iterations}"
+                    raise WorkloadError(what, place=f"{name}.{clock}")
                 if bad := _first(~np.isfinite(times) | (times < 0)):
                     raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{clock}.{bad[0]}")
+
+    def _check_gradients(self) -> None:
+        shape = (self.iterations, len(self.parameters))
         for name in ("gradient_hook_s", "gradient_ready_s"):
             times = getattr(self, name)
             if times.shape != shape:
@@ -115,12 +129,9 @@ class Workload:
         if bad := _first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
             place = f"gradient_ready_s.{bad[0]}.{bad[1]}"
             raise WorkloadError("a gradient has one of its two times only", place=place, remedy="give both or neither")
-        if not 0 <= self.arithmetic_share <= 1:
-            what = f"{self.arithmetic_share!r} is not a share"
-            raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
-        if unknown := [point for point in self.synchronises if point not in SYNCHRONISATION_POINTS]:
-            remedy = f"use {', '.join(SYNCHRONISATION_POINTS)}"
-            raise WorkloadError(f"unknown synchronisation point {unknown[0]!r}", place="synchronises", remedy=remedy)
+        if bad := _first(np.isnan(np.fmax.reduce(self.gradient_hook_s, axis=1))):
+            what, remedy = "an iteration without any gradient", "record steps whose backward reaches a parameter"
+            raise WorkloadError(what, place=f"gradient_hook_s.{bad[0]}", remedy=remedy)
 
     @property
     def iterations(self) -> int:

@@ -168,13 +168,14 @@ def test_steps_that_would_last_too_long_are_all_named(campaign: Campaign, lab: P
 
 def test_a_run_is_what_a_user_would_type() -> None:
     runs = (
-        "{network: flat, workload: mlp, impl: ddpexec, bucket_cap_mb_list: [1, 25], no_sync_every: 2, "
-        "process_groups: 2, straggler: {1: 1.5}, gradient_as_bucket_view: true, broadcast_buffers: false, seed: 7}"
+        "{network: flat, workload: mlp, impl: ddpexec, bucket_cap_mb_list: [1, 25.0390625], no_sync_every: 2, "
+        "process_groups: 2, "
+        "straggler: {1: 1.2345678}, gradient_as_bucket_view: true, broadcast_buffers: false, seed: 7}"
     )
     text = FILE.split("runs:")[0] + f"runs:\n  - {runs}\n"
     arguments = stages.run_arguments(parse_campaign(text, "c.yaml").configurations[0], Path("x"))
     assert " ".join(arguments) == (
-        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25 --no-sync-every 2 --process-groups 2 "
-        "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.5 "
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --no-sync-every 2 --process-groups 2 "
+        "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.2345678 "
         "--impl ddpexec --backend gloo --iterations 6 --seed 1007"
     )

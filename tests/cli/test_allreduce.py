@@ -47,6 +47,14 @@ def test_busbw_counts_the_ranks(ddpsim: Callable) -> None:
     assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 1.5)
 
 
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+def test_a_gpu_alone_takes_a_launch(ddpsim: Callable, fidelity: str) -> None:
+    alone = ("--topology", "dgx-1v", "--gpus-per-node", "1", "-b", "1K", "-e", "1M", "-f", "32", "--fidelity", fidelity)
+    rows = ddpsim("allreduce", *alone, "--json").document["rows"]
+    assert [row["time_us"] for row in rows] == pytest.approx([rows[0]["time_us"]] * 3)
+    assert [row["busbw_GBps"] for row in rows] == [0, 0, 0]
+
+
 def test_our_table_reads_as_nccl_tests_output(ddpsim: Callable) -> None:
     result = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4")
     rows = ddpsim("allreduce", *HERE, "-b", "4K", "-e", "1M", "-f", "4", "--json").document["rows"]
@@ -85,10 +93,15 @@ def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, meas
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["-b", "1K", "-e", "8"], ["-e", "'8'"]),
+        (["-b", "1K", "-e", "8"], ["-b", "1024 B is more than 8 B", "-e"]),
         (["-b", "1KB"], ["-b", "'1KB'"]),
         (["-b", "0"], ["-b", "'0'"]),
-        (["-f", "1"], ["-f", "'1'"]),
+        (["-e", "9" * 400], ["-e", "nccl-tests"]),
+        (["-f", "1"], ["-f", "factor 1 ", "give 2 or more"]),
+        (["-f", "1.05"], ["-f", "'1.05'"]),
+        (["-b", "8", "--measured", "t.csv"], ["-b and --measured", "keep one"]),
+        (["-e", "1G", "--measured", "t.csv"], ["-e and --measured", "keep one"]),
+        (["-f", "2", "--measured", "t.csv"], ["-f and --measured", "keep one"]),
         (["--algorithm", "circle"], ["circle"]),
         (["--fidelity", "fine"], ["fine"]),
         (["--backend", "mpi"], ["MPI", "nccl or gloo"]),
@@ -121,6 +134,24 @@ def test_tables_that_cannot_be_used(ddpsim: Callable, tmp_path: Path, text: str,
     file.write_text(text)
     ddpsim("calibrate", file, "--topology", "loopback", "-o", tmp_path / "c.json").refused("table.csv", *parts)
     assert not (tmp_path / "c.json").exists()
+
+
+@pytest.mark.parametrize("machine", ["loopback", "hgx-a100-4"])
+def test_what_calibrate_writes_is_read(ddpsim: Callable, measured: Path, tmp_path: Path, machine: str) -> None:
+    there, calibration = ("--topology", machine, "--backend", "gloo"), tmp_path / "calibration.json"
+    assert ddpsim("calibrate", measured, *there[:2], "-o", calibration).code == 0
+    one = ("-b", "1M", "-e", "1M", "--gpus-per-node", "2")
+    assert ddpsim("allreduce", *there, *one, "--calibration", calibration).code == 0
+    ddpsim("calibrate", measured, *there[:2], "--backend", "mpi").refused("--backend", "unknown backend 'mpi'")
+    measured.write_text(measured.read_text().replace('"gloo"', '"ucc"'))
+    ddpsim("calibrate", measured, *there[:2]).refused("allreduce.json", "unknown backend 'ucc'")
+
+
+def test_constants_of_nccl_are_of_a_machine_with_gpus(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
+    there = ("--topology", "loopback", "-o", tmp_path / "c.json")
+    ddpsim("calibrate", measured, *there, "--backend", "nccl").refused("--backend", "NCCL needs GPUs", "loopback")
+    measured.write_text(measured.read_text().replace('"gloo"', '"nccl"'))
+    ddpsim("calibrate", measured, *there).refused("allreduce.json", "NCCL needs GPUs")
 
 
 def test_node_counts_must_match_the_tables(ddpsim: Callable, measured: Path) -> None:

@@ -67,3 +67,27 @@ def test_without_arguments_the_help_is_shown(ddpsim: Callable) -> None:
         assert result.code == 2
         assert result.err.startswith("Usage: ddpsim")
         assert "; see" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "where"),
+    [
+        ("predict", "--trace", "taken"),
+        ("predict", "--trace", "taken/x"),
+        ("sweep", "--out", "taken/x.jsonl"),
+        ("plan", "--out", "taken/deeper/x.json"),
+        ("buckets", "--out", "."),
+    ],
+)
+def test_where_no_file_can_be_one_message_says_so(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str, where: str
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    monkeypatch.chdir(tmp_path)
+    machine = () if command == "buckets" else ("--topology", "loopback", "--gpus-per-node", "2")
+    result = ddpsim(command, "--workload", tiny, *machine, "--bucket-cap-mb", "2", option, where)
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith(f"error: {where}")
+    assert "cannot be written" in result.err
+    assert (tmp_path / "taken").read_text() == "a file"
+    assert not list(tmp_path.rglob("*.tmp"))

@@ -26,6 +26,14 @@ def test_text_says_why_each_bucket_closed(ddpsim: Callable, tiny: Path) -> None:
     assert "end (no limit)" in ddpsim("buckets", "--workload", tiny, "--assignment", "initial").out
 
 
+def test_the_assignment_is_the_one_a_prediction_takes(ddpsim: Callable, tiny: Path) -> None:
+    here = ("--topology", "loopback", "--gpus-per-node", "2", "--json")
+    for options in ([], ["--assignment", "initial"], ["--assignment", "unused"], ["--find-unused-parameters"]):
+        shown = ddpsim("buckets", "--workload", tiny, *options, "--json").document
+        taken = ddpsim("predict", "--workload", tiny, *here, *options).document
+        assert shown["plan_fingerprint"] == taken["plan_fingerprint"], options
+
+
 def test_a_plan_file_is_written_and_read_back(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     made = ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", plan, "--json").document
@@ -45,6 +53,8 @@ def test_a_plan_file_is_written_and_read_back(ddpsim: Callable, tiny: Path, tmp_
         (["--bucket-cap-mb", "nan"], ["--bucket-cap-mb", "'nan'"]),
         (["--bucket-cap-mb-list", "1,,5"], ["--bucket-cap-mb-list", "''"]),
         (["--assignment", "random"], ["'random'", "rebuilt, initial, unused"]),
+        (["--assignment", "initial", "--find-unused-parameters"], ["--assignment initial", "keep one"]),
+        (["--plan", "x.json", "--assignment", "unused"], ["--plan and --assignment unused", "keep one"]),
         (["--plan", "missing.json"], ["missing.json", "No such file"]),
     ],
 )  # fmt: skip

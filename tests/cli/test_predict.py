@@ -79,6 +79,41 @@ def test_sweep_writes_one_document_a_line(ddpsim: Callable, tiny: Path, tmp_path
     assert "efficiency" in ddpsim("sweep", "--workload", tiny, *HERE).out
 
 
+def test_sweep_takes_caps_to_the_last_digit(ddpsim: Callable, tiny: Path) -> None:
+    caps = ("--bucket-cap-mb", "2.0000011")
+    [row] = ddpsim("sweep", "--workload", tiny, *HERE, *caps, "--json").document["rows"]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, *caps, "--json").document
+    whole = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json").document
+    assert row["plan_fingerprint"] == alone["plan_fingerprint"] != whole["plan_fingerprint"]
+    rows = ddpsim("plan", "--workload", tiny, *HERE, *caps, "--json").document["rows"]
+    assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [row["bucket_cap_mb"]] == [2.0000011]
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ([], ["default"]),
+        (["--bucket-cap-mb", "1,2.0000011"], ["1", "2.0000011"]),
+        (["--bucket-cap-mb", "2,3", "--first-bucket-mb", "0.5"], ["0.5,2", "0.5,3"]),
+        (["--first-bucket-mb", "2"], ["2,25"]),
+        (["--bucket-cap-mb-list", "1,2.5"], ["1,2.5"]),
+        (["--plan", "plan.json"], ["plan"]),
+    ],
+)
+def test_sweeps_table_says_which_caps(
+    ddpsim: Callable,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    labels: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", "plan.json")
+    lines = ddpsim("sweep", "--workload", tiny, *HERE, *options).out.splitlines()
+    assert [line.split()[2] for line in lines[1:]] == labels
+
+
 def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     plan, plot = tmp_path / "plan.json", tmp_path / "plan.png"
     result = ddpsim("plan", "--workload", tiny, *HERE, "-o", plan, "--plot", plot, "--json")
@@ -152,6 +187,10 @@ def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: P
 def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
     rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
     assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]
+    first = ("--bucket-cap-mb", "2", "--first-bucket-mb", "1")
+    [row] = ddpsim("plan", "--workload", tiny, *HERE, *first, "--json").document["rows"]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, *first, "--json").document
+    assert row["sweep"][0]["iteration_s"] == alone["iteration_s"]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +208,13 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--process-groups", "0"], ["--process-groups", "0"]),
         (["--straggler", "3"], ["--straggler", "'3'", "RANK:F"]),
         (["--straggler", "1:fast"], ["--straggler", "'fast'"]),
+        (["--straggler", "²:1.5"], ["--straggler", "'²:1.5'", "RANK:F"]),
+        (["--straggler", "1:2,3"], ["--straggler", "'2,3' is not one number"]),
+        (["--straggler", "1:2", "--straggler", "01:1"], ["--straggler 01", "twice", "keep one"]),
         (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
         (["--scale-compute", "0"], ["--scale-compute", "0"]),
+        (["--seed", "-1"], ["--seed", "-1", "from 0"]),
+        (["--seed", str(1 << 63)], ["--seed", "9223372036854775808"]),
         (["--iterations", "0"], ["--iterations", "0"]),
         (["--compression", "gzip"], ["--compression", "'gzip'", "fp16"]),
         (["--compression", "powersgd:0"], ["--compression", "'0'", "powersgd:4"]),
@@ -178,6 +222,8 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--compression", "fp16", "--comm", "noop"], ["--compression fp16", "--comm noop", "keep one"]),
         (["--drop", "layer0"], ["--drop", "'layer0'", "LAYER:P"]),
         (["--drop", "layer0:often"], ["--drop", "'often'"]),
+        (["--drop", "layer0:0.1,0.2"], ["--drop", "'0.1,0.2' is not one number"]),
+        (["--drop", "layer0:0.1", "--drop", "layer0:0.2"], ["--drop layer0", "twice", "keep one"]),
         (["--drop", "layer0:2"], ["--drop layer0", "2.0"]),
         (["--drop", "layer9:0.5"], ["'layer9'", "module's name"]),
         (["--drop", "layer0:0.5", "--find-unused-parameters"], ["--drop", "--find-unused-parameters"]),
@@ -187,6 +233,9 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--predictor", "mean"], ["--predictor", "--order"]),
         (["--order", "once", "--predictor", "median"], ["--predictor", "'median'"]),
         (["--order", "once", "--consensus", "rank1"], ["--consensus", "'rank1'"]),
+        (["--assignment", "initial", "--find-unused-parameters"], ["--assignment initial", "--find-unused-parameters"]),
+        (["--plan", "x.json", "--assignment", "initial"], ["--plan and --assignment initial", "keep one"]),
+        (["--plan", "x.json", "--first-bucket-mb", "1"], ["--plan and --first-bucket-mb", "keep one"]),
         (["--calibration", "none.json"], ["none.json"]),
         (["--topology", "dgx"], ["'dgx'"]),
     ],
@@ -204,6 +253,9 @@ def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], 
         ("sweep", ["--bucket-cap-mb", "1,-2"], ["bucket_cap_mb", "-2"]),
         ("sweep", ["--bucket-cap-mb", "1,2", "--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "keep one"]),
         ("plan", ["--plan", "x.json"], ["--plan", "leave it out"]),
+        ("plan", ["--first-bucket-mb", "1"], ["--first-bucket-mb", "without --bucket-cap-mb"]),
+        ("sweep", ["--plan", "x.json", "--bucket-cap-mb", "1,2"], ["--bucket-cap-mb and --plan", "keep one"]),
+        ("sweep", ["--plan", "x.json", "--first-bucket-mb", "1"], ["--plan and --first-bucket-mb", "keep one"]),
         ("plan", ["--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "leave it out"]),
     ],
 )

@@ -1,3 +1,7 @@
+import json
+import math
+from pathlib import Path
+
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
@@ -42,6 +46,52 @@ def test_files_that_are_no_calibration_are_named(tmp_path, text, message):
     assert str(path) in str(caught.value)
     with pytest.raises(CalibrationError, match=r"missing\.json: cannot be read"):
         load_calibration(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
+    priors = Calibration(backend, {c.name: c for c in all_priors()[backend]})
+    path = tmp_path / "c.json"
+    for name, constant in priors.constants.items():
+        for value in (0, -1.0, math.nan, math.inf, 1e300, 1e-300, True, "1", None):
+            path.write_text(json.dumps(priors.with_values({name: value}, source="test").document()))
+            if value == 0 and ".ddp." in name and not name.endswith(("_Bps", "_slowdown")):
+                assert load_calibration(path)[name] == 0
+                continue
+            with pytest.raises(CalibrationError, match=rf"constant '{name}' = .* out of range") as caught:
+                load_calibration(path)
+            assert "constants." in str(caught.value)
+        assert constant.allows(constant.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "covariance", "message"),
+    [
+        (["gloo.step_s"], [], "covariance: not 1 rows of 1 numbers"),
+        ([], [[0.1]], "covariance: not 0 rows of 0"),
+        (["gloo.step_s"], [[0.1, 0.2]], "not 1 rows of 1"),
+        (["gloo.step_s"], [["0.1"]], r"covariance\.0: '0\.1' is no covariance"),
+        (["gloo.step_s"], [[math.nan]], r"covariance\.0: nan"),
+        (["gloo.step_s"], [[1e300]], r"covariance\.0: 1e\+300"),
+        (["gloo.steps_s"], [[0.1]], "fitted_names: 'gloo.steps_s' is no constant"),
+        ("gloo.step_s", [[0.1]], "fitted_names: 'gloo.step_s' is no list"),
+        (None, [], "fitted_names: None is no list"),
+    ],
+)
+def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, message):
+    document = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).document()
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document | {"fitted_names": names, "covariance": covariance}))
+    with pytest.raises(CalibrationError, match=message):
+        load_calibration(path)
+
+
+def test_every_calibration_here_is_read():
+    root = Path(__file__).parents[2]
+    found = [*root.glob("traces/*/networks/*/calibration.json"), *root.glob("tests/*/recorded/*/*/calibration.json")]
+    assert len(found) > 20
+    for path in found:
+        load_calibration(path)
 
 
 def test_a_copy_takes_half_the_memory_bandwidth_of_a_known_gpu_unless_measured():

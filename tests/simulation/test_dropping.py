@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import InputError, PlanError, WorkloadError
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.dropping import without
@@ -68,6 +69,17 @@ def test_everything_may_be_left_out():
     drop = dict.fromkeys([f"layer{n}" for n in range(8)], 1.0)
     trace = simulate(source, load_topology("loopback").place(1, 2), Options(backend="gloo", drop=drop))
     assert all(not it.buckets and it.backward_compute_s == pytest.approx(0, abs=1e-9) for it in trace.iterations)
+
+
+def test_a_recorded_iteration_keeps_a_gradient():
+    source = named(workload(iterations=2))
+    for times in (source.gradient_hook_s, source.gradient_ready_s):
+        times[1, 1:] = np.nan
+    here = load_topology("loopback").place(1, 2)
+    with pytest.raises(WorkloadError, match="--drop: recorded iteration 1 has gradients of no layer that stays"):
+        simulate(source, here, Options(backend="gloo", drop={"layer0": 0.1}))
+    for drop in ({"layer0": 0.0}, {"layer1": 1.0}, dict.fromkeys([f"layer{n}" for n in range(8)], 1.0)):
+        assert simulate(source, here, Options(backend="gloo", drop=drop)).iterations
 
 
 def test_contradictions():

@@ -27,7 +27,7 @@ def workloads(draw):
         row = st.lists(times, min_size=count, max_size=count)
         return np.array(draw(st.lists(row, min_size=iterations, max_size=iterations)))
 
-    hook, ready, unused = grid(), grid(), draw(st.integers(0, count))
+    hook, ready, unused = grid(), grid(), draw(st.integers(1, count))
     hook[:, unused:], ready[:, unused:] = np.nan, np.nan
     return Workload(
         name=draw(st.text(min_size=1)),
@@ -109,6 +109,10 @@ def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
         ({"gradient_hook_s": [[0.1], [0.1, 0.2]]}, "w.json: gradient_hook_s.1: 2 times, the first iteration has 1"),
         ({"gradient_hook_s": [[0.1, 0.2]]}, r"w.json: gradient_hook_s: shape \(1, 2\), expected"),
         ({"gradient_hook_s": [[None]]}, "w.json: gradient_ready_s.0.0: a gradient has one of its two times only"),
+        (
+            {"gradient_hook_s": [[None]], "gradient_ready_s": [[None]]},
+            "w.json: gradient_hook_s.0: an iteration without any gradient; record",
+        ),
         ({"gradient_ready_s": [0.1]}, "w.json: gradient_ready_s: .* is not a list of lists"),
         ({"synchronises": ["now"]}, "w.json: synchronises: unknown synchronisation point 'now'"),
         ({"synchronises": "after_forward"}, "w.json: synchronises: 'after_forward' is not a list"),
