@@ -16,9 +16,10 @@ import torch
 from ddpexec.ddp_costs import measure_costs
 from ddpexec.launched import Launched
 from ddpexec.stopwatch import Span, gather, last_to_last, span_of
+from ddpexec.together import measure_together
 from ddpexec.under_load import computation_of, measure_slowdowns
 from ddpsim.errors import UnitError
-from ddpsim.units import nccl_sizes
+from ddpsim.units import parse_nccl_size
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
@@ -37,31 +38,46 @@ class Row:
     wrong: int
 
 
-def sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
-    """Return the sizes of float32 from `begin_bytes` to at most `end_bytes`, as nccl-tests goes through them.
+def float32_size(text: str, place: str) -> int:
+    """Return the bytes of a size as nccl-tests takes it.
 
     Raises:
-        UnitError: an empty range, a factor below 2, or a size that is no number of float32.
+        UnitError: no such size, or one that is no number of float32.
     """
-    if begin_bytes % 4:
-        raise UnitError(f"{begin_bytes} B is no number of float32", place="-b", remedy="give a multiple of 4")
-    return nccl_sizes(begin_bytes, end_bytes, factor)
+    size_bytes = parse_nccl_size(text, place)
+    if size_bytes % 4:
+        raise UnitError(f"{size_bytes} B is no number of float32", place=place, remedy="give a multiple of 4")
+    return size_bytes
 
 
 def microbench(
-    launched: Launched, sizes_bytes: Sequence[int], workload: Workload | None, progress: Progress = lambda line: None
+    launched: Launched,
+    sizes_bytes: Sequence[int],
+    workload: Workload | None,
+    progress: Progress = lambda line: None,
+    *,
+    together: Sequence[Sequence[int]] = (),
 ) -> dict[str, object]:
-    """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`."""
+    """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`.
+
+    `together` are sizes in bytes of collectives launched at once.
+    """
     rows = measure_allreduce(launched, sizes_bytes, progress)
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
+    at_once = [measure_together(launched, sizes) for sizes in together]
+    for each in at_once:
+        progress(f"{len(each.sizes_bytes)} allreduces at once, {each.sizes_bytes} B: {each.time_s * 1e6:.1f} us")
     progress("costs of DDP")
     costs = measure_costs(launched)
     if workload is not None:
         progress(f"under load of {workload.name}")
         slowdowns = measure_slowdowns(launched, computation_of(workload, launched.device))
         costs |= asdict(slowdowns)
-    return _document(launched, rows, costs, workload)
+    document = _document(launched, rows, costs, workload)
+    if at_once:
+        document["together"] = [{"sizes": each.sizes_bytes, "time": round(each.time_s * 1e6, 3)} for each in at_once]
+    return document
 
 
 def measure_allreduce(

@@ -18,6 +18,10 @@ def microbench(
         Optional[str],  # noqa: UP045
         typer.Option(help="Workload whose model runs beside collectives: measures how much each slows the other."),
     ] = None,
+    together: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="8M,8M", help="Also allreduces of these sizes launched at once; may be repeated."),
+    ] = None,
     backend: Annotated[Optional[str], typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None,  # noqa: UP045
     device: Annotated[
         Optional[str],  # noqa: UP045
@@ -27,18 +31,17 @@ def microbench(
     json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
 ) -> None:
     """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`."""
-    from ddpsim.units import parse_nccl_size
-
-    first, last = parse_nccl_size(begin, "-b"), parse_nccl_size(end, "-e")
     import torch
 
     from ddpexec.launched import launched
+    from ddpexec.microbench import float32_size
     from ddpexec.microbench import microbench as measure
-    from ddpexec.microbench import sizes
     from ddpsim.files import json_text, write_whole
+    from ddpsim.units import nccl_sizes, parse_nccl_size
     from ddpsim.workload.files import load_workload
 
-    wanted = sizes(first, last, factor)
+    wanted = nccl_sizes(float32_size(begin, "-b"), parse_nccl_size(end, "-e"), factor)
+    at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in together or ()]
     workload = None if under_load is None else load_workload(under_load)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -48,7 +51,7 @@ def microbench(
             if rank.communicator.rank == 0:
                 print(f"microbench: {line}", file=sys.stderr, flush=True)
 
-        document = measure(rank, wanted, workload, progress)
+        document = measure(rank, wanted, workload, progress, together=at_once)
         if rank.communicator.rank == 0:
             text = json_text(document)
             write_whole(output, text)

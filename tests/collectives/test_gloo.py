@@ -121,7 +121,7 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
     ],
 )
 def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
-    # Medians of five launches at once on the lab's networks, torch 2.13; their constants are of other runs.
+    # `microbench --together 8M,8M` on the lab's networks, torch 2.13; their constants are of other runs.
     folder = Path(__file__).parents[2] / "traces/lab/networks" / network
     topology = load_topology(str(folder / "topology.yaml"))
     constants = calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration

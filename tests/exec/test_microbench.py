@@ -10,7 +10,7 @@ import torch.distributed as dist  # noqa: E402
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.ddp_costs import measure_costs  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
-from ddpexec.microbench import microbench, sizes  # noqa: E402
+from ddpexec.microbench import float32_size, microbench  # noqa: E402
 from ddpexec.process_groups import Communicator  # noqa: E402
 from ddpexec.under_load import computation_of, measure_slowdowns  # noqa: E402
 from ddpsim.errors import InputError, UnitError  # noqa: E402
@@ -73,15 +73,23 @@ def test_slowdowns_are_factors_of_at_least_one():
     assert all(1 <= factor < 100 for factor in slowdowns.values())
 
 
-def test_sizes_are_nccl_tests():
-    assert sizes(8, 128, 4) == [8, 32, 128]
-    assert sizes(1024, 1024, 2) == [1024]
-    with pytest.raises(UnitError, match="-f: factor 1"):
-        sizes(8, 16, 1)
-    with pytest.raises(UnitError, match="-b: 32 B is more than 16 B"):
-        sizes(32, 16, 2)
+def test_sizes_are_numbers_of_float32():
+    assert float32_size("4K", "-b") == 4096
     with pytest.raises(UnitError, match="-b: 6 B is no number of float32"):
-        sizes(6, 16, 2)
+        float32_size("6", "-b")
+
+
+def at_once_of(rank):
+    return microbench(this_rank(), [4096], None, together=[[1 << 20], [1 << 20, 1 << 20, 1 << 20]])
+
+
+def test_collectives_launched_at_once_are_measured_until_the_last_has_ended():
+    document, other = run(2, at_once_of)
+    assert document == other
+    one, three = document["together"]
+    assert three["sizes"] == (1 << 20, 1 << 20, 1 << 20)
+    assert 0 < one["time"] < three["time"]
+    assert parse_table(json.dumps(document), "allreduce.json").rows[0].size_bytes == 4096
 
 
 def test_a_workload_of_no_shipped_model_cannot_be_run():
