@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 TARGET = Path(__file__).parent / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
 HEAD = """# Command line
 
-Written by `python docs/commands.py` from the program's own help; a test keeps it current. `torchrun ... -m ddpexec run`
-and the other commands of `ddpexec` answer to `--help` likewise.
+Written by `python docs/commands.py` from the programs' own help; a test keeps it current. `ddpexec run` and `ddpexec
+microbench` want to be started by torchrun: `torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
 
 Rules that hold for every command: `--json` prints one JSON document and nothing else on standard output; exit code 0,
 1 where `--max-error` is exceeded, 2 on bad input with one message on standard error; dashes and underscores in option
@@ -20,22 +21,28 @@ names are the same; files are written whole or not at all.
 """
 
 
-def help_of(*words: str) -> str:
-    """Return what `ddpsim WORDS --help` prints."""
+def programs() -> dict[str, Callable[[list[str]], object]]:
+    """Return what runs each program."""
+    from ddpexec.__main__ import main
     from ddpsim.cli.app import run
 
+    return {"ddpsim": run, "python -m ddpexec": main}
+
+
+def help_of(program: str, *words: str) -> str:
+    """Return what `program WORDS --help` prints."""
     os.environ["COLUMNS"] = "80"
     text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        run([*words, "--help"])
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        programs()[program]([*words, "--help"])
     return text.getvalue().rstrip()
 
 
-def commands() -> list[tuple[str, ...]]:
+def commands(program: str) -> list[tuple[str, ...]]:
     """Return every command, those of a group after it."""
 
     def listed(*words: str) -> list[str]:
-        lines = help_of(*words).split("Commands:\n", 1)[1].splitlines()
+        lines = help_of(program, *words).split("Commands:\n", 1)[1].splitlines()
         return [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")]
 
     found: list[tuple[str, ...]] = []
@@ -46,8 +53,12 @@ def commands() -> list[tuple[str, ...]]:
 
 def reference() -> str:
     """Return the page."""
-    pages = (f"## ddpsim {' '.join(words)}\n\n```text\n{help_of(*words)}\n```\n" for words in commands())
-    return "\n".join([HEAD, f"```text\n{help_of()}\n```\n", *pages])
+    pages = (
+        f"## {' '.join((program, *words))}\n\n```text\n{help_of(program, *words)}\n```\n"
+        for program in programs()
+        for words in [(), *commands(program)]
+    )
+    return "\n".join([HEAD, *pages])
 
 
 if __name__ == "__main__":
