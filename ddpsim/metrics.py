@@ -123,6 +123,11 @@ def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
     return [group for group in whole if len(group) == longest]
 
 
+def cycle_length(trace: Trace) -> int:
+    """Return of how many iterations one synchronises gradients: 1 without `no_sync`."""
+    return len(cycles(trace.of_rank(trace.ranks[0]))[0])
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """Return the `share` quantile of `values`, interpolated linearly between order statistics."""
     ordered = sorted(values)

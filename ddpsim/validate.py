@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
+from ddpsim.baselines import baselines
 from ddpsim.errors import InputError, TraceError
-from ddpsim.metrics import PARTS, BucketSummary, Summary, length, summarise, union
+from ddpsim.metrics import PARTS, BucketSummary, Summary, cycle_length, length, summarise, union
 from ddpsim.prediction_document import BUCKET_TIMES
 from ddpsim.trace import Trace
 
@@ -63,7 +64,7 @@ class Validation:
         local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
         buckets: in launch order; empty where either side has none.
         terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
-        baselines: trivial predictors of the same step.
+        baselines: trivial predictors of the same step, fed with the prediction's times.
     """
 
     iterations: Compared
@@ -138,7 +139,7 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         local_source="run" if isinstance(own, float) else "prediction",
         buckets=errors,
         terms=(*_step_terms(prediction, summary), *_bucket_terms(buckets, summary.buckets, step)),
-        baselines=_baselines(prediction, buckets, step, measured_local_s),
+        baselines=_baselines(prediction, step, measured_local_s, cycle_length(measured)),
     )
 
 
@@ -226,32 +227,31 @@ def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float] |
 
 
 def _baselines(
-    prediction: Mapping[str, object], buckets: Sequence[Mapping[str, object]], step_s: float, measured_local_s: float
+    prediction: Mapping[str, object], step_s: float, measured_local_s: float, no_sync_every: int
 ) -> dict[str, Mapping[str, float | None]]:
-    """Return what simpler predictors say of the step, from the same one-process and communication times.
-
-    `in_order_pipeline` starts each bucket at the latest of its gradients' and the previous bucket's end, and has no
-    hooks, copies or launches.
-    """
-    local, backward = _float(prediction["local_s"]), _float(prediction["backward_compute_s"])
-    optimizer = _float(prediction["optimizer_s"])
-    ways = [(_float(b["ready_s"]), _Way.of(b), _float(b["finished_s"])) for b in buckets]
-    communication = length(union((finished - way.wire_s, finished) for _, way, finished in ways))
-    end = 0.0
-    for ready, way, _ in ways:
-        end = max(end, ready) + way.wire_s
+    """Return what trivial predictors say of the step, fed with the prediction's own times, not with measured ones."""
+    local_s = _float(prediction["local_s"])
+    ways = [(_float(b["ready_s"]), _Way.of(b).wire_s, _float(b["finished_s"])) for b in _dicts(prediction["buckets"])]
+    said = baselines(
+        ((ready, wire) for ready, wire, _ in ways),
+        local_s=local_s,
+        optimizer_s=_float(prediction["optimizer_s"]),
+        under_s=_float(prediction["backward_compute_s"]),
+        communication_s=length(union((finished - wire, finished) for _, wire, finished in ways)),
+        no_sync_every=no_sync_every,
+    )
     predictors = {
-        "one_process": local,
-        "one_process_plus_communication": local + communication,
-        "max_of_backward_and_communication": local - backward + max(backward, communication),
-        "in_order_pipeline": max(local, end + optimizer),
+        "one_process": said.one_process_s,
+        "one_process_plus_communication": said.sum_s,
+        "max_of_backward_and_communication": said.max_s,
+        "in_order_pipeline": said.in_order_pipeline_s,
     }
     overhead = step_s - measured_local_s
     return {
         name: {
             "predicted_s": seconds,
             "error": seconds / step_s - 1,
-            "overhead_error": (seconds - local) / overhead - 1 if overhead > 0 else None,
+            "overhead_error": (seconds - local_s) / overhead - 1 if overhead > 0 else None,
         }
         for name, seconds in predictors.items()
     }

@@ -83,6 +83,16 @@ def test_trivial_predictors_by_hand() -> None:
     assert baselines["in_order_pipeline"]["predicted_s"] == pytest.approx(0.030 - 2e-5 + 0.008 + 0.002)
 
 
+def test_trivial_predictors_communicate_in_synchronised_iterations_alone() -> None:
+    trace = example_trace(2, iterations=4)
+    records = [it if it.index % 2 else replace(it, synced=False, buckets=(), gradients=()) for it in trace.iterations]
+    every_other = replace(trace, iterations=records)
+    said = validate(prediction_of(every_other), every_other).baselines
+    assert said["one_process"]["predicted_s"] == pytest.approx(0.032)
+    assert said["one_process_plus_communication"]["predicted_s"] == pytest.approx(0.032 + 0.016 / 2)
+    assert said["in_order_pipeline"]["predicted_s"] == pytest.approx(0.032 + (0.008 - 2e-5) / 2)
+
+
 def test_latency_and_bandwidth_are_told_apart() -> None:
     trace = example_trace(1)
 

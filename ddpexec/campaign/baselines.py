@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from ddpsim.baselines import baselines
 from ddpsim.metrics import BucketSummary
 
 Table = Sequence[tuple[int, float]]
@@ -26,7 +27,7 @@ def interpolated(table: Table, size_bytes: int) -> float:
     return table[-1][1] * size_bytes / table[-1][0]
 
 
-def baselines(
+def measured_baselines(
     table: Table, buckets: Sequence[BucketSummary], local_s: float, optimizer_s: float, no_sync_every: int = 1
 ) -> Mapping[str, float]:
     """Return what each trivial predictor says of the mean iteration.
@@ -34,18 +35,20 @@ def baselines(
     Args:
         table: allreduces measured on this network apart from the run.
         buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
-        local_s: one process's iteration.
-        optimizer_s: the part of it after backward.
-        no_sync_every: all but every so many iterations are one process's.
+        local_s, optimizer_s, no_sync_every: as `ddpsim.baselines.baselines`.
     """
     times = [interpolated(table, bucket.size_bytes) for bucket in buckets]
-    wire_s, end_s = sum(times), 0.0
-    for bucket, time_s in zip(buckets, times, strict=True):
-        end_s = max(end_s, bucket.ready_s) + time_s
-    synced = {
-        "one_process": local_s,
-        "max_of_compute_and_wire": max(local_s, wire_s),
-        "sum_of_compute_and_wire": local_s + wire_s,
-        "in_order_pipeline": max(local_s, end_s + optimizer_s),
+    found = baselines(
+        zip((bucket.ready_s for bucket in buckets), times, strict=True),
+        local_s=local_s,
+        optimizer_s=optimizer_s,
+        under_s=local_s,
+        communication_s=sum(times),
+        no_sync_every=no_sync_every,
+    )
+    return {
+        "one_process": found.one_process_s,
+        "max_of_compute_and_wire": found.max_s,
+        "sum_of_compute_and_wire": found.sum_s,
+        "in_order_pipeline": found.in_order_pipeline_s,
     }
-    return {name: local_s + (seconds - local_s) / no_sync_every for name, seconds in synced.items()}

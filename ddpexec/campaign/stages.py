@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.campaign.baselines import baselines
+from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
@@ -248,7 +248,7 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
         local_s=local_s,
         predicted_local_s=local_s,
         bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
-        baselines_s=baselines(
+        baselines_s=measured_baselines(
             table,
             summaries[middle].buckets,
             local_s,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpexec.campaign.baselines import baselines, interpolated
+from ddpexec.campaign.baselines import interpolated, measured_baselines
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
 from ddpsim.metrics import BucketSummary
@@ -48,7 +48,7 @@ def test_interpolation_holds_the_rows_and_the_power_law_between_them() -> None:
 
 def test_trivial_predictors_by_hand() -> None:
     buckets = [bucket(0.5, 1 << 22), bucket(0.52, 1 << 24), bucket(0.9, 1 << 20)]
-    said = baselines(TABLE, buckets, local_s=1.0, optimizer_s=0.05)
+    said = measured_baselines(TABLE, buckets, local_s=1.0, optimizer_s=0.05)
     assert said == pytest.approx(
         {
             "one_process": 1.0,
@@ -57,9 +57,9 @@ def test_trivial_predictors_by_hand() -> None:
             "in_order_pipeline": 1.0,
         }
     )
-    late = baselines(TABLE, [bucket(0.9, 1 << 24), bucket(0.95, 1 << 22)], local_s=1.0, optimizer_s=0.05)
+    late = measured_baselines(TABLE, [bucket(0.9, 1 << 24), bucket(0.95, 1 << 22)], local_s=1.0, optimizer_s=0.05)
     assert late["in_order_pipeline"] == pytest.approx(0.9 + 0.16 + 0.04 + 0.05)
-    every = baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, no_sync_every=4)
+    every = measured_baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, no_sync_every=4)
     assert every["sum_of_compute_and_wire"] == pytest.approx(1.04)
 
 
