@@ -14,9 +14,7 @@ HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
 _NO_TIME = 1e-9
 
 
-def host_cost_s(
-    prediction: Prediction, calibration: Calibration | None = None, gpus_per_node: int | None = None
-) -> float:
+def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) -> float:
     """Return how much shorter a step would be on a host that takes no time for anything; 0 where there is one clock."""
     workload = prediction.workload
     if workload.on_cpu or workload.timed:
@@ -28,10 +26,11 @@ def host_cost_s(
         workload,
         prediction.topology,
         nodes=prediction.nodes,
-        gpus_per_node=gpus_per_node,
+        gpus_per_node=prediction.placement.gpus_per_node,
         options=replace(prediction.options, scale_host=_NO_TIME),
         calibration=costs.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time"),
         local_s=prediction.local_s,
+        band=False,
     )
     return prediction.iteration_s - free.iteration_s
 

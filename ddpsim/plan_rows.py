@@ -16,7 +16,8 @@ class PlanRow:
     """The best plan found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `planner.TELLING` of the fastest tried.
+        best: the plan found; within `planner.TELLING` of the fastest tried. Where it is not advised its band is of its
+            iterations alone.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         host_cost_s: how much shorter what is advised would be on a host that takes no time.

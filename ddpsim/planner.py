@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
@@ -19,7 +18,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.host_bound import host_cost_s, launch_priors
 from ddpsim.partition import best_partition
 from ddpsim.plan_rows import PlanReport, PlanRow
-from ddpsim.prediction import Prediction, predict
+from ddpsim.prediction import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload
@@ -100,21 +99,23 @@ def _row(
     default = _one(
         workload, topology, gpus_per_node, calibration, nodes, replace(options, caps=BucketCaps(), plan=None)
     )
-    one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s)
+    one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s, band=False)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
     best = _simplest([default, *uniform])
-    if given is None and (partition := pipeline_plan(default, calibration, gpus_per_node)) is not None:
+    if given is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
         best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve))
+    if not row.keep_default:
+        row = replace(row, best=with_band(best, calibration))
     if not row.chosen.workload.estimated:
         return row
     priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
-    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration, gpus_per_node), priors=tuple(priors))
+    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
 
 
 def _simplest(predictions: Sequence[Prediction]) -> Prediction:
@@ -129,15 +130,13 @@ def _simplest(predictions: Sequence[Prediction]) -> Prediction:
     return min(close, key=distance)
 
 
-def pipeline_plan(
-    default: Prediction, calibration: Calibration | None = None, gpus_per_node: int | None = None
-) -> BucketPlan | None:
+def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
     """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
 
     None too where buckets are compressed, or differ from iteration to iteration: the model knows neither.
 
     Args:
-        default: a prediction whose gradients' ready times are used.
+        default: a prediction whose gradients' ready times, ranks and algorithm are used.
     """
     parameters, options = default.workload.parameters, default.options
     if options.compression != "none" or options.drop or options.order is not None:
@@ -150,9 +149,10 @@ def pipeline_plan(
     gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)
     if len(gradients) < len(parameters):
         return None
-    placement = default.topology.place(default.nodes, gpus_per_node)
-    backend = default.options.backend_for(default.workload)
-    collectives = Collectives(simpy.Environment(), placement, backend=backend, calibration=calibration)
+    backend = options.backend_for(default.workload)
+    collectives = Collectives(
+        None, default.placement, backend=backend, calibration=calibration, algorithm=options.algorithm
+    )
     order = [g.parameter for g in gradients]
     ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
     sizes = [parameters[index].size_bytes for index in order]
@@ -180,6 +180,7 @@ def _one(
     nodes: int | None,
     options: Options,
     local_s: float | None = None,
+    band: bool = True,
 ) -> Prediction:
     return predict(
         workload,
@@ -189,4 +190,5 @@ def _one(
         options=options,
         calibration=calibration,
         local_s=local_s,
+        band=band,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
 from ddpsim import __version__
@@ -12,9 +13,9 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.metrics import Summary, summarise
-from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation import Options, simulate, simulate_local, simulate_with_plan
 from ddpsim.simulation.costs import at_end
-from ddpsim.topology.graph import Topology
+from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
@@ -27,6 +28,7 @@ class Prediction:
     """What `predict` returns.
 
     Attributes:
+        placement: the ranks that take part, and where.
         summary: iteration latency and its breakdown.
         local_s: the period of one rank without DDP.
         low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
@@ -36,8 +38,7 @@ class Prediction:
     """
 
     workload: Workload
-    topology: Topology
-    nodes: int
+    placement: Placement
     options: Options
     summary: Summary
     local_s: float
@@ -46,6 +47,16 @@ class Prediction:
     plan: BucketPlan
     trace: Trace
     calibrated: bool
+
+    @property
+    def topology(self) -> Topology:
+        """The machine."""
+        return self.placement.topology
+
+    @property
+    def nodes(self) -> int:
+        """How many of its nodes take part."""
+        return self.placement.nodes
 
     @property
     def iteration_s(self) -> float:
@@ -132,6 +143,7 @@ def predict(
     options: Options | None = None,
     calibration: Calibration | None = None,
     local_s: float | None = None,
+    band: bool = True,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -144,6 +156,7 @@ def predict(
         options: of the run; None is torch's defaults.
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
+        band: whether to simulate what a calibration leaves open, four runs more; `with_band` does so afterwards.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
@@ -151,39 +164,48 @@ def predict(
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
     workload = _on(topology, workload)
-    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    workloads = {name: _on(topology, load_workload(name)) for name in named}
-
-    def run(
-        calibration: Calibration | None = calibration, wire_factor: Callable[[int], float] | None = None
-    ) -> tuple[Trace, Summary]:
-        trace = simulate(workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor)
-        return trace, summarise(trace)
-
-    trace, summary = run()
-    plan = BucketPlan.from_document(trace.provenance["plan"], workload.parameters, "plan")
-    low, high = summary.iteration_low_s, summary.iteration_high_s
-    if calibration is not None and placement.world_size > 1 and options.comm == "real":
-        sizes = [bucket.size_bytes for bucket in plan.buckets]
-        band = Band.of(placement, calibration, sizes, options.algorithm)
-        ends = (
-            [run(wire_factor=wire)[1] for wire in (band.low, band.high)],
-            [run(at_end(calibration, end))[1] for end in (-1, 1)],
-        )
-        low, high = _band(summary, ends)
-    return Prediction(
+    trace, plan = simulate_with_plan(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    summary = summarise(trace)
+    prediction = Prediction(
         workload=workload,
-        topology=topology,
-        nodes=placement.nodes,
+        placement=placement,
         options=options,
         summary=summary,
         local_s=_local_s(workload, options) if local_s is None else local_s,
-        low_s=low,
-        high_s=high,
+        low_s=summary.iteration_low_s,
+        high_s=summary.iteration_high_s,
         plan=plan,
         trace=trace,
         calibrated=calibration is not None,
     )
+    return with_band(prediction, calibration) if band else prediction
+
+
+def with_band(prediction: Prediction, calibration: Calibration | None) -> Prediction:
+    """Return `prediction` with what its calibration leaves open joined into its band.
+
+    Args:
+        prediction: whose band is of its iterations alone.
+        calibration: that it was made with.
+    """
+    workload, placement, options = prediction.workload, prediction.placement, prediction.options
+    if calibration is None or placement.world_size == 1 or options.comm != "real":
+        return prediction
+    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement))
+    sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
+    wire = Band.of(placement, calibration, sizes, options.algorithm)
+    ends = (
+        [summarise(run(calibration, wire_factor=factor)) for factor in (wire.low, wire.high)],
+        [summarise(run(at_end(calibration, end))) for end in (-1, 1)],
+    )
+    low_s, high_s = _band(prediction.summary, ends)
+    return replace(prediction, low_s=low_s, high_s=high_s)
+
+
+def _workloads_on(placement: Placement) -> dict[str, Workload]:
+    """Return by name the workloads of node templates that have their own."""
+    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
+    return {name: _on(placement.topology, load_workload(name)) for name in named}
 
 
 def _on(topology: Topology, workload: Workload) -> Workload:

@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ddpsim import prediction
 from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.plan import _cap_mb, text
+from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.prediction import predict
@@ -21,7 +25,7 @@ def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
     document = row.document()
     assert row.best.iteration_s <= row.default.iteration_s
     assert all(row.best.iteration_s <= seconds * (1 + TELLING) for _, seconds in row.sweep)
-    listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default, None, 4)))
+    listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default)))
     assert row.best.iteration_s <= listed.iteration_s * (1 + 2 * TELLING)
     again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
     assert again.iteration_s == pytest.approx(row.best.iteration_s)
@@ -40,8 +44,28 @@ def test_a_gain_under_one_percent_keeps_the_default():
 def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
     source = workload(gradients=40, size=500_000, backward=0.1)
     default = predict(source, LOOPBACK, gpus_per_node=4)
-    found = pipeline_plan(default, gpus_per_node=4)
+    found = pipeline_plan(default)
     assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
+
+
+def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
+    default = predict(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4)
+    forced = replace(default, options=replace(default.options, algorithm="tree"))
+    assert pipeline_plan(forced).groups() != pipeline_plan(default).groups()
+
+
+@pytest.mark.parametrize(("size", "bands"), [(100, 1), (500_000, 2)])
+def test_bands_are_simulated_for_the_default_and_what_is_advised_alone(monkeypatch, size, bands):
+    asked = []
+    monkeypatch.setattr(prediction.Band, "of", lambda *args: asked.append(args) or Band({1: (0.9, 1.2)}))
+    calibration = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]})
+    source = workload(gradients=40, size=size, backward=0.1)
+    row = plan(source, [LOOPBACK], gpus_per_node=4, calibration=calibration).rows[0]
+    assert len(asked) == bands
+    assert row.keep_default == (bands == 1)
+    alone = predict(source, LOOPBACK, gpus_per_node=4, options=row.chosen.options, calibration=calibration)
+    assert (row.chosen.low_s, row.chosen.high_s) == (alone.low_s, alone.high_s)
+    assert row.chosen.low_s < row.chosen.summary.iteration_low_s
 
 
 def test_a_sweep_is_in_order_and_equals_single_predictions():

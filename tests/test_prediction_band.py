@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.bucketing import BucketCaps, Parameter
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import PRIORS, Collectives
-from ddpsim.prediction import Prediction, predict
+from ddpsim.prediction import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, all_priors, at_end
 from ddpsim.topology.spec import load_topology
@@ -55,6 +55,14 @@ def test_computing_adds_its_own_spread_independently() -> None:
         parts = [sign * (getattr(each, side) - each.iteration_s) for each in (computing, wire)]
         assert min(parts) > 1e-4
         assert sign * (getattr(both, side) - both.iteration_s) == pytest.approx(math.hypot(*parts), rel=0.1)
+
+
+def test_a_band_may_be_left_out_and_joined_later() -> None:
+    options = Options(caps=BucketCaps(bucket_cap_mb=25), iterations=2)
+    bare = predict(workload([0.004]), MACHINE, nodes=2, options=options, calibration=UNSURE, band=False)
+    assert (bare.low_s, bare.high_s) == (bare.summary.iteration_low_s, bare.summary.iteration_high_s)
+    assert with_band(bare, UNSURE).document() == predicted([0.004], UNSURE).document()
+    assert bare.plan == BucketPlan.from_document(bare.trace.provenance["plan"], bare.workload.parameters, "plan")
 
 
 def test_what_hides_or_does_not_happen_adds_nothing() -> None:

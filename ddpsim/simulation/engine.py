@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import simpy
 
+from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
@@ -32,7 +33,7 @@ WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
 
 
-def simulate(
+def simulate_with_plan(
     workload: Workload,
     placement: Placement,
     options: Options,
@@ -41,8 +42,8 @@ def simulate(
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
-) -> Trace:
-    """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
+) -> tuple[Trace, BucketPlan]:
+    """Simulate training; return the trace of rank 0 and the first of every other kind, and the last buckets.
 
     Args:
         workload: one rank's iteration without communication.
@@ -78,7 +79,30 @@ def simulate(
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
     }
-    return Trace(placement.world_size, backend, counted, spans_of(counted, backend), provenance)
+    return Trace(placement.world_size, backend, counted, spans_of(counted, backend), provenance), plan
+
+
+def simulate(
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    calibration: Calibration | None = None,
+    *,
+    workloads: dict[str, Workload] | None = None,
+    wire_factor: Callable[[int], float] | None = None,
+    every_rank: bool = False,
+) -> Trace:
+    """Return the trace of `simulate_with_plan`, without the plan."""
+    trace, _ = simulate_with_plan(
+        workload,
+        placement,
+        options,
+        calibration,
+        workloads=workloads,
+        wire_factor=wire_factor,
+        every_rank=every_rank,
+    )
+    return trace
 
 
 def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
