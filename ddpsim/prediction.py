@@ -19,7 +19,6 @@ from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.profile import TIMED
 from ddpsim.workload.single_clock import single_clock
 
 
@@ -72,7 +71,7 @@ class Prediction:
     def pace_differs(self) -> bool:
         """Whether the workload keeps another device's pace than the topology's, and no layers that sleep keep it."""
         device = self.topology.compute_device
-        paced = self.workload.device.removeprefix(TIMED)
+        paced = self.workload.paced_by
         return device is not None and device.lower() != paced.lower() and not (self.workload.timed and device == "cpu")
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:

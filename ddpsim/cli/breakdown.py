@@ -9,21 +9,16 @@ from ddpsim.cli.output import ms, percent, table
 if TYPE_CHECKING:
     from ddpsim.metrics import Summary
 
-PARTS = {
-    "forward_s": "forward",
-    "backward_compute_s": "backward",
-    "exposed_comm_s": "exposed communication",
-    "buffer_broadcast_s": "buffer broadcast",
-    "ddp_overhead_s": "DDP overhead",
-    "optimizer_s": "optimizer",
-}
+_NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
 _OF_WHICH = "  of which waiting for ranks"
 
 
 def breakdown(summary: Summary) -> str:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known."""
+    from ddpsim.metrics import PARTS
+
     rows = []
-    for part, name in PARTS.items():
+    for part, name in zip(PARTS, _NAMES, strict=True):
         rows.append((f"  {name}", ms(getattr(summary, part)), percent(getattr(summary, part) / summary.iteration_s)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
             share = percent(summary.exposed_skew_s / summary.iteration_s)

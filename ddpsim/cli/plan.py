@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.breakdown import PARTS
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
@@ -178,6 +177,8 @@ def _where(rows: Sequence[PlanRow]) -> str:
 
 
 def _cells(row: PlanRow) -> tuple[object, ...]:
+    from ddpsim.metrics import PARTS
+
     chosen, summary = row.chosen, row.chosen.summary
     pace = f"{chosen.workload.device}{', estimated' if chosen.workload.estimated else ''}"
     parts = [ms(getattr(summary, part)) for part in PARTS]

@@ -113,7 +113,7 @@ def warn_of_pace(prediction: Prediction) -> None:
             "take a workload of that device, or --scale-compute"
         )
     elif workload.timed:
-        pace = workload.device.removeprefix("timed ")
+        pace = workload.paced_by
         note(f"note: {workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does")
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ddpsim.collectives import nccl_pieces, nccl_priors, nccl_steps, nccl_switch_steps, nccl_tree_steps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_costs import Cost, Costs
+from ddpsim.collectives.nccl_costs import Cost, Costs, most
 from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
@@ -28,9 +28,6 @@ _LEAST_WEIGHT = 0.1
 
 _BROADCAST_SIMPLE_BYTES = 1 << 16
 """From here on a broadcast, for which there is no model of protocols, is taken to run Simple."""
-
-_CORNER = 8.0
-"""Exponent of the norm that joins a time and the least a process takes to launch; large is a sharp corner."""
 
 
 class NcclTransport:
@@ -193,7 +190,7 @@ class NcclTransport:
         if self._isolated:
             return time_s + self._get["isolated_s"]
         floor_s = self._gpus_per_process * self._get["launch_s"]
-        return float((time_s**_CORNER + floor_s**_CORNER) ** (1 / _CORNER))
+        return most((time_s, floor_s))
 
     def _costs(self, size_bytes: int) -> list[tuple[Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""

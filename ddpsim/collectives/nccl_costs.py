@@ -10,7 +10,7 @@ use few channels: NCCL gives each thread at least 8 bytes (LL, LL128; times p on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives import nccl_pieces
@@ -22,7 +22,17 @@ _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
 
 _CORNER = 8.0
-"""Exponent of the norm that joins two limits on a rate; large is a sharp corner."""
+"""Exponent of the norm that joins limits; large is a sharp corner."""
+
+
+def least(rates: Iterable[float]) -> float:
+    """Return the least of some rates, less where others are near it."""
+    return float(sum(rate**-_CORNER for rate in rates) ** (-1 / _CORNER))
+
+
+def most(times_s: Iterable[float]) -> float:
+    """Return the most of some times, more where others are near it."""
+    return float(sum(time_s**_CORNER for time_s in times_s) ** (1 / _CORNER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Costs:
         if protocol == LL:
             place = "node" if self.layout.nodes == 1 else "net"
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
-        rate = sum(limit**-_CORNER for limit in limits) ** (-1 / _CORNER)
+        rate = least(limits)
         cost = Cost(entry, channels, latency_s, rate, min(limits[1:]), min(limits) / rate)
         if algorithm == RING or protocol == LL:
             return cost
@@ -115,13 +125,13 @@ class Costs:
         if protocol not in self._hops:
             layout = self.layout
 
-            def least(rates: Mapping[str, float]) -> float:
+            def slowest(rates: Mapping[str, float]) -> float:
                 return min((rate * self.efficiency(g, protocol) for g, rate in rates.items()), default=math.inf)
 
             between = {g: rate * layout.carried for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
             self._hops[protocol] = (
-                [least(hop.rates) for hop in layout.chain],
-                least(between if layout.nodes > 1 else {}),
+                [slowest(hop.rates) for hop in layout.chain],
+                slowest(between if layout.nodes > 1 else {}),
             )
         return self._hops[protocol]
 

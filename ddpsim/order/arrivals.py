@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.trace import Trace
+from ddpsim.trace import Iteration, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,12 @@ def from_times(ready_s: Sequence[float], rank: int = 0, iteration: int = 0) -> A
 
 def arrivals_of(trace: Trace) -> list[Arrivals]:
     """Return the arrivals of every synced iteration of a trace, by hook time on the host."""
-    return [
-        _of_gradients(it.rank, it.index, [(g.hook_s, g.parameter) for g in it.gradients])
-        for it in trace.iterations
-        if it.synced and it.gradients
-    ]
+    return [arrivals_in(it) for it in trace.iterations if it.synced and it.gradients]
 
 
-def _of_gradients(rank: int, iteration: int, gradients: Iterable[tuple[float, int]]) -> Arrivals:
-    ordered = sorted(gradients)
+def arrivals_in(iteration: Iteration) -> Arrivals:
+    """Return the arrivals of an iteration with gradients, by hook time on the host, from the first; ties by index."""
+    ordered = sorted((g.hook_s, g.parameter) for g in iteration.gradients)
     start = ordered[0][0]
-    return Arrivals(rank, iteration, tuple(i for _, i in ordered), tuple(time - start for time, _ in ordered))
+    order, ready_s = tuple(index for _, index in ordered), tuple(time - start for time, _ in ordered)
+    return Arrivals(iteration.rank, iteration.index, order, ready_s)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ddpsim.order.agreement import plan_tau
-from ddpsim.trace import BucketTimes, Iteration, Trace
+from ddpsim.order.arrivals import arrivals_in
+from ddpsim.trace import BucketTimes, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,12 @@ class PlanFit:
 def plan_fits(trace: Trace) -> list[PlanFit]:
     """Return how the buckets in force fitted the arrivals, for each synced iteration with buckets and gradients."""
     return [
-        PlanFit(it.rank, it.index, plan_tau([b.parameters for b in it.buckets], _order(it)), held_back_s(it.buckets))
+        PlanFit(
+            it.rank,
+            it.index,
+            plan_tau([b.parameters for b in it.buckets], arrivals_in(it).order),
+            held_back_s(it.buckets),
+        )
         for it in trace.iterations
         if it.synced and it.gradients and it.buckets
     ]
@@ -59,7 +65,3 @@ def fit_document(fits: Sequence[PlanFit]) -> dict[str, object] | None:
             "iteration": longest.iteration,
         },
     }
-
-
-def _order(iteration: Iteration) -> list[int]:
-    return [g.parameter for g in sorted(iteration.gradients, key=lambda g: (g.hook_s, g.parameter))]

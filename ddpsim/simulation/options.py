@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
+from ddpsim.collectives.execute import BACKENDS, FIDELITIES
 from ddpsim.errors import InputError
 from ddpsim.job import Job, at_least_one, one_of, positive
 from ddpsim.workload import Workload
-
-BACKENDS = ("nccl", "gloo")
-FIDELITIES = ("flow", "steps", "closed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

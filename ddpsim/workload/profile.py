@@ -149,6 +149,11 @@ class Workload:
         return self.device.startswith(TIMED)
 
     @property
+    def paced_by(self) -> str:
+        """The device whose pace it keeps, itself or by layers that sleep."""
+        return self.device.removeprefix(TIMED)
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients."""
         return sum(parameter.size_bytes for parameter in self.parameters)
