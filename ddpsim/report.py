@@ -1,12 +1,9 @@
-"""Results as Markdown and as text: validations side by side, error statistics."""
+"""Results as Markdown and as text: validations side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterable, Sequence
 
-from ddpsim.metrics import quantile
 from ddpsim.validate import Validation
 
 
@@ -42,42 +39,3 @@ def validation_row(label: str, validation: Validation) -> tuple[str, ...]:
         signed_percent(baselines["one_process"]["error"]),
         signed_percent(baselines["one_process_plus_communication"]["error"]),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorStatistics:
-    """Absolute errors over runs: how many, their median and 95th percentile."""
-
-    runs: int
-    median: float | None
-    p95: float | None
-
-    @classmethod
-    def of(cls, errors: Iterable[float | None]) -> ErrorStatistics:
-        """Return the statistics of those that are known."""
-        known = [abs(error) for error in errors if error is not None]
-        return cls(len(known), median(known) if known else None, quantile(known, 0.95) if known else None)
-
-
-def statistics(validations: Mapping[str, Validation]) -> dict[str, ErrorStatistics]:
-    """Return error statistics of the step and the overhead, ours and each trivial predictor's."""
-    values = list(validations.values())
-    found = {
-        "step": ErrorStatistics.of(v.iterations.error for v in values),
-        "overhead": ErrorStatistics.of(v.overhead.error for v in values),
-        "bucket finish": ErrorStatistics.of(b.errors["finished_s"] for v in values for b in v.buckets),
-    }
-    for name in values[0].baselines if values else ():
-        found[f"step, {name}"] = ErrorStatistics.of(v.baselines[name]["error"] for v in values)
-        found[f"overhead, {name}"] = ErrorStatistics.of(v.baselines[name]["overhead_error"] for v in values)
-    return found
-
-
-def statistics_table(validations: Mapping[str, Validation]) -> str:
-    """Return the statistics as Markdown, in percent."""
-
-    def cell(value: float | None) -> str:
-        return "-" if value is None else f"{value * 100:.1f} %"
-
-    rows = [(name, s.runs, cell(s.median), cell(s.p95)) for name, s in statistics(validations).items()]
-    return markdown_table(("absolute error", "runs", "median", "95th percentile"), rows)

@@ -38,14 +38,6 @@ def parse_time(text: object, place: str | None = None) -> float:
     return _parse(text, _TIME, "time", "2us, 0.2ms or 1s", place, positive=False)
 
 
-def parse_size(text: object, place: str | None = None) -> int:
-    """Return bytes for `25MiB`, `512KiB` or `1GB`; refuse negatives, fractions of a byte and bare numbers."""
-    size = _parse(text, _SIZE, "size", "25MiB, 512KiB or 1GB", place, positive=False)
-    if not math.isclose(size, round(size), rel_tol=1e-12):
-        raise UnitError(f"size {text!r} is not a whole number of bytes", place=place, remedy="write e.g. 25MiB")
-    return round(size)
-
-
 def parse_nccl_size(text: str, place: str | None = None) -> int:
     """Return bytes for a size as nccl-tests takes it: `8`, `4K`, `128M`, `1G`, binary.
 

@@ -10,7 +10,6 @@ from ddpsim.trace import (
     BUCKETS,
     COMPUTE,
     FORWARD,
-    GRADIENT,
     HOST,
     OPTIMIZER,
     BucketTimes,
@@ -51,7 +50,12 @@ def example_trace(world_size: int = 2, iterations: int = 3, backend: str = "nccl
                 Span(rank=rank, stream=COMPUTE, name=BACKWARD, start_s=start + 0.010, duration_s=0.020, kernel=True),
                 Span(rank=rank, stream=COMPUTE, name=OPTIMIZER, start_s=start + 0.038, duration_s=0.002, kernel=True),
                 Span(
-                    rank=rank, stream=HOST, name=GRADIENT, start_s=start + 0.015, duration_s=0.0, args={"parameter": 3}
+                    rank=rank,
+                    stream=HOST,
+                    name="gradient",
+                    start_s=start + 0.015,
+                    duration_s=0.0,
+                    args={"parameter": 3},
                 ),
             ]
             for bucket in (first, second):

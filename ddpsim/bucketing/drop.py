@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
+from ddpsim.bucketing.assign import Parameter, assign_buckets
 from ddpsim.bucketing.plan import BucketPlan, custom_plan
 from ddpsim.errors import PlanError
 
@@ -99,21 +99,6 @@ def skipped_buckets(groups: Sequence[Sequence[int]], dropped: Collection[int]) -
     """
     lost = set(dropped)
     return [number for number, group in enumerate(groups) if lost.issuperset(group)]
-
-
-def remapped_buckets(
-    parameters: Sequence[Parameter], plan: BucketPlan, limits: Sequence[int | None], dropped: Collection[int]
-) -> list[Bucket]:
-    """Return buckets of the parameters that are left, in the plan's order: the buffers stay, the mapping changes.
-
-    Args:
-        parameters: in registration order.
-        plan: buckets of all parameters.
-        limits: bytes, as `assign_buckets` takes them.
-        dropped: registration indices to leave out.
-    """
-    order = [index for group in plan.groups() for index in group if index not in dropped]
-    return assign_buckets(parameters, limits, order)
 
 
 def aligned_plan(

@@ -11,8 +11,6 @@ from ddpsim.collectives.nccl_tree_steps import Way, across
 from ddpsim.collectives.transport import Lane, Steps, Wire
 from ddpsim.collectives.trees import double_binary_tree
 
-_Ways = dict[tuple[int, int], Way]
-
 
 def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: int) -> Steps:
     """Return the transfers of NVLS on one node, of NVLSTree over several: there heads send along double binary trees.

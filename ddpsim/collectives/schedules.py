@@ -160,30 +160,16 @@ def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: 
     return parameter_server_beside_s(ranks, 1, size_bytes, alpha_s, beta, gamma)
 
 
-def parameter_server(workers: int, servers: int) -> Schedule:
-    """Return push and pull against `servers` further ranks, numbered after the workers, each holding one part."""
-    return _push_and_pull(range(workers), [workers + server for server in range(servers)])
-
-
 def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> Schedule:
     """Return push and pull against servers that each hold one part and stand beside the ranks `hosts`."""
-    return _push_and_pull(range(ranks), hosts)
-
-
-def _push_and_pull(workers: Sequence[int], servers: Sequence[int]) -> Schedule:
-    builder = Builder(max(*workers, *servers) + 1, len(servers))
+    builder = Builder(ranks, len(hosts))
     for reduce in (True, False):
-        for part, server in enumerate(servers):
-            for worker in workers:
+        for part, server in enumerate(hosts):
+            for worker in range(ranks):
                 if worker != server:
                     source, target = (worker, server) if reduce else (server, worker)
                     builder.send(source, target, part, part + 1, reduce=reduce)
     return builder.build()
-
-
-def parameter_server_s(workers: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
-    """Return 2 alpha + 2 max(w/s, 1) S beta: the servers' links or the workers', whichever carries more."""
-    return 2 * alpha_s + 2 * max(workers / servers, 1.0) * size_bytes * beta
 
 
 def parameter_server_beside_s(

@@ -36,7 +36,6 @@ class Launch:
     started_s: float | None = None
     wire_s: float | None = None
     finished_s: float | None = None
-    stream: int = 0
 
 
 @dataclass(slots=True)
@@ -99,9 +98,9 @@ class Communicator:
         self._processor = processor
         self._launched = 0
         self._queues = [simpy.Store(env) for _ in range(groups)]
-        for group, queue in enumerate(self._queues):
-            for stream in range(streams_per_group):
-                env.process(self._stream(queue, group * streams_per_group + stream))
+        for queue in self._queues:
+            for _ in range(streams_per_group):
+                env.process(self._stream(queue))
 
     def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
         """Launch a collective now; it begins when its stream is free and `after` has happened."""
@@ -111,12 +110,12 @@ class Communicator:
         self._launched += 1
         return launch
 
-    def _stream(self, queue: simpy.Store, index: int) -> Process:
+    def _stream(self, queue: simpy.Store) -> Process:
         while True:
             launch: Launch = yield queue.get()
             if launch.after is not None and not launch.after.processed:
                 yield launch.after
-            launch.stream, launch.started_s = index, self.env.now
+            launch.started_s = self.env.now
             self._processor.collective_begins()
             if self._meetings is not None:
                 yield self._meetings.attend(launch)

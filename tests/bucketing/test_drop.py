@@ -14,7 +14,6 @@ from ddpsim.bucketing.drop import (
     aligned_plan,
     expected_bytes,
     layers_named,
-    remapped_buckets,
     skipped_buckets,
 )
 from ddpsim.errors import PlanError
@@ -88,17 +87,6 @@ def test_what_is_left_launches_every_other_bucket_in_order(numbers, rng, kind):
     if kind == "aligned":
         left = sum(plan.buckets[n].size_bytes for n in launched)
         assert left == sum(p.size_bytes for i, p in enumerate(PARAMETERS) if i not in dropped)
-
-
-@given(st.sets(st.integers(0, 3)))
-def test_remapped_buckets_hold_what_is_left_in_the_plans_order(numbers):
-    plan = rebuilt_plan(PARAMETERS, CAPS)
-    dropped = DropPlan(LAYERS, given={0: numbers}).parameters_dropped(0)
-    buckets = remapped_buckets(PARAMETERS, plan, CAPS.limits(), dropped)
-    held = [index for bucket in buckets for index in bucket.parameters]
-    assert held == [index for index in ARRIVAL if index not in dropped]
-    if not dropped:
-        assert buckets == list(plan.buckets)
 
 
 def test_aligned_buckets_save_what_mixed_ones_cannot():

@@ -81,13 +81,6 @@ def test_switches_that_reduce_give_every_gpu_the_sum(parents: tuple[int | None, 
     np.testing.assert_array_equal(carried_out(schedule, values)[gpus], expected)
 
 
-def test_a_parameter_server_gives_every_worker_the_sum() -> None:
-    schedule = schedules.parameter_server(workers=3, servers=2)
-    values = np.zeros((5, 2), int)
-    values[:3] = [[1, 2], [30, 40], [500, 600]]
-    assert carried_out(schedule, values)[:3].tolist() == [[531, 642]] * 3
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 12])
 def test_ring_and_halving_doubling_send_the_least_bytes(ranks: int) -> None:
     ring = schedules.ring(ranks)
