@@ -1,7 +1,7 @@
 """What a run left behind, simulated or real: iterations, buckets, gradients and spans by rank and stream.
 
-`ddpsim.simulate` and `ddpexec.run` both make a `Trace`; what comes after cannot tell which made it. Times are seconds
-on one clock common to all ranks. The names of streams and events stand here and nowhere else.
+`ddpsim.simulation.simulate` and `ddpexec.run` both make a `Trace`; what comes after cannot tell which made it. Times
+are seconds on one clock common to all ranks. The names of streams and events stand here and nowhere else.
 """
 
 from __future__ import annotations

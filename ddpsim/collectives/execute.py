@@ -100,8 +100,8 @@ class Collectives:
 
     Args:
         env: the SimPy environment; one of its own where None, for `estimate_s`.
-        fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of its schedule, `closed` for
-            the time it takes alone, whatever else is in flight.
+        fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of an allreduce's schedule (a
+            broadcast stays one fluid demand), `closed` for the time it takes alone, whatever else is in flight.
         network: one to share with other process groups; built from the transport's links where None.
         factor: on the time of a collective of a size: an end of a band.
 
