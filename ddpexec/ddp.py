@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.join import Join, Joinable
 
 from ddpexec import construction, in_backward, option_types
 from ddpexec.buffers import BufferSynchroniser
@@ -17,7 +16,7 @@ from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
 from ddpexec.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.drop import LayerDrop
-from ddpexec.joining import ShadowHook, active_ranks, backward_is_synced, common_rank
+from ddpexec.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.mixed import MixedPrecision
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters, broadcast_state, collect, verify, verify_plan
@@ -28,7 +27,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.order import Predictor, Rebuild
 
 
-class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
+class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     """Train `module` data parallel: the arguments of torch's class by the same names, and these.
 
     Args:
@@ -80,7 +79,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         observer: Observer | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        Joinable.__init__(self)
+        UnevenInputs.__init__(self)
         option_types.check_flags(
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
@@ -170,32 +169,6 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             raise
         self.reducer.in_flight.hook = (hook, state)
 
-    def join(
-        self,
-        divide_by_initial_world_size: bool = True,
-        enable: bool = True,
-        throw_on_early_termination: bool = False,
-    ) -> Join:
-        """Return a context in which ranks may have different numbers of inputs; see torch's class."""
-        return Join(
-            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
-        )
-
-    def join_hook(self, **kwargs: Any) -> ShadowHook:
-        """Return what a rank that has run out of input does."""
-        self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
-        return ShadowHook(self)
-
-    @property
-    def join_device(self) -> torch.device:
-        """Device of the join context's collectives."""
-        return self.communicator.device_for(self.device)
-
-    @property
-    def join_process_group(self) -> dist.ProcessGroup:
-        """Process group of the join context."""
-        return self.process_group
-
     def buffers_due(self, *, after_forward: bool) -> bool:
         """Whether buffers are synchronised before, or after, this forward."""
         here = self.buffer_sync.after_forward == after_forward
@@ -263,7 +236,7 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
             self._take_over_optimizers()
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
             self.reducer.start_iteration()
-        self._notify_join()
+        self.notify_join()
         if torch.is_grad_enabled():
             self.reducer.rebuild()
             if self.drop is not None:
@@ -303,13 +276,6 @@ class DistributedDataParallel(nn.Module, Joinable, TorchMethods):
         if searching or self.reducer.counting:
             return tie(output, self.reducer.backward_started, clone=self.clone_outputs)
         return output
-
-    def _notify_join(self) -> None:
-        work = Join.notify_join_context(self)
-        if work is not None and not self._divide_by_initial_world_size:
-            self.reducer.divisor = active_ranks(work)
-        elif work is not None:
-            self.reducer.divisor = self.communicator.world_size
 
     def _synchronise_buffers(self) -> None:
         begin = self.observer.now() if self.observer is not None else None

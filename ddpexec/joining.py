@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import JoinHook
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from ddpexec.flat import FlatBucket
 from ddpexec.parameters import broadcast_state
 
 if TYPE_CHECKING:
     from ddpexec.ddp import DistributedDataParallel
+    from ddpexec.process_groups import Communicator
+    from ddpexec.reducer import Reducer
+
+
+class UnevenInputs(Joinable):
+    """Mixed into our `DistributedDataParallel`: what `Join` asks of it."""
+
+    reducer: Reducer
+    communicator: Communicator
+    process_group: dist.ProcessGroup
+    device: torch.device
+    _divide_by_initial_world_size: bool
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Return a context in which ranks may have different numbers of inputs; see torch's class."""
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> ShadowHook:
+        """Return what a rank that has run out of input does."""
+        self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
+        return ShadowHook(cast("DistributedDataParallel", self))
+
+    @property
+    def join_device(self) -> torch.device:
+        """Device of the join context's collectives."""
+        return self.communicator.device_for(self.device)
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """Process group of the join context."""
+        return self.process_group
+
+    def notify_join(self) -> None:
+        """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        work = Join.notify_join_context(self)
+        if work is not None and not self._divide_by_initial_world_size:
+            self.reducer.divisor = active_ranks(work)
+        elif work is not None:
+            self.reducer.divisor = self.communicator.world_size
 
 
 class ShadowHook(JoinHook):

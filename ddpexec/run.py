@@ -16,7 +16,6 @@ from ddpexec.clock import clock_of, offset_to_rank_zero
 from ddpexec.compression import hook_for
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.demand import check_capacity
-from ddpexec.describe import device_model
 from ddpexec.drop import LayerDrop
 from ddpexec.errors import OptionError
 from ddpexec.lost import naming_the_lost
@@ -239,46 +238,6 @@ class Run:
         return LayerDrop(self.subject.model.module, self.settings.drop, self.settings.seed)
 
 
-def provenance(run: Run, command: list[str]) -> dict[str, object]:
-    """Return what `run.json` says of where a run comes from."""
-    settings = run.settings
-    plan = run.plan_in_force()
-    return {
-        "made_by": "ddpexec.run",
-        "command": command,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "torch": torch.__version__,
-        "implementation": settings.implementation,
-        "model": run.subject.model.name,
-        "batch_size": settings.batch_size or run.subject.model.batch_size,
-        "compute_device": device_model(run.device),
-        "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
-        "seed": settings.seed,
-        "late_gradients": _late(run.subject.replay),
-        "plan": plan.document(),
-        "plan_fingerprint": plan.fingerprint(),
-        "options": {
-            "bucket_cap_mb": settings.caps.bucket_cap_mb,
-            "bucket_cap_mb_list": settings.caps.bucket_cap_mb_list,
-            "first_bucket_mb": settings.caps.first_bucket_mb,
-            "assignment": settings.assignment,
-            "no_sync_every": settings.no_sync_every,
-            "find_unused_parameters": settings.find_unused_parameters,
-            "gradient_as_bucket_view": settings.gradient_as_bucket_view,
-            "broadcast_buffers": settings.broadcast_buffers,
-            "process_groups": settings.process_groups,
-            "stragglers": {str(rank): factor for rank, factor in settings.stragglers.items()},
-            "comm": settings.comm,
-            "compression": settings.compression,
-            "drop": dict(settings.drop),
-            "order": settings.order,
-            "predictor": settings.predictor,
-            "consensus": settings.consensus,
-            "scale_compute": settings.scale_compute,
-        },
-    }
-
-
 def _subject(
     name: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
 ) -> Subject:
@@ -290,11 +249,6 @@ def _subject(
         raise OptionError("neither --model nor --workload is given", remedy="give one, e.g. --model resnet50")
     model = build(name, device)
     return Subject(model, model.make_optimizer(), device, False)
-
-
-def _late(replay: Replay | None) -> float | None:
-    """Return the share of rank 0's timed gradients that came later than the replay's tolerance; None without any."""
-    return None if replay is None or replay.gradients == 0 else replay.late / replay.gradients
 
 
 def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:

@@ -109,7 +109,7 @@ def run(
 
 
 def _train(running: Run, out: Path, output: Output) -> None:
-    from ddpexec.run import provenance
+    from ddpexec.provenance import provenance
     from ddpsim.metrics import summarise
     from ddpsim.trace_json import write_rank, write_run
 

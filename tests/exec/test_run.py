@@ -16,7 +16,8 @@ from tests.exec.small import small_workload
 torch = pytest.importorskip("torch")
 
 from ddpexec.commands.run import RunOptions  # noqa: E402
-from ddpexec.run import Run, provenance  # noqa: E402
+from ddpexec.provenance import provenance  # noqa: E402
+from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.cli.options import PlanOptions  # noqa: E402
