@@ -41,7 +41,7 @@ def baselines(
     Args:
         buckets: in launch order: when its last gradient is ready, from the start of forward, and its allreduce's time.
         local_s: one process's iteration.
-        optimizer_s: the part of it after backward.
+        optimizer_s: the part of it after backward; its share where only one iteration in `no_sync_every` has one.
         under_s: the part of it that communication may hide under: backward, or all of it.
         communication_s: time on the wire of all buckets; less than their sum where they overlap one another.
         no_sync_every: all but every so many iterations are one process's.

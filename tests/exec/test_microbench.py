@@ -80,14 +80,14 @@ def test_sizes_are_numbers_of_float32():
 
 
 def at_once_of(rank):
-    return microbench(this_rank(), [4096], None, together=[[1 << 20], [1 << 20, 1 << 20, 1 << 20]])
+    return microbench(this_rank(), [4096], None, together=[[1 << 16], [1 << 23, 1 << 23, 1 << 23]])
 
 
 def test_collectives_launched_at_once_are_measured_until_the_last_has_ended():
     document, other = run(2, at_once_of)
     assert document == other
     one, three = document["together"]
-    assert three["sizes"] == (1 << 20, 1 << 20, 1 << 20)
+    assert three["sizes"] == (1 << 23, 1 << 23, 1 << 23)
     assert 0 < one["time"] < three["time"]
     assert parse_table(json.dumps(document), "allreduce.json").rows[0].size_bytes == 4096
 
