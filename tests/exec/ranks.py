@@ -1,4 +1,4 @@
-"""Run a function on several ranks over gloo: forked processes, a file as the store, results back as pickles."""
+"""Run a function on several ranks: processes of their own, a file as the store, results back as pickles."""
 
 from __future__ import annotations
 
@@ -27,15 +27,35 @@ class Outcome:
     exit_code: int | None = 0
 
 
+@dataclass(frozen=True)
+class Group:
+    """The process group that the ranks form."""
+
+    world_size: int
+    folder: str
+    timeout_s: float
+    backend: str
+
+
 def outcomes(
-    world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60, group_timeout_s: float = 20
+    world_size: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    timeout_s: float = 60,
+    group_timeout_s: float = 20,
+    start: str = "fork",
+    backend: str = "gloo",
 ) -> list[Outcome]:
-    """Call `function(rank, *arguments)` on each rank and return how each ended, by rank."""
+    """Call `function(rank, *arguments)` on each rank and return how each ended, by rank.
+
+    Ranks on a GPU need `start="spawn"`, for CUDA does not survive a fork, and with it a function that a module holds.
+    Under `backend="nccl"` rank r has GPU r.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("fork")
+        context: Any = multiprocessing.get_context(start)
+        group = Group(world_size, folder, group_timeout_s, backend)
         processes = [
-            context.Process(target=_main, args=(rank, world_size, folder, group_timeout_s, function, arguments))
-            for rank in range(world_size)
+            context.Process(target=_main, args=(rank, group, function, arguments)) for rank in range(world_size)
         ]
         for process in processes:
             process.start()
@@ -50,7 +70,7 @@ def outcomes(
         return [_outcome(Path(folder) / str(rank), process.exitcode) for rank, process in enumerate(processes)]
 
 
-def run(world_size: int, function: Callable[..., Any], *arguments: Any, **options: float) -> list[Any]:
+def run(world_size: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
     """Call `function(rank, *arguments)` on each rank and return the results by rank; any failure is raised here."""
     results = outcomes(world_size, function, *arguments, **options)
     for rank, result in enumerate(results):
@@ -66,26 +86,26 @@ def _outcome(path: Path, exit_code: int | None) -> Outcome:
     return Outcome(value, error, exit_code)
 
 
-def _main(
-    rank: int, world_size: int, folder: str, group_timeout_s: float, function: Callable[..., Any], arguments: Any
-) -> None:
+def _main(rank: int, group: Group, function: Callable[..., Any], arguments: Any) -> None:
     gc.freeze()  # what the forking process holds, hundreds of thousands of objects late in a long run, is not looked at
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     value, error = None, None
     try:
+        if group.backend == "nccl":
+            torch.cuda.set_device(rank)
         dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/store",
+            group.backend,
+            init_method=f"file://{group.folder}/store",
             rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=group_timeout_s),
+            world_size=group.world_size,
+            timeout=timedelta(seconds=group.timeout_s),
         )
         value = function(rank, *arguments)
     except BaseException as exception:
         error = f"{type(exception).__name__}: {exception}\n{traceback.format_exc()}"
-    temporary = Path(folder) / f"{rank}.part"
+    temporary = Path(group.folder) / f"{rank}.part"
     temporary.write_bytes(pickle.dumps((value, error)))
-    temporary.rename(Path(folder) / str(rank))
+    temporary.rename(Path(group.folder) / str(rank))
     os._exit(0)
