@@ -31,7 +31,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ def main() -> None:
         print(f"stopped: {missing} launches left; call again with the same --out")
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -240,7 +240,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--allocator", choices=("held", "default"), default="held")
     parser.add_argument("--stop", type=parse_time, default=float("inf"), metavar="TIME", help="begin no launch later")
     parser.add_argument("-o", "--out", type=Path, help="where measurements are kept, and taken up again")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
