@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke help demo accuracy published validation test lint bench conformance bench-exec clean
+.PHONY: smoke help demo accuracy published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -19,6 +19,7 @@ help:
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
 	@echo "make bench-exec    step time of our DDP against torch's"
+	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/.run: pyproject.toml constraints.txt
@@ -67,6 +68,9 @@ published: .venv/.run
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)
 	$(BIN)/python tests/bench/executor.py --out $(OUT)/bench-exec.json
+
+gpu: .venv/.dev
+	$(BIN)/python -m tests.gpu.one_gpu --out $(OUT)/gpu
 
 clean:
 	rm -rf .venv $(OUT)

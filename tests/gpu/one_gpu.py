@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"stopped by {stopped}; the same command goes on from there")
         code = 128 + stopped.number
     ended = [ending(step, kept, step in chosen) for step in listed]
+    say("writing the report ...")
     write_whole(out / "report.md", report(scope, ended, kept))
     say(f"written to {out / 'report.md'}")
     failed = {result.name for result in ended if result.status == FAILED}

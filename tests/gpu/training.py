@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.clock import clock_of
+from ddpexec.clock import CudaClock, HostClock
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.observe import Observer
 from tests.gpu.places import goes_ahead
@@ -84,7 +84,8 @@ class Training:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 return nn.parallel.DistributedDataParallel(net, bucket_cap_mb=CAP_MB, **self.options)
-        observer = Observer(clock_of(self.device)) if self.observed else None
+        clock = CudaClock(self.device) if self.device.type == "cuda" else HostClock()
+        observer = Observer(clock) if self.observed else None
         return DistributedDataParallel(net, bucket_cap_mb=CAP_MB, observer=observer, **self.options)
 
 
