@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import typer
 
 from ddpexec.__main__ import app
@@ -14,7 +16,8 @@ from ddpsim.files import json_text, write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from tests.bench import executor
 from tests.gpu import alone
-from tests.gpu.catalogue import Scope, Step, fastest, mean_of, slowed, step_of, steps
+from tests.gpu.catalogue import Scope, Step, fastest, machine_step, mean_of, slowed, step_of, steps
+from tests.gpu.machine import description
 from tests.gpu.report import report
 from tests.gpu.steps import FAILED, OK, Result, Steps
 
@@ -140,3 +143,14 @@ def test_what_steps_give_is_one_line() -> None:
     assert slowed('{"compute_slowdown": 1.5, "compute_s": 2}') == "compute_slowdown 1.500"
     assert mean_of(BENCH) == "geometric mean of 8 cases 1.0100 [1.0050, 1.0150]"
     assert fastest(json_text({"results": [{"size": 4096, "in_place": {"time": 41.2}}]})) == "4,096 B in 41 us"
+
+
+def test_a_gpu_is_described_by_what_steps_are_chosen_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "NVIDIA H100 80GB HBM3"
+    properties = SimpleNamespace(name=name, total_memory=80 << 30, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 3))
+    found = description(torch.device("cuda"))
+    assert found.items() >= {"device": "cuda", "model": "H100", "capability": [9, 0], "nccl": "2.29.3"}.items()
+    assert machine_step("cuda").gives(json_text(found)) == f"{name}, torch {torch.__version__}"
