@@ -27,7 +27,7 @@ from ddpexec.records import Records
 from ddpexec.settings import DISCARDED, Settings
 from ddpexec.slower import Slower
 from ddpexec.stamping import stamping_s
-from ddpexec.stock import StockWatch, hook_cost_s
+from ddpexec.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.timed import Replay, timed_model
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -143,8 +143,7 @@ class Run:
         """Return the buckets that the last iteration used."""
         if isinstance(self.ddp, DistributedDataParallel):
             return self.ddp.reducer.plan
-        groups = self.watch.groups if self.watch is not None else []
-        return custom_plan(self.parameters.policy, groups)
+        return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 
     def stamping_s(self) -> float:
         """Return what taking moments cost a step: the measured cost of one, times how many the last step took.

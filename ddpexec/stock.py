@@ -22,6 +22,13 @@ from ddpexec.parameters import ModelParameters
 from ddpexec.unused import gradient_accumulator
 
 
+def buckets_of(ddp: nn.parallel.DistributedDataParallel, model: ModelParameters) -> list[tuple[int, ...]]:
+    """Return the buckets in force in torch's reducer, as registration indices in launch order."""
+    index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(model.tensors)}
+    buckets = ddp.reducer._get_zeros_like_grad_buckets()
+    return [tuple(index_of[parameter] for parameter in bucket.parameters()) for bucket in buckets]
+
+
 class StockWatch:
     """Watches one `torch.nn.parallel.DistributedDataParallel`; construct it before the first forward.
 
@@ -32,8 +39,7 @@ class StockWatch:
     """
 
     def __init__(self, ddp: nn.parallel.DistributedDataParallel, model: ModelParameters, observer: Observer) -> None:
-        self._ddp, self._observer = ddp, observer
-        self._index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(model.tensors)}
+        self._ddp, self._model, self._observer = ddp, model, observer
         self._begun: dict[int, Any] = {}
         self._callback_queued = False
         self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
@@ -46,15 +52,9 @@ class StockWatch:
         self._group = StampedGroup(ddp.process_group, self._launched)
         ddp.reducer._update_process_group(self._group)
 
-    @property
-    def groups(self) -> list[tuple[int, ...]]:
-        """The buckets in force, as registration indices in launch order."""
-        buckets = self._ddp.reducer._get_zeros_like_grad_buckets()
-        return [tuple(self._index_of[parameter] for parameter in bucket.parameters()) for bucket in buckets]
-
     def name_buckets(self) -> None:
         """Write down which parameters the noted buckets hold; torch tells only when it is asked, so ask afterwards."""
-        groups = self.groups
+        groups = buckets_of(self._ddp, self._model)
         for note in self._observer.notes:
             whole = len(note.buckets) == len(groups)
             for bucket in note.buckets:

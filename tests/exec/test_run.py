@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.commands.run import RunOptions  # noqa: E402
 from ddpexec.provenance import provenance  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
-from ddpexec.settings import Settings  # noqa: E402
+from ddpexec.settings import IMPLEMENTATIONS, Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.cli.options import PlanOptions  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
@@ -35,6 +35,15 @@ def train(settings: Settings) -> tuple[Trace, Trace | None, dict[str, object]]:
     run.train()
     trace = run.trace()
     return trace, run.gather(trace), provenance(run, [])
+
+
+def unstamped(rank: int) -> list[dict[str, object]]:
+    return [train(Settings(implementation=name, iterations=2, caps=CAPS, observe=False))[2] for name in IMPLEMENTATIONS]
+
+
+def test_without_stamps_both_implementations_tell_their_buckets() -> None:
+    for provenance_of in ranks.run(2, unstamped)[0]:
+        assert [bucket["parameters"] for bucket in provenance_of["plan"]["buckets"]] == [[5, 4], [3, 2], [1, 0]]
 
 
 def both(rank: int) -> list[Any]:
