@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from ddpexec.process_groups import Communicator
+from ddpexec.process_groups import Communicator, FinishedWork
 
 Moment = Any
 """What `Clock.now` returns; only its own clock can tell the seconds."""
@@ -35,8 +35,13 @@ class Clock(Protocol):
     def device_s(self, moment: Moment) -> float:
         """Return when the device was there, on the host's clock; waits for the device only if it is not there yet."""
 
-    def watch(self, work: Any) -> Callable[[], Moment | None]:
-        """Return a function that gives the moment at which `work` finished, None while unknown."""
+    def watch(self, work: Any, position: int = 0) -> Callable[[], Moment | None]:
+        """Return a function that gives the moment at which `work` finished, None while unknown.
+
+        Args:
+            work: of a collective.
+            position: how many collectives were launched before it in this iteration.
+        """
 
 
 class HostClock:
@@ -51,7 +56,7 @@ class HostClock:
 
     device_s = host_s
 
-    def watch(self, work: Any) -> Callable[[], float | None]:
+    def watch(self, work: Any, position: int = 0) -> Callable[[], float | None]:
         """Stamp the end of `work` from its future, on the backend's own thread."""
         done: list[float] = []
         future = work if isinstance(work, torch._C.Future) else getattr(work, "get_future", lambda: None)()
@@ -69,11 +74,17 @@ class CudaMoment:
 
 
 class CudaClock:
-    """The clocks of a rank on a GPU; events are tied to the host's clock once, when the device is idle anyway."""
+    """The clocks of a rank on a GPU; events are tied to the host's clock once, when the device is idle anyway.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    Args:
+        device: of this rank.
+        backend: of the collectives: a stream can wait for those of `nccl`, a thread of the host runs those of `gloo`.
+        groups: process groups that take turns; each ends its collectives in order, but none waits for another's.
+    """
+
+    def __init__(self, device: torch.device, backend: str = "nccl", groups: int = 1) -> None:
+        self._device, self._by_thread = device, backend == "gloo"
+        self._sides = [torch.cuda.Stream(device) for _ in range(groups)]  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
         self._base = self._record(torch.cuda.current_stream(device))
         self._base.event.synchronize()
@@ -88,12 +99,34 @@ class CudaClock:
         moment.event.synchronize()
         return self._base.host_s + float(self._base.event.elapsed_time(moment.event)) / 1e3
 
-    def watch(self, work: Any) -> Callable[[], CudaMoment | None]:
-        """Let a stream of our own wait for `work` and mark the end there; neither host nor computation waits."""
-        with torch.cuda.stream(self._side):
+    def watch(self, work: Any, position: int = 0) -> Callable[[], CudaMoment | None]:
+        """Mark the end of `work` on a stream of our own; neither host nor computation waits."""
+        if isinstance(work, FinishedWork):
+            return lambda: None
+        side = self._sides[position % len(self._sides)]
+        if self._by_thread:
+            return self._watch_thread(work, side)
+        with torch.cuda.stream(side):
             work.wait()
-            moment = self._record(self._side)
+            moment = self._record(side)
         return lambda: moment
+
+    def _watch_thread(self, work: Any, side: torch.cuda.Stream) -> Callable[[], CudaMoment | None]:
+        done: list[CudaMoment] = []
+        hooked = isinstance(work, torch._C.Future)
+        future = work if hooked else work.get_future()
+
+        def ended(_: Any) -> None:
+            # On the backend's thread, which has queued the copy back to the device, or what a hook does after that.
+            if hooked:
+                done.append(self._now())
+                return
+            with torch.cuda.stream(side):
+                work.synchronize()
+                done.append(self._record(side))
+
+        future.add_done_callback(ended)
+        return lambda: done[0] if done else None
 
     def _now(self) -> CudaMoment:
         return self._record(torch.cuda.current_stream(self._device))
@@ -104,9 +137,9 @@ class CudaClock:
         return CudaMoment(time.perf_counter(), event)
 
 
-def clock_of(device: torch.device) -> Clock:
-    """Return the clock of a rank that computes on `device`."""
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+def clock_of(device: torch.device, backend: str, groups: int) -> Clock:
+    """Return the clock of a rank that computes on `device` and sends over `groups` process groups in turn."""
+    return CudaClock(device, backend, groups) if device.type == "cuda" else HostClock()
 
 
 def offset_to_rank_zero(communicator: Communicator) -> float:

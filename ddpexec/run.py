@@ -85,7 +85,7 @@ class Run:
             check_capacity(workload, settings.scale_compute, self.communicator.main)
         self.subject = _subject(model, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
-        self.observer = Observer(clock_of(self.device))
+        self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
         self.records = Records(
             self.rank,
             self.observer.clock,

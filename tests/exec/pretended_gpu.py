@@ -1,11 +1,13 @@
 """A GPU that is not there: streams and events on a timeline of their own, while tensors are the CPU's.
 
-Only what is told to take time on the device does: `torch.cuda._sleep`, and the collectives of `Nccl`. Everything that
-makes the host wait for the device waits indeed, and is counted, so that a test can say that a step never did.
+Only what is told to take time on the device does: `torch.cuda._sleep`, and collectives (`pretended_backends`).
+Everything that makes the host wait for the device waits indeed, and is counted, so that a test can say that a step
+never did.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +24,19 @@ READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "
 class Stream:
     """What is queued here runs in order; `free_s` is when all of it has, on `time.perf_counter`."""
 
-    def __init__(self, device: Any = None, **_: Any) -> None:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
         self.free_s = 0.0
 
     def queue(self, seconds: float, after_s: float = 0.0) -> float:
         """Queue work that takes `seconds` once the stream is free and `after_s` has come; return its end."""
         self.free_s = max(time.perf_counter(), self.free_s, after_s) + seconds
         return self.free_s
+
+    def synchronize(self) -> None:
+        """Let the host wait for all of it."""
+        if self.free_s > time.perf_counter():
+            self.gpu.hold("Stream.synchronize", self.free_s)
 
 
 @dataclass
@@ -39,13 +47,22 @@ class Gpu:
         waits: the calls that held the host until the device had come that far.
     """
 
-    streams: list[Stream] = field(default_factory=lambda: [Stream()])
     waits: list[str] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._default = self.new_stream()
+        self._of_thread = threading.local()
+
+    def new_stream(self, device: Any = None, **_: Any) -> Stream:
+        """Return one more stream."""
+        self.streams.append(Stream(self))
+        return self.streams[-1]
 
     @property
     def current(self) -> Stream:
-        """The stream that is being queued on."""
-        return self.streams[-1]
+        """The stream that this thread queues on."""
+        return getattr(self._of_thread, "stream", self._default)
 
     def hold(self, what: str, until_s: float) -> None:
         """Let the host wait for the device."""
@@ -55,11 +72,12 @@ class Gpu:
     @contextmanager
     def on(self, stream: Stream | None) -> Iterator[None]:
         """Queue on `stream` within; None changes nothing, as in torch."""
-        self.streams.append(stream or self.current)
+        before = self.current
+        self._of_thread.stream = stream or before
         try:
             yield
         finally:
-            self.streams.pop()
+            self._of_thread.stream = before
 
     @contextmanager
     def reading_tensors_waits(self) -> Iterator[None]:
@@ -114,44 +132,10 @@ class Gpu:
         with mock.patch.multiple(
             torch.cuda,
             Event=Event,
-            Stream=Stream,
+            Stream=gpu.new_stream,
             current_stream=lambda device=None: gpu.current,
             stream=gpu.on,
             synchronize=synchronize,
             _sleep=sleep,
         ):
             yield self
-
-
-class Nccl:
-    """Collectives as NCCL's: on a stream of their own, after what their caller has queued; `wait` is the device's.
-
-    Stands in for `Communicator.all_reduce` of a single rank.
-    """
-
-    def __init__(self, gpu: Gpu, seconds: float) -> None:
-        self.gpu, self.seconds = gpu, seconds
-        self.stream = Stream()
-        self.ends_s: list[float] = []
-
-    def all_reduce(self, tensor: torch.Tensor, number: int) -> NcclWork:
-        """Queue a collective."""
-        self.ends_s.append(self.stream.queue(self.seconds, self.gpu.current.free_s))
-        return NcclWork(self.gpu, self.ends_s[-1])
-
-
-@dataclass
-class NcclWork:
-    """Of one collective."""
-
-    gpu: Gpu
-    end_s: float
-
-    def wait(self) -> bool:
-        """Let the current stream wait, not the host."""
-        self.gpu.current.queue(0.0, self.end_s)
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether the device has finished it."""
-        return time.perf_counter() >= self.end_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -13,13 +14,15 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.clock import CudaClock  # noqa: E402
 from ddpexec.pacing import spinner  # noqa: E402
-from ddpexec.process_groups import Communicator  # noqa: E402
+from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.workload import Workload  # noqa: E402
 from tests.conformance.cuda_as_cpu import FACTORIES, on_cpu  # noqa: E402
-from tests.exec.pretended_gpu import CYCLES_A_SECOND, Gpu, Nccl  # noqa: E402
+from tests.exec.pretended_backends import Gloo, Nccl  # noqa: E402
+from tests.exec.pretended_gpu import CYCLES_A_SECOND, Gpu  # noqa: E402
 from tests.exec.small import small_workload  # noqa: E402
 
 MS = 1e-3
@@ -60,6 +63,43 @@ def test_the_end_of_a_collective_is_marked_beside_the_computation(gpu: Gpu) -> N
     assert clock.device_s(moment) == pytest.approx(nccl.ends_s[0], abs=1 * MS)
 
 
+def test_the_end_of_a_collective_that_a_thread_runs_is_marked_without_waiting_for_it(gpu: Gpu) -> None:
+    clock = CudaClock(CUDA, "gloo")
+    gloo = Gloo(gpu, 5 * MS, copy_s=3 * MS)
+    work = gloo.all_reduce(torch.zeros(1), 0)
+    finished = clock.watch(work)
+    busy(30 * MS)
+    assert gpu.waits == ["synchronize"]
+    assert finished() is None
+    work.future.wait()
+    moment = finished()
+    assert moment is not None
+    assert clock.device_s(moment) == pytest.approx(gloo.ends_s[0], abs=1 * MS)
+
+
+def test_what_a_hook_queues_after_a_collective_is_part_of_it(gpu: Gpu) -> None:
+    clock = CudaClock(CUDA, "gloo")
+    gloo = Gloo(gpu, 2 * MS)
+    future = gloo.all_reduce(torch.zeros(1), 0).future.then(lambda _: busy(6 * MS))
+    finished = clock.watch(future)
+    future.wait()
+    moment = finished()
+    assert moment is not None
+    assert clock.device_s(moment) == pytest.approx(gloo.ends_s[0] + 6 * MS, abs=2 * MS)
+
+
+def test_nothing_is_known_of_a_collective_that_was_not_sent(gpu: Gpu) -> None:
+    assert CudaClock(CUDA).watch(FinishedWork())() is None
+
+
+def test_no_process_group_ends_later_for_another(gpu: Gpu) -> None:
+    clock = CudaClock(CUDA, "nccl", groups=2)
+    groups = Nccl(gpu, 30 * MS), Nccl(gpu, 5 * MS)
+    moments = [clock.watch(groups[i % 2].all_reduce(torch.zeros(1), i), i)() for i in range(4)]
+    ends_s = [end_s for pair in zip(*(group.ends_s for group in groups), strict=True) for end_s in pair]
+    assert [clock.device_s(moment) for moment in moments] == pytest.approx(ends_s, abs=1 * MS)
+
+
 def test_the_spinner_knows_the_cycles_of_a_second(gpu: Gpu) -> None:
     spin = spinner(CUDA, probe_cycles=200_000)
     start = max(time.perf_counter(), gpu.current.free_s)
@@ -75,17 +115,31 @@ def cuda_is_cpu() -> Iterator[None]:
         yield
 
 
+def run_on_gpu(settings: Settings, workload: Workload, backend: str) -> Run:
+    with (
+        mock.patch("ddpexec.construction.devices_of", return_value=(None, None)),
+        mock.patch("torch.distributed.get_backend", return_value=backend),
+    ):
+        return Run(settings, CUDA, workload=workload)
+
+
+def sent_by(backend: Nccl | Gloo) -> Any:
+    return mock.patch.object(Communicator, "all_reduce", lambda _, tensor, number: backend.all_reduce(tensor, number))
+
+
+def nearest(moments: list[float], to: float) -> float:
+    return min(moments, key=lambda moment: abs(moment - to))
+
+
 @pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
 @pytest.mark.parametrize("view", [False, True])
 def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(gpu: Gpu, view: bool) -> None:
     workload = small_workload(step_s=4 * MS)
     nccl = Nccl(gpu, 3 * MS)
     settings = Settings(iterations=3, caps=BucketCaps(bucket_cap_mb=0.02), gradient_as_bucket_view=view)
-    with mock.patch("ddpexec.construction.devices_of", return_value=(None, None)):
-        run = Run(settings, CUDA, workload=workload)
+    run = run_on_gpu(settings, workload, "nccl")
     before = len(gpu.waits)
-    send = mock.patch.object(Communicator, "all_reduce", lambda _, tensor, number: nccl.all_reduce(tensor, number))
-    with send, gpu.reading_tensors_waits():
+    with sent_by(nccl), gpu.reading_tensors_waits():
         begin = time.perf_counter()
         run.train()
     assert gpu.waits[before:] == ["synchronize"], "one at the end of the run"
@@ -99,12 +153,30 @@ def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(g
             assert gradient.hook_s < gradient.ready_s
         for bucket in iteration.buckets:
             assert bucket.launched_s < bucket.ready_s <= bucket.started_s
-            assert bucket.finished_s == pytest.approx(min(nccl.ends_s, key=lambda end: abs(end - bucket.finished_s)))
+            assert bucket.finished_s == pytest.approx(nearest(nccl.ends_s, bucket.finished_s), abs=1 * MS)
             assert bucket.finished_s <= bucket.written_s
         assert iteration.forward_s == pytest.approx(4 * MS, abs=1 * MS)
         assert iteration.backward_compute_s == pytest.approx(24 * MS, abs=1 * MS)
         assert iteration.exposed_comm_s == pytest.approx(3 * MS, abs=1 * MS)
         assert iteration.end_s - start == pytest.approx(35 * MS, abs=2 * MS)
+
+
+@pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
+def test_a_step_with_gloo_waits_once_for_a_bucket_at_the_end_of_backward(gpu: Gpu) -> None:
+    gloo = Gloo(gpu, 3 * MS)
+    settings = Settings(iterations=2, caps=BucketCaps(bucket_cap_mb=0.02))
+    run = run_on_gpu(settings, small_workload(step_s=4 * MS), "gloo")
+    before = len(gpu.waits)
+    with sent_by(gloo), gpu.reading_tensors_waits():
+        run.train()
+    for iteration in run.trace().iterations[1:]:
+        backward = iteration.gradients[0].hook_s
+        for bucket in iteration.buckets:
+            assert bucket.launched_s < backward + 10 * MS, "the host runs ahead of the device's 24 ms"
+            assert bucket.finished_s == pytest.approx(nearest(gloo.ends_s, bucket.finished_s), abs=3 * MS)
+        assert 2 * MS < iteration.exposed_comm_s < 15 * MS
+    buckets = sum(len(note.buckets) for note in run.observer.notes)
+    assert gpu.waits[before:].count("GlooWork.wait") <= buckets
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
