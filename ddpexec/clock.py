@@ -162,26 +162,31 @@ def offset_to_rank_zero(communicator: Communicator) -> float:
 
 def _exchange(communicator: Communicator, rank: int) -> float:
     best, offset = float("inf"), 0.0
-    group, device = (
-        communicator.main,
-        communicator.device_for(torch.device("cuda", torch.cuda.current_device()))
-        if (communicator.backend == "nccl")
-        else torch.device("cpu"),
-    )
+    on_device = communicator.backend == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
     for _ in range(PINGS):
         box = torch.zeros(1, dtype=torch.float64, device=device)
+        settle(device)
         if communicator.rank == 0:
-            dist.recv(box, group_src=rank, group=group)
+            dist.recv(box, group_src=rank, group=communicator.main)
+            settle(device)
             box.fill_(time.perf_counter())
-            dist.send(box, group_dst=rank, group=group)
+            dist.send(box, group_dst=rank, group=communicator.main)
             continue
         begin = time.perf_counter()
-        dist.send(box, group_dst=0, group=group)
-        dist.recv(box, group_src=0, group=group)
+        dist.send(box, group_dst=0, group=communicator.main)
+        dist.recv(box, group_src=0, group=communicator.main)
+        settle(device)
         end = time.perf_counter()
         if end - begin < best:
             best, offset = end - begin, float(box.item()) - (begin + end) / 2
     return offset
+
+
+def settle(device: torch.device) -> None:
+    """Wait until a GPU has done what is queued on its current stream; NCCL's own `wait` makes that stream wait only."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _machine() -> str:

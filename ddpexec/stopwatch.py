@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from ddpexec.clock import offset_to_rank_zero
+from ddpexec.clock import offset_to_rank_zero, settle
 from ddpexec.process_groups import Communicator
 
 CHILL_BYTES = 48 << 20
@@ -27,10 +27,10 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 def span_of(work: Callable[[], object], device: torch.device) -> Span:
     """Return when `work` began and when the device had finished it, on this host's clock."""
-    _settle(device)
+    settle(device)
     start = time.perf_counter()
     work()
-    _settle(device)
+    settle(device)
     return start, time.perf_counter()
 
 
@@ -84,8 +84,3 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
 def agreed(value: float, communicator: Communicator) -> float:
     """Return the median of the ranks' `value`, the same on every rank."""
     return statistics.median(rank[0] for rank in gather([value], communicator))
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()

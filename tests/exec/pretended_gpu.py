@@ -133,6 +133,7 @@ class Gpu:
             torch.cuda,
             Event=Event,
             Stream=gpu.new_stream,
+            current_device=lambda: 0,
             current_stream=lambda device=None: gpu.current,
             stream=gpu.on,
             synchronize=synchronize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.clock import CudaClock  # noqa: E402
+from ddpexec.clock import CudaClock, _exchange  # noqa: E402
 from ddpexec.pacing import spinner  # noqa: E402
 from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
@@ -33,6 +34,14 @@ CUDA = torch.device("cuda", 0)
 def gpu() -> Iterator[Gpu]:
     with Gpu().installed() as installed:
         yield installed
+
+
+@pytest.fixture
+def cuda_is_cpu() -> Iterator[None]:
+    """Make the tensors of a cuda device on the CPU."""
+    made = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
+    with mock.patch.multiple(torch, Generator=mock.Mock(return_value=torch.Generator()), **made):
+        yield
 
 
 def busy(seconds: float) -> None:
@@ -100,19 +109,43 @@ def test_no_process_group_ends_later_for_another(gpu: Gpu) -> None:
     assert [clock.device_s(moment) for moment in moments] == pytest.approx(ends_s, abs=1 * MS)
 
 
+def member(rank: int) -> mock.Mock:
+    return mock.Mock(rank=rank, backend="nccl", device_for=lambda device: device)
+
+
+@pytest.mark.usefixtures("cuda_is_cpu")
+def test_rank_zero_answers_with_the_time_at_which_the_message_has_arrived(gpu: Gpu) -> None:
+    arrivals_s, answers_s = [], []
+
+    def receive(box: torch.Tensor, **_: Any) -> None:
+        arrivals_s.append(gpu.current.queue(4 * MS))
+
+    def send(box: torch.Tensor, **_: Any) -> None:
+        answers_s.append(box.item())
+
+    with mock.patch.multiple("torch.distributed", recv=receive, send=send):
+        _exchange(member(0), 1)
+    late_s = [answer - arrival for answer, arrival in zip(answers_s, arrivals_s, strict=True)]
+    assert min(late_s) >= 0
+    assert statistics.median(late_s) < 2 * MS
+
+
+@pytest.mark.usefixtures("cuda_is_cpu")
+def test_the_offset_counts_the_way_there_and_back_on_the_device(gpu: Gpu) -> None:
+    def answer(box: torch.Tensor, **_: Any) -> None:
+        arrival_s = gpu.current.queue(4 * MS)
+        box.fill_(arrival_s + 100)
+        gpu.current.queue(4 * MS)
+
+    with mock.patch.multiple("torch.distributed", recv=answer, send=mock.DEFAULT):
+        assert _exchange(member(1), 1) == pytest.approx(100, abs=1 * MS)
+
+
 def test_the_spinner_knows_the_cycles_of_a_second(gpu: Gpu) -> None:
     spin = spinner(CUDA, probe_cycles=200_000)
     start = max(time.perf_counter(), gpu.current.free_s)
     spin(7 * MS)
     assert gpu.current.free_s - start == pytest.approx(7 * MS, rel=0.01)
-
-
-@pytest.fixture
-def cuda_is_cpu() -> Iterator[None]:
-    """Make the tensors of a cuda device on the CPU."""
-    made = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
-    with mock.patch.multiple(torch, Generator=mock.Mock(return_value=torch.Generator()), **made):
-        yield
 
 
 def run_on_gpu(settings: Settings, workload: Workload, backend: str) -> Run:
