@@ -96,6 +96,44 @@ class Gpu:
             yield
 
     @contextmanager
+    def copying_waits(self) -> Iterator[None]:
+        """Let the host wait, within, for copies to the device and back, but for those of pinned memory that need not.
+
+        A tensor that was not made as pinned lies on the device, unless it is being sent there.
+        """
+        pinned: dict[int, torch.Tensor] = {}
+        send, copy = torch.Tensor.to, torch.Tensor.copy_
+
+        def made(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+            def make_pinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+                tensor = make(*args, **kwargs)
+                if pin_memory:
+                    pinned[id(tensor)] = tensor
+                return tensor
+
+            return make_pinned
+
+        def cross(what: str, free: bool) -> None:
+            if not free:
+                self.hold(what, self.current.free_s)
+            self.current.queue(0.0)
+
+        def to(tensor: torch.Tensor, *args: Any, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
+            if not (args and isinstance(args[0], torch.device) and args[0].type == "cuda"):
+                return send(tensor, *args, non_blocking=non_blocking, **kwargs)
+            cross("Tensor.to", non_blocking and id(tensor) in pinned)
+            return tensor.clone()
+
+        def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+            if id(target) in pinned or id(source) in pinned:
+                cross("Tensor.copy_", non_blocking)
+            return copy(target, source)
+
+        factories = {name: made(getattr(torch, name)) for name in ("empty", "zeros")}
+        with mock.patch.multiple(torch, **factories), mock.patch.multiple(torch.Tensor, to=to, copy_=copy_):
+            yield
+
+    @contextmanager
     def installed(self) -> Iterator[Gpu]:
         """Stand in for what ddpexec uses of `torch.cuda`, within."""
         gpu = self

@@ -19,6 +19,7 @@ from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
+from ddpexec.visits import UsedMap  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.workload import Workload  # noqa: E402
 from tests.conformance.cuda_as_cpu import FACTORIES, on_cpu  # noqa: E402
@@ -210,6 +211,20 @@ def test_a_step_with_gloo_waits_once_for_a_bucket_at_the_end_of_backward(gpu: Gp
         assert 2 * MS < iteration.exposed_comm_s < 15 * MS
     buckets = sum(len(note.buckets) for note in run.observer.notes)
     assert gpu.waits[before:].count("GlooWork.wait") <= buckets
+
+
+def test_the_map_of_used_parameters_is_sent_without_waiting_for_backward(gpu: Gpu) -> None:
+    model = mock.Mock(tensors=[torch.ones(2), torch.ones(3)])
+    sent: list[torch.Tensor] = []
+    used = UsedMap(model, mock.Mock(device_for=lambda _: CUDA, all_reduce=lambda tensor, _: sent.append(tensor)))
+    parameter = torch.ones(3)
+    parameter.grad = torch.ones(3)
+    used.mark(1, parameter)
+    busy(20 * MS)
+    with gpu.copying_waits(), gpu.reading_tensors_waits():
+        used.reduce(0)
+    assert gpu.waits == []
+    assert sent[0].tolist() == [0, 1]
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
