@@ -21,6 +21,7 @@ Moment = Any
 """What `Clock.now` returns; only its own clock can tell the seconds."""
 
 PINGS = 15
+_ASK_AGAIN_S = 0.5e-3
 
 
 class Clock(Protocol):
@@ -187,6 +188,15 @@ def settle(device: torch.device) -> None:
     """Wait until a GPU has done what is queued on its current stream; NCCL's own `wait` makes that stream wait only."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
+
+
+def drain(device: torch.device) -> None:
+    """Wait as `settle` does, but hear of signals meanwhile."""
+    if device.type == "cuda":
+        end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        end.record(torch.cuda.current_stream(device))
+        while not end.query():  # type: ignore[no-untyped-call]
+            time.sleep(_ASK_AGAIN_S)
 
 
 def _machine() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ddpexec.process_groups import Communicator
 from ddpsim.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_aborting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,23 @@ def launched(
         group = dist.group.WORLD
         assert group is not None
         yield Launched(Communicator([group]), place, max(1, dist.get_world_size() // local_size))
+    except BaseException:
+        abort_groups()
+        raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def abort_groups() -> None:
+    """End what NCCL is in the middle of, and with it all process groups; nothing with other backends.
+
+    Its kernels wait for a rank that is gone as long as they are let, and everything behind them on the device waits
+    too, and so would a group's own end.
+    """
+    with _aborting:
+        if dist.is_initialized() and dist.get_backend() == "nccl":
+            dist.distributed_c10d._abort_process_group()
 
 
 def _backend(device: str | None, local_size: int) -> str:

@@ -151,6 +151,10 @@ class Gpu:
                 if self.at_s > time.perf_counter():
                     gpu.hold("Event.synchronize", self.at_s)
 
+            def query(self) -> bool:
+                assert self.at_s is not None, "an event that was never recorded"
+                return self.at_s <= time.perf_counter()
+
             def elapsed_time(self, end: Event) -> float:
                 assert self.timed is end.timed is True, "an event without enable_timing"
                 begin_s, end_s = self.reached(), end.reached()

@@ -176,7 +176,7 @@ def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(g
     with sent_by(nccl), gpu.reading_tensors_waits():
         begin = time.perf_counter()
         run.train()
-    assert gpu.waits[before:] == ["synchronize"], "one at the end of the run"
+    assert gpu.waits[before:] == []
     assert time.perf_counter() - begin > 8 * 32 * MS  # the device was busy for all that, whatever the host did
     for iteration in run.trace().iterations[1:]:
         start = iteration.start_s
