@@ -11,10 +11,12 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.clock import offset_to_rank_zero, settle
+from ddpexec.pacing import spinner
 from ddpexec.process_groups import Communicator
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
+_HEAD_START_S = 1e-3
 Span = tuple[float, float]
 """Start and end of a piece of work, in seconds of this host's clock."""
 
@@ -32,6 +34,29 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
     work()
     settle(device)
     return start, time.perf_counter()
+
+
+def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """Return what tells the seconds that `work`, which never waits, takes a GPU however slowly the host queues it.
+
+    The GPU spins until all of it is queued; how long that takes is measured here.
+    """
+    stream, spin = torch.cuda.current_stream(device), spinner(device)
+    settle(device)
+    begin = time.perf_counter()
+    work()
+    queued_s = time.perf_counter() - begin
+
+    def seconds() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        spin(2 * queued_s + _HEAD_START_S)
+        start.record(stream)
+        work()
+        end.record(stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    return seconds
 
 
 def last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[float]:

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.clock import CudaClock, _exchange  # noqa: E402
+from ddpexec.copies import Copies  # noqa: E402
 from ddpexec.pacing import spinner  # noqa: E402
 from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
@@ -225,6 +226,19 @@ def test_the_map_of_used_parameters_is_sent_without_waiting_for_backward(gpu: Gp
         used.reduce(0)
     assert gpu.waits == []
     assert sent[0].tolist() == [0, 1]
+
+
+@pytest.mark.usefixtures("cuda_is_cpu")
+def test_the_speed_of_copies_is_the_devices_not_that_of_the_host_which_queues_them(gpu: Gpu) -> None:
+    def round_trip(_: Copies) -> None:
+        for _ in range(4):
+            time.sleep(2 * MS)
+            busy(0.5 * MS)
+
+    with mock.patch("ddpexec.copies.BUCKET_BYTES", 4800), mock.patch.object(Copies, "round_trip", round_trip):
+        copies = Copies(CUDA)
+        speed = copies.speed(mock.Mock())
+    assert copies.size_bytes / speed == pytest.approx(2 * MS, rel=0.1)
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
