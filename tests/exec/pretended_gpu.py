@@ -44,9 +44,13 @@ class Gpu:
     """The device: its streams, and what made the host wait for it.
 
     Attributes:
+        kernel_s: what each kernel takes beside what it is told to.
         waits: the calls that held the host until the device had come that far.
+        spun_s: the time of all spins.
     """
 
+    kernel_s: float = 0.0
+    spun_s: float = 0.0
     waits: list[str] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
 
@@ -169,7 +173,9 @@ class Gpu:
             gpu.hold("synchronize", max(stream.free_s for stream in gpu.streams))
 
         def sleep(cycles: int) -> None:
-            gpu.current.queue(cycles / CYCLES_A_SECOND)
+            seconds = gpu.kernel_s + cycles / CYCLES_A_SECOND
+            gpu.spun_s += seconds
+            gpu.current.queue(seconds)
 
         with mock.patch.multiple(
             torch.cuda,

@@ -20,6 +20,7 @@ from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
+from ddpexec.timed import timed_model  # noqa: E402
 from ddpexec.visits import UsedMap  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.workload import Workload  # noqa: E402
@@ -143,11 +144,25 @@ def test_the_offset_counts_the_way_there_and_back_on_the_device(gpu: Gpu) -> Non
         assert _exchange(member(1), 1) == pytest.approx(100, abs=1 * MS)
 
 
-def test_the_spinner_knows_the_cycles_of_a_second(gpu: Gpu) -> None:
-    spin = spinner(CUDA, probe_cycles=200_000)
-    start = max(time.perf_counter(), gpu.current.free_s)
-    spin(7 * MS)
-    assert gpu.current.free_s - start == pytest.approx(7 * MS, rel=0.01)
+def test_a_spin_lasts_as_long_as_it_is_to_with_all_that_a_kernel_takes(gpu: Gpu) -> None:
+    gpu.kernel_s = 10e-6
+    spin = spinner(CUDA)
+    before_s = gpu.spun_s
+    assert [spin(seconds) for seconds in (7 * MS, 50e-6, 9e-6)] == [7 * MS, 50e-6, 0]
+    assert gpu.spun_s - before_s == pytest.approx(7 * MS + 50e-6, rel=0.01)
+
+
+@pytest.mark.usefixtures("cuda_is_cpu")
+def test_gradients_closer_than_two_kernels_do_not_stretch_a_backward(gpu: Gpu) -> None:
+    gpu.kernel_s = 10e-6
+    timed = timed_model(small_workload(parameters=200, step_s=7e-6), device=CUDA)
+    batch = timed.model.make_batch(1, CUDA)
+    loss = timed.model.loss(timed.model.module(*batch.inputs), batch)
+    before_s = gpu.spun_s
+    loss.backward()
+    assert gpu.spun_s - before_s == pytest.approx(200 * 7e-6, rel=0.02)
+    assert timed.replay.gradients == 0, "how late they come is the device's to know"
+    assert np.isnan(timed.replay.lateness_s).all()
 
 
 def run_on_gpu(settings: Settings, workload: Workload, backend: str) -> Run:
