@@ -21,6 +21,8 @@ Moment = Any
 """What `Clock.now` returns; only its own clock can tell the seconds."""
 
 PINGS = 15
+NEW_BASE_S = 10.0
+"""CUDA tells the milliseconds between two events in 24 bits: to 1 us over this long, to 0.25 ms over an hour."""
 _ASK_AGAIN_S = 0.5e-3
 
 
@@ -66,12 +68,23 @@ class HostClock:
         return lambda: done[0] if done else None
 
 
+@dataclass(slots=True)
+class _Base:
+    """An event that later ones are timed against, and when the device was there, on the host's clock, once told."""
+
+    event: torch.cuda.Event
+    host_s: float
+    before: _Base | None = None
+    device_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CudaMoment:
-    """When the host was there, and the event that marks it on the current stream."""
+    """When the host was there, the event that marks it on the current stream, and what that is timed against."""
 
     host_s: float
     event: torch.cuda.Event
+    base: _Base
 
 
 class CudaClock:
@@ -87,8 +100,9 @@ class CudaClock:
         self._device, self._by_thread = device, backend == "gloo"
         self._sides = [torch.cuda.Stream(device) for _ in range(groups)]  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
-        self._base = self._record(torch.cuda.current_stream(device))
-        self._base.event.synchronize()
+        event = self._event(torch.cuda.current_stream(device))
+        self._base = _Base(event, time.perf_counter())
+        event.synchronize()
         self.now: Callable[[], CudaMoment] = self._now
 
     def host_s(self, moment: CudaMoment) -> float:
@@ -98,7 +112,7 @@ class CudaClock:
     def device_s(self, moment: CudaMoment) -> float:
         """Return when the device reached the event."""
         moment.event.synchronize()
-        return self._base.host_s + float(self._base.event.elapsed_time(moment.event)) / 1e3
+        return _known(moment.base) + _between(moment.base.event, moment.event)
 
     def watch(self, work: Any, position: int = 0) -> Callable[[], CudaMoment | None]:
         """Mark the end of `work` on a stream of our own; neither host nor computation waits."""
@@ -130,12 +144,37 @@ class CudaClock:
         return lambda: done[0] if done else None
 
     def _now(self) -> CudaMoment:
-        return self._record(torch.cuda.current_stream(self._device))
+        moment = self._record(torch.cuda.current_stream(self._device))
+        if moment.host_s - moment.base.host_s > NEW_BASE_S:
+            self._base = _Base(moment.event, moment.host_s, moment.base)
+        return moment
 
     def _record(self, stream: torch.cuda.Stream) -> CudaMoment:
+        event = self._event(stream)
+        return CudaMoment(time.perf_counter(), event, self._base)
+
+    def _event(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(stream)
-        return CudaMoment(time.perf_counter(), event)
+        return event
+
+
+def _known(base: _Base) -> float:
+    """Return when the device was at `base`: the sum of the times from each base to the next."""
+    ahead = []
+    while base.device_s is None and base.before is not None:
+        ahead.append(base)
+        base = base.before
+    seconds = base.host_s if base.device_s is None else base.device_s
+    for later in reversed(ahead):
+        later.event.synchronize()
+        seconds += _between(base.event, later.event)
+        later.device_s, base = seconds, later
+    return seconds
+
+
+def _between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def clock_of(device: torch.device, backend: str, groups: int) -> Clock:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 CYCLES_A_SECOND = 1.4e9
@@ -162,7 +163,7 @@ class Gpu:
             def elapsed_time(self, end: Event) -> float:
                 assert self.timed is end.timed is True, "an event without enable_timing"
                 begin_s, end_s = self.reached(), end.reached()
-                return (end_s - begin_s) * 1e3
+                return float(np.float32((end_s - begin_s) * 1e3))
 
             def reached(self) -> float:
                 assert self.at_s is not None, "an event that was never recorded"

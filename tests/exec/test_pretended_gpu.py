@@ -63,6 +63,26 @@ def test_a_moment_is_early_on_the_host_and_late_on_a_busy_device(gpu: Gpu) -> No
     assert clock.device_s(begin) == pytest.approx(clock.host_s(begin), abs=1 * MS)
 
 
+def test_moments_are_as_sharp_after_an_hour(gpu: Gpu) -> None:
+    real, skipped_s = time.perf_counter, 0.0
+
+    def later() -> float:
+        return real() + skipped_s
+
+    with mock.patch("time.perf_counter", later):
+        clock = CudaClock(CUDA)
+        for _ in range(1200):
+            clock.now()
+            skipped_s += 3
+        busy(5 * MS)
+        begin = clock.now()
+        busy(0.1 * MS)
+        end = clock.now()
+        assert gpu.waits == ["synchronize"]
+        assert clock.device_s(end) == pytest.approx(gpu.current.free_s, abs=0.1 * MS)
+        assert clock.device_s(end) - clock.device_s(begin) == pytest.approx(0.1 * MS, abs=3e-6)
+
+
 def test_the_end_of_a_collective_is_marked_beside_the_computation(gpu: Gpu) -> None:
     clock = CudaClock(CUDA)
     nccl = Nccl(gpu, 5 * MS)
