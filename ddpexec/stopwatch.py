@@ -31,9 +31,21 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
     """Return when `work` began and when the device had finished it, on this host's clock."""
     settle(device)
     start = time.perf_counter()
+    if device.type == "cuda":
+        return start, start + _between_events(work, device)
     work()
-    settle(device)
     return start, time.perf_counter()
+
+
+def _between_events(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
+    stream = torch.cuda.current_stream(device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
@@ -41,20 +53,15 @@ def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], 
 
     The GPU spins until all of it is queued; how long that takes is measured here.
     """
-    stream, spin = torch.cuda.current_stream(device), spinner(device)
+    spin = spinner(device)
     settle(device)
     begin = time.perf_counter()
     work()
     queued_s = time.perf_counter() - begin
 
     def seconds() -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         spin(2 * queued_s + _HEAD_START_S)
-        start.record(stream)
-        work()
-        end.record(stream)
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
+        return _between_events(work, device)
 
     return seconds
 

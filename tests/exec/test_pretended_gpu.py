@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,12 +16,15 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.clock import CudaClock, _exchange  # noqa: E402
 from ddpexec.copies import Copies  # noqa: E402
+from ddpexec.launched import Launched  # noqa: E402
 from ddpexec.pacing import spinner  # noqa: E402
 from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
+from ddpexec.stopwatch import Span, span_of  # noqa: E402
 from ddpexec.timed import timed_model  # noqa: E402
+from ddpexec.under_load import _beside  # noqa: E402
 from ddpexec.visits import UsedMap  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.workload import Workload  # noqa: E402
@@ -274,6 +278,35 @@ def test_the_speed_of_copies_is_the_devices_not_that_of_the_host_which_queues_th
         copies = Copies(CUDA)
         speed = copies.speed(mock.Mock())
     assert copies.size_bytes / speed == pytest.approx(2 * MS, rel=0.1)
+
+
+@pytest.fixture
+def gil_is_kept() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.05)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("one_rank", "gil_is_kept")
+def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu: Gpu) -> None:
+    nccl, tensor, spans, devices = Nccl(gpu, 3 * MS), torch.zeros(1), list[Span](), list[torch.device]()
+
+    def collective() -> Span:
+        spans.append(span_of(lambda: nccl.all_reduce(tensor, 0).wait(), CUDA))
+        return spans[-1]
+
+    def compute() -> None:
+        until = time.perf_counter() + 5 * MS
+        while time.perf_counter() < until:
+            pass
+
+    launched = Launched(Communicator([torch.distributed.group.WORLD]), CUDA, 1)
+    with mock.patch("torch.cuda.set_device", devices.append):
+        _, median_s = _beside(launched, compute, collective, 9)
+    assert median_s == pytest.approx(3 * MS, abs=1 * MS)
+    assert statistics.median(end_s for _, end_s in spans) == pytest.approx(nccl.ends_s[4], abs=1 * MS)
+    assert devices == [CUDA]
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
