@@ -63,7 +63,7 @@ class Reducer(ReducerMethods):
         self.before_write_back: Callable[[], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
         self.iteration = 0
-        self.stats = RuntimeStats()
+        self.stats = RuntimeStats(model.devices)
         self.graph_static = True
         self.launch_order: list[int] = []
         self.arrival: list[int] = []

@@ -21,6 +21,7 @@ from ddpexec.pacing import spinner  # noqa: E402
 from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
 from ddpexec.recorder import Recorder  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
+from ddpexec.runtime_stats import Moment, RuntimeStats  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
 from ddpexec.stopwatch import Span, span_of  # noqa: E402
 from ddpexec.timed import timed_model  # noqa: E402
@@ -307,6 +308,23 @@ def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu
     assert median_s == pytest.approx(3 * MS, abs=1 * MS)
     assert statistics.median(end_s for _, end_s in spans) == pytest.approx(nccl.ends_s[4], abs=1 * MS)
     assert devices == [CUDA]
+
+
+def test_runtime_statistics_are_of_the_device_and_wait_for_it_only_where_they_are_read(gpu: Gpu) -> None:
+    busy(20 * MS)  # the host is ahead
+    stats = RuntimeStats([CUDA])
+    for iteration in (1, 2, 3):
+        stats.begin(iteration)
+        for moment in (Moment.BACKWARD, Moment.COMMUNICATION, Moment.COMPUTED, Moment.COMMUNICATED):
+            busy(iteration * int(moment) * MS)
+            stats.note(moment)
+    assert gpu.waits == []
+    data = stats.data
+    assert data["iteration"] == 2
+    assert data["forward_compute_time"] == pytest.approx(2e6, abs=1e4)
+    assert data["backward_compute_time"] == pytest.approx(10e6, abs=1e4)
+    assert data["backward_comm_time"] == pytest.approx(14e6, abs=1e4)
+    assert data["avg_backward_compute_comm_overlap_time"] == pytest.approx(4.5e6, abs=1e4)
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
