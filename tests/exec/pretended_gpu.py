@@ -48,11 +48,13 @@ class Gpu:
         kernel_s: what each kernel takes beside what it is told to.
         waits: the calls that held the host until the device had come that far.
         spun_s: the time of all spins.
+        synchronised: the devices that the host waited for as a whole.
     """
 
     kernel_s: float = 0.0
     spun_s: float = 0.0
     waits: list[str] = field(default_factory=list)
+    synchronised: list[Any] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -171,6 +173,7 @@ class Gpu:
                 return self.at_s
 
         def synchronize(device: Any = None) -> None:
+            gpu.synchronised.append(device)
             gpu.hold("synchronize", max(stream.free_s for stream in gpu.streams))
 
         def sleep(cycles: int) -> None:

@@ -14,8 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ddpexec.capture import Settings as CaptureSettings  # noqa: E402
+from ddpexec.capture import capture_model  # noqa: E402
 from ddpexec.clock import CudaClock, _exchange  # noqa: E402
+from ddpexec.compression import measure  # noqa: E402
 from ddpexec.copies import Copies  # noqa: E402
+from ddpexec.device_pass import DevicePass  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
 from ddpexec.pacing import spinner  # noqa: E402
 from ddpexec.process_groups import Communicator, FinishedWork  # noqa: E402
@@ -325,6 +329,35 @@ def test_runtime_statistics_are_of_the_device_and_wait_for_it_only_where_they_ar
     assert data["backward_compute_time"] == pytest.approx(10e6, abs=1e4)
     assert data["backward_comm_time"] == pytest.approx(14e6, abs=1e4)
     assert data["avg_backward_compute_comm_overlap_time"] == pytest.approx(4.5e6, abs=1e4)
+
+
+SECOND = torch.device("cuda", 1)
+
+
+@pytest.mark.usefixtures("cuda_is_cpu")
+def test_the_device_that_is_measured_is_waited_for_whichever_is_current(gpu: Gpu) -> None:
+    measure("fp16", device="cuda:1", elements=(64, 256), repeats=1)
+    assert set(gpu.synchronised) == {SECOND}
+    gpu.synchronised.clear()
+    measure("fp16", elements=(64, 256), repeats=1)
+    assert gpu.synchronised == []
+    with mock.patch("ddpexec.device_pass.profile"), mock.patch("ddpexec.device_pass._events", return_value=[]):
+        profiled = DevicePass(SECOND)
+        profiled.start()
+        for _ in range(DevicePass.iterations):
+            profiled.mark("forward")
+            profiled.end_iteration()
+    assert gpu.synchronised == [SECOND, SECOND]
+
+
+def test_a_model_is_captured_with_its_device_as_the_current_one(gpu: Gpu) -> None:
+    current = mock.MagicMock()
+    parts = {"_device": mock.Mock(return_value=SECOND), "build": current.build, "_capture": current.capture}
+    with mock.patch.multiple("ddpexec.capture", **parts), mock.patch("torch.cuda.device", current.device):
+        capture_model("mlp", CaptureSettings())
+    names = [call[0] for call in current.mock_calls]
+    assert names == ["device", "device().__enter__", "build", "capture", "device().__exit__"]
+    current.device.assert_called_once_with(SECOND)
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
