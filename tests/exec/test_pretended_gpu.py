@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.capture import Settings as CaptureSettings  # noqa: E402
 from ddpexec.capture import capture_model  # noqa: E402
 from ddpexec.clock import CudaClock, _exchange  # noqa: E402
-from ddpexec.compression import measure  # noqa: E402
+from ddpexec.compression import Adaptive, measure  # noqa: E402
 from ddpexec.copies import Copies  # noqa: E402
 from ddpexec.device_pass import DevicePass  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
@@ -358,6 +358,47 @@ def test_a_model_is_captured_with_its_device_as_the_current_one(gpu: Gpu) -> Non
     names = [call[0] for call in current.mock_calls]
     assert names == ["device", "device().__enter__", "build", "capture", "device().__exit__"]
     current.device.assert_called_once_with(SECOND)
+
+
+class Bucket:
+    """What a compressing hook needs of a GradBucket: one parameter, its first gradients."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self._gradient = gradient
+
+    def index(self) -> int:
+        return 0
+
+    def buffer(self) -> torch.Tensor:
+        return self._gradient
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._gradient]
+
+
+GRADIENTS = {
+    1: torch.ones(64).mul_(torch.tensor([1.0, -1.0]).repeat(32)),
+    8: torch.linspace(-1, 1, 64),
+    16: torch.cat([torch.ones(1) * 1000, torch.ones(63)]),
+    32: torch.full((64,), float("inf")),
+}
+
+
+@pytest.mark.parametrize("bits", GRADIENTS)
+def test_precision_on_a_gpu_is_chosen_when_the_bucket_starts_again(gpu: Gpu, bits: int) -> None:
+    bucket = Bucket(GRADIENTS[bits])
+    on_cpu, on_gpu = (Adaptive(0.006, every=2) for _ in range(2))
+    for state in (on_cpu, on_gpu):
+        assert state.start(bucket) == 32
+    on_cpu.choose(bucket, bucket.buffer())
+    there = mock.patch.object(torch.Tensor, "is_cuda", property(lambda _: True))
+    busy(5 * MS)
+    with there, gpu.copying_waits(), gpu.reading_tensors_waits():
+        on_gpu.choose(bucket, bucket.buffer())
+        assert gpu.waits == []
+    assert [state.start(bucket) for state in (on_cpu, on_gpu)] == [bits, bits]
+    on_gpu.choose(bucket, bucket.buffer())
+    assert on_gpu.start(Bucket(torch.ones(3))) == 32
 
 
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
