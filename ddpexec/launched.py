@@ -16,6 +16,7 @@ from ddpexec.process_groups import Communicator
 from ddpsim.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 _aborting = threading.Lock()
 
 
@@ -56,10 +57,11 @@ def launched(
     backend = backend or _backend(device, local_size)
     if backend not in ("gloo", "nccl"):
         raise InputError(f"unknown backend {backend!r}", place="--backend", remedy="use gloo or nccl")
-    place = _place(backend, device)
+    place = _place(backend, device, local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    bound = place if backend == "nccl" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=bound)
     try:
         group = dist.group.WORLD
         assert group is not None
@@ -87,7 +89,7 @@ def _backend(device: str | None, local_size: int) -> str:
     return "nccl" if device != "cpu" and torch.cuda.device_count() >= local_size else "gloo"
 
 
-def _place(backend: str, device: str | None) -> torch.device:
+def _place(backend: str, device: str | None, local_size: int) -> torch.device:
     """Return the device of this rank: the CPU, or a GPU, the same for several ranks where there are fewer."""
     if backend == "nccl" and (not torch.cuda.is_available() or not dist.is_nccl_available()):
         raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
@@ -97,6 +99,13 @@ def _place(backend: str, device: str | None) -> torch.device:
         raise InputError(f"unknown device {device!r}", place="--device", remedy="use cpu or cuda")
     if (device is None and backend == "gloo") or device == "cpu":
         return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if backend == "nccl" and gpus < local_size and os.environ.get(_SHARING) != "1":
+        raise InputError(
+            f"nccl takes a GPU for each rank; {local_size} ranks on this machine share {gpus}",
+            place="--backend nccl",
+            remedy=f"start {gpus} ranks, use --backend gloo --device cuda, or set {_SHARING}=1 (NCCL 2.30 or newer)",
+        )
     if not torch.cuda.is_available():
         raise InputError("torch sees no GPU on this machine", place="--device cuda", remedy="use cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)
