@@ -18,6 +18,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+MS = 1e-3
+CUDA = torch.device("cuda", 0)
 CYCLES_A_SECOND = 1.4e9
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero")
 
@@ -192,3 +194,8 @@ class Gpu:
             _sleep=sleep,
         ):
             yield self
+
+
+def busy(seconds: float) -> None:
+    """Keep the current stream busy."""
+    torch.cuda._sleep(round(seconds * CYCLES_A_SECOND))
