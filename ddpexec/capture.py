@@ -176,17 +176,9 @@ def capture_model(
     """
     where = _device(device)
     _check_precision(precision, where)
-    model = build(name, where)
-    if precision == "bf16":
-        model.module.to(torch.bfloat16)
-    size = batch_size or model.batch_size
-    step = training_step(model, size, where, autocast=precision == "amp")
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    try:
-        return _run(Capture(model.module, name=name, batch_size=size, settings=settings), step, settings)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+    # What torch does without being told where, it does on the current device.
+    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+        return _capture(build(name, where), settings, batch_size, precision, where)
 
 
 def capture_step(path: str, settings: Settings, *, batch_size: int | None = None) -> Workload:
@@ -210,6 +202,21 @@ def capture_step(path: str, settings: Settings, *, batch_size: int | None = None
         raise InputError(f"{path} returned {type(made).__name__}", place="--step", remedy=remedy)
     name = path.replace(":", ".")
     return _run(Capture(module, name=name, batch_size=batch_size, settings=settings), step, settings)
+
+
+def _capture(
+    model: TrainingModel, settings: Settings, batch_size: int | None, precision: str, device: torch.device
+) -> Workload:
+    if precision == "bf16":
+        model.module.to(torch.bfloat16)
+    size = batch_size or model.batch_size
+    step = training_step(model, size, device, autocast=precision == "amp")
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        return _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
 def training_step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ddpexec.flat import FlatBucket
 from ddpexec.process_groups import Communicator
-from ddpexec.stopwatch import Span, agreed, last_to_last, seconds_of, span_of
+from ddpexec.stopwatch import Span, agreed, last_to_last, on_device, seconds_of, span_of
 from ddpsim.bucketing import Bucket
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
@@ -61,11 +62,17 @@ class Copies:
     def speed(self, communicator: Communicator) -> float:
         """Return bytes copied a second where all ranks copy at once, more gradients than caches hold."""
         self.round_trip()
+        taken = self._timed()
         times = []
         for _ in range(6):
             communicator.main.barrier().wait()
-            times.append(seconds_of(self.round_trip, self._device))
+            times.append(taken())
         return self.size_bytes / statistics.median(times)
+
+    def _timed(self) -> Callable[[], float]:
+        if self._device.type == "cuda":
+            return on_device(self.round_trip, self._device)
+        return lambda: seconds_of(self.round_trip, self._device)
 
     def slowdowns(self, communicator: Communicator) -> dict[str, float]:
         """Return by which factors copies and collectives slow each other, one or more each; every rank copies.

@@ -20,6 +20,9 @@ PREFIX = "ddpexec:"
 class DevicePass:
     """Profiles a few iterations whose phases are marked one after the other.
 
+    Args:
+        device: a GPU, which need not be the current one.
+
     Attributes:
         iterations: how many are profiled.
         done: whether they are over.
@@ -27,8 +30,9 @@ class DevicePass:
 
     iterations = 2
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.done = False
+        self._device = device
         self._profiler: profile | None = None
         self._mark: record_function | None = None
         self._left = self.iterations
@@ -37,7 +41,7 @@ class DevicePass:
     def start(self) -> None:
         """Begin with the next iteration."""
         if self._profiler is None and not self.done:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             self._profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
             self._profiler.start()
 
@@ -57,7 +61,7 @@ class DevicePass:
         self._left -= 1
         if self._left == 0:
             profiler, self._profiler = self._profiler, None
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             profiler.stop()
             self._use = device_use(_events(profiler), PREFIX)
             self.done = True

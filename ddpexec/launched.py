@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ddpexec.process_groups import Communicator
 from ddpsim.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+_aborting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +57,39 @@ def launched(
     backend = backend or _backend(device, local_size)
     if backend not in ("gloo", "nccl"):
         raise InputError(f"unknown backend {backend!r}", place="--backend", remedy="use gloo or nccl")
-    place = _place(backend, device)
+    place = _place(backend, device, local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    bound = place if backend == "nccl" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=bound)
     try:
         group = dist.group.WORLD
         assert group is not None
         yield Launched(Communicator([group]), place, max(1, dist.get_world_size() // local_size))
+    except BaseException:
+        abort_groups()
+        raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def abort_groups() -> None:
+    """End what NCCL is in the middle of, and with it all process groups; nothing with other backends.
+
+    Its kernels wait for a rank that is gone as long as they are let, and everything behind them on the device waits
+    too, and so would a group's own end.
+    """
+    with _aborting:
+        if dist.is_initialized() and dist.get_backend() == "nccl":
+            dist.distributed_c10d._abort_process_group()
 
 
 def _backend(device: str | None, local_size: int) -> str:
     return "nccl" if device != "cpu" and torch.cuda.device_count() >= local_size else "gloo"
 
 
-def _place(backend: str, device: str | None) -> torch.device:
+def _place(backend: str, device: str | None, local_size: int) -> torch.device:
     """Return the device of this rank: the CPU, or a GPU, the same for several ranks where there are fewer."""
     if backend == "nccl" and (not torch.cuda.is_available() or not dist.is_nccl_available()):
         raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
@@ -80,6 +99,13 @@ def _place(backend: str, device: str | None) -> torch.device:
         raise InputError(f"unknown device {device!r}", place="--device", remedy="use cpu or cuda")
     if (device is None and backend == "gloo") or device == "cpu":
         return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if backend == "nccl" and gpus < local_size and os.environ.get(_SHARING) != "1":
+        raise InputError(
+            f"nccl takes a GPU for each rank; {local_size} ranks on this machine share {gpus}",
+            place="--backend nccl",
+            remedy=f"start {gpus} ranks, use --backend gloo --device cuda, or set {_SHARING}=1 (NCCL 2.30 or newer)",
+        )
     if not torch.cuda.is_available():
         raise InputError("torch sees no GPU on this machine", place="--device cuda", remedy="use cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)

@@ -87,7 +87,8 @@ class Observer:
     def launched(self, number: int, indices: tuple[int, ...], size_bytes: int, moment: Moment, work: Any) -> None:
         """Note that a bucket was handed to the backend at `moment`."""
         if self.note is not None:
-            self.note.buckets.append(BucketNote(number, indices, size_bytes, moment, self.clock.watch(work)))
+            finished = self.clock.watch(work, len(self.note.buckets))
+            self.note.buckets.append(BucketNote(number, indices, size_bytes, moment, finished))
 
     def waited(self, position: int, begin: Moment) -> None:
         """Note that this rank waited, from `begin` until now, for the bucket launched as the `position`-th."""

@@ -13,6 +13,7 @@ import torch
 SPIN_S = 60e-6
 """A sleep wakes up to this much late, with the finest timer slack, on an idle machine."""
 _PR_SET_TIMERSLACK = 29
+_SHORT_SPINS, _LONG_CYCLES = 200, 20_000_000
 
 
 def sharpen_timers() -> None:
@@ -45,22 +46,34 @@ def wait_until(deadline_s: float) -> float:
     return now_s
 
 
-def spinner(device: torch.device, probe_cycles: int = 20_000_000) -> Callable[[float], None]:
-    """Return a function that keeps the current stream of a CUDA `device` busy for some seconds.
+def spinner(device: torch.device) -> Callable[[float], float]:
+    """Return a function that keeps the current stream of a CUDA `device` busy for some seconds, and returns how many.
 
-    The cycles a second of `torch.cuda._sleep` are measured here, the best of five.
+    0 where a kernel alone takes longer than was asked for. What a kernel takes that does nothing, and a cycle of
+    `torch.cuda._sleep`, are measured here.
     """
-    best_s = float("inf")
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        torch.cuda._sleep(probe_cycles)  # type: ignore[no-untyped-call]
-        end.record()
-        torch.cuda.synchronize(device)
-        best_s = min(best_s, start.elapsed_time(end) * 1e-3)
+    idle_s = _kernel_s(device, 1, _SHORT_SPINS)
+    cycle_s = (_kernel_s(device, _LONG_CYCLES, 1) - idle_s) / _LONG_CYCLES
 
-    def spin(seconds: float) -> None:
-        if seconds > 0:
-            torch.cuda._sleep(int(seconds / best_s * probe_cycles))  # type: ignore[no-untyped-call]
+    def spin(seconds: float) -> float:
+        if seconds <= idle_s:
+            return 0.0
+        torch.cuda._sleep(max(1, round((seconds - idle_s) / cycle_s)))  # type: ignore[no-untyped-call]
+        return seconds
 
     return spin
+
+
+def _kernel_s(device: torch.device, cycles: int, count: int) -> float:
+    """Return the seconds of one spin of `cycles` among `count` queued behind a long one, the best of five rounds."""
+    stream, best_s = torch.cuda.current_stream(device), float("inf")
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(_LONG_CYCLES)  # type: ignore[no-untyped-call]
+        start.record(stream)
+        for _ in range(count):
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        end.record(stream)
+        end.synchronize()
+        best_s = min(best_s, start.elapsed_time(end) * 1e-3)
+    return best_s / count

@@ -72,7 +72,7 @@ class Recorder:
         self._records: list[Record] = []
         self._current = Record()
         self._handles: list[Callable[[], None]] = []
-        self._pass = DevicePass() if self.device.type == "cuda" else None
+        self._pass = DevicePass(self.device) if self.device.type == "cuda" else None
 
     @property
     def iterations(self) -> int:

@@ -26,6 +26,7 @@ from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
 from ddpexec.reducer_options import ReducerOptions
 from ddpexec.runtime_stats import Moment, RuntimeStats
+from ddpexec.serial import serial
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpexec.visits import StaticGraph, UsedMap
 from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
@@ -62,7 +63,7 @@ class Reducer(ReducerMethods):
         self.before_write_back: Callable[[], None] | None = None
         self.futures: list[torch.futures.Future[Any]] = []
         self.iteration = 0
-        self.stats = RuntimeStats()
+        self.stats = RuntimeStats(model.devices)
         self.graph_static = True
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
@@ -82,6 +83,8 @@ class Reducer(ReducerMethods):
             self.set_static_graph()
         register = nn.Parameter.register_post_accumulate_grad_hook
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
+        if len(model.devices) > 1:  # each has a thread of autograd's
+            hook = serial(hook)
         self._handles = [
             register(parameter, functools.partial(hook, index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(model.tensors)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpexec.clock import clock_of, offset_to_rank_zero
+from ddpexec.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.compression import hook_for
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.demand import check_capacity
@@ -85,7 +85,7 @@ class Run:
             check_capacity(workload, settings.scale_compute, self.communicator.main)
         self.subject = _subject(model, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
-        self.observer = Observer(clock_of(self.device))
+        self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
         self.records = Records(
             self.rank,
             self.observer.clock,
@@ -117,8 +117,7 @@ class Run:
                 self._step(index, batch)
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            drain(self.device)
 
     def trace(self) -> Trace:
         """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from ddpexec.clock import offset_to_rank_zero
+from ddpexec.clock import offset_to_rank_zero, settle
+from ddpexec.pacing import spinner
 from ddpexec.process_groups import Communicator
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
+_HEAD_START_S = 1e-3
 Span = tuple[float, float]
 """Start and end of a piece of work, in seconds of this host's clock."""
 
@@ -27,11 +29,41 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 def span_of(work: Callable[[], object], device: torch.device) -> Span:
     """Return when `work` began and when the device had finished it, on this host's clock."""
-    _settle(device)
+    settle(device)
     start = time.perf_counter()
+    if device.type == "cuda":
+        return start, start + _between_events(work, device)
     work()
-    _settle(device)
     return start, time.perf_counter()
+
+
+def _between_events(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
+    stream = torch.cuda.current_stream(device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """Return what tells the seconds that `work`, which never waits, takes a GPU however slowly the host queues it.
+
+    The GPU spins until all of it is queued; how long that takes is measured here.
+    """
+    spin = spinner(device)
+    settle(device)
+    begin = time.perf_counter()
+    work()
+    queued_s = time.perf_counter() - begin
+
+    def seconds() -> float:
+        spin(2 * queued_s + _HEAD_START_S)
+        return _between_events(work, device)
+
+    return seconds
 
 
 def last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[float]:
@@ -84,8 +116,3 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
 def agreed(value: float, communicator: Communicator) -> float:
     """Return the median of the ranks' `value`, the same on every rank."""
     return statistics.median(rank[0] for rank in gather([value], communicator))
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()

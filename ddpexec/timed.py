@@ -85,7 +85,7 @@ class Replay:
         start_s: when the phase in force began, on `time.perf_counter`.
         running: whether a phase has begun and not ended.
         lateness_s: of each gradient of the last backward against its recorded time; NaN for one without a gradient.
-            On a CPU only.
+            On a CPU only, as the next.
         gradients, late: how many there were in all, and how many of them came later than `TOLERANCE_S` and
             `TOLERANCE_SHARE` of their time allow.
     """
@@ -118,8 +118,7 @@ class Replay:
     def reach(self, seconds: float) -> float:
         """Return `seconds` after the phase's start, or keep a GPU busy up to there; return how late that was."""
         if self._spin is not None:
-            self._spin(seconds - self._on_device_s)
-            self._on_device_s = seconds
+            self._on_device_s += self._spin(seconds - self._on_device_s)
             return 0.0
         return wait_until(self.start_s + seconds) - self.start_s - seconds
 
@@ -133,9 +132,11 @@ class Replay:
         """Wait for the recorded time of a gradient; then what copies for long shares the cores again."""
         self._keep_time(on=True)
         ready_s = float(self.workload.gradient_ready_s[self.iteration, parameter])
-        late_s = self.lateness_s[parameter] = self.reach(ready_s)
-        self.gradients += 1
-        self.late += late_s > max(TOLERANCE_S, TOLERANCE_SHARE * ready_s)
+        late_s = self.reach(ready_s)
+        if self._spin is None:
+            self.lateness_s[parameter] = late_s
+            self.gradients += 1
+            self.late += late_s > max(TOLERANCE_S, TOLERANCE_SHARE * ready_s)
         if self.workload.parameters[parameter].size_bytes > COPIED_AT_ONCE:
             self._keep_time(on=False)
 
@@ -235,7 +236,7 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
         ctx.replay = replay
-        return value.clone()
+        return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -250,7 +251,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, parameter: Tensor, gradient: _Gradient, replay: Replay) -> Tensor:
         ctx.gradient, ctx.replay = gradient, replay
-        return value.clone()
+        return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -266,7 +267,7 @@ class _Tail(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
         ctx.replay = replay
-        return value.clone()
+        return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

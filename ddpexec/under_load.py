@@ -112,6 +112,8 @@ def _beside(
     stream = torch.cuda.Stream(launched.device) if launched.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def communicate() -> None:
+        if stream is not None:  # each thread has a current device of its own
+            torch.cuda.set_device(launched.device)
         with torch.cuda.stream(stream):
             spans.extend(collective() for _ in range(count))
 

@@ -34,9 +34,10 @@ class UsedMap:
 
     def reduce(self, position: int) -> None:
         """Start summing the map over ranks, as the `position`-th collective of the iteration."""
-        used = torch.zeros(self._count, dtype=torch.int32)
+        # Pinned and new each time, as in torch's reducer: the copy waits in the stream behind backward, not the host.
+        used = torch.zeros(self._count, dtype=torch.int32, pin_memory=self._device.type == "cuda")
         used[list(self._used)] = 1
-        used = used.to(self._device)
+        used = used.to(self._device, non_blocking=True)
         self._sum = used, self._communicator.all_reduce(used, position)
 
     def untouched(self, indices: Collection[int]) -> set[int]:

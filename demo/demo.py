@@ -87,8 +87,9 @@ def hold_against_a_real_run(out: Path) -> None:
     say(f"2. Should one believe it? {MODEL} on {RANKS} ranks over gloo, on this machine")
     capture, table_file, calibration = (str(out / f"{name}.json") for name in ("capture", "allreduce", "calibration"))
     subject = ("--model", MODEL, "--batch-size", BATCH)
-    module("ddpexec", "capture", *subject, "--threads", 1, "--iterations", 10, "-o", capture)
-    torchrun("microbench", "-b", "64K", "-e", "64M", "-f", 4, "--under-load", capture, "-o", table_file)
+    module("ddpexec", "capture", *subject, "--device", "cpu", "--threads", 1, "--iterations", 10, "-o", capture)
+    measured = ("-b", "64K", "-e", "64M", "-f", 4, "--under-load", capture)
+    torchrun("microbench", "--backend", "gloo", *measured, "-o", table_file)
     module("ddpsim", "calibrate", table_file, "--topology", "loopback", "-o", calibration)
     here = ("--workload", capture, "--topology", "loopback", "--gpus-per-node", RANKS, "--calibration", calibration)
     for cap in CAPS_MB:
@@ -96,7 +97,8 @@ def hold_against_a_real_run(out: Path) -> None:
         (out / f"predicted-{cap}.json").write_text(module("ddpsim", "predict", *options, "--json"))
     results = {}
     for cap in CAPS_MB:
-        torchrun("run", *subject, "--bucket-cap-mb", cap, "--iterations", 10, "--out", out / f"run-{cap}")
+        options = (*subject, "--backend", "gloo", "--bucket-cap-mb", cap, "--iterations", 10)
+        torchrun("run", *options, "--out", out / f"run-{cap}")
         results[cap] = validate(load_prediction(out / f"predicted-{cap}.json"), read_trace(out / f"run-{cap}"))
         (out / f"validation-{cap}.json").write_text(json_text(results[cap].document()))
     print("\nPredicted beside measured; the last two columns are the step errors of trivial predictors.")

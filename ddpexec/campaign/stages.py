@@ -95,7 +95,7 @@ def measure_network(configuration: Configuration, network: Network, folder: Path
     Timed layers take no processor and keep their pace, so nothing is measured beside them.
     """
     if not network.table.exists():
-        arguments = configuration.microbench.arguments()
+        arguments = [*configuration.microbench.arguments(), "--backend", "gloo"]
         if configuration.run.model is not None:
             arguments += ["--under-load", str(folder / "workload.json.gz"), "--threads", "1"]
         in_lab(network.topology, ["microbench", *arguments, "-o", str(network.table)])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from ddpexec.termination import ignore_termination, terminated_as_error
 from ddpsim.cli.breakdown import breakdown
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
@@ -94,7 +93,7 @@ def run(
         recorded = load_workload(workload)
     import torch
 
-    from ddpexec.launched import launched
+    from ddpexec.launched import abort_groups, launched
     from ddpexec.run import Run
 
     if job.threads is not None:
@@ -103,12 +102,14 @@ def run(
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
         return plan.plan_of(parameters.policy)
 
-    with launched("run", job.backend, job.device, settings.timeout.total_seconds()) as rank, _terminated_as_error():
+    join = launched("run", job.backend, job.device, settings.timeout.total_seconds())
+    with join as rank, terminated_as_error(abort_groups):
         running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
         _train(running, out, output)
 
 
 def _train(running: Run, out: Path, output: Output) -> None:
+    from ddpexec.launched import abort_groups
     from ddpexec.provenance import provenance
     from ddpsim.metrics import summarise
     from ddpsim.trace_json import write_rank, write_run
@@ -116,7 +117,8 @@ def _train(running: Run, out: Path, output: Output) -> None:
     try:
         running.train(_progress(running.rank))
     except BaseException:
-        _ignore_termination()
+        ignore_termination()
+        abort_groups()
         if running.observer.notes:
             write_rank(running.trace(), running.rank, out)
         raise
@@ -162,23 +164,3 @@ def _progress(rank: int) -> Callable[[int, int, float], None]:
             print(f"run: iteration {done} of {total}, {seconds * 1e3:.1f} ms".ljust(60), end=end, file=sys.stderr)
 
     return show
-
-
-@contextmanager
-def _terminated_as_error() -> Iterator[None]:
-    """Let torchrun's SIGTERM, sent when another rank has failed, end training by an exception, so that it is traced."""
-
-    def terminated(number: int, _: object) -> NoReturn:
-        raise SystemExit(2)
-
-    before = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        # Where training broke off, SIGTERM stays ignored: this rank ends by itself, with its own exit code.
-        if signal.getsignal(signal.SIGTERM) is terminated:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _ignore_termination() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
-from ddpexec.compression.codecs import Codec, HalfCodec, LinearCodec, OneBitCodec
+from ddpexec.compression.codecs import Codec, HalfCodec, Layout, LinearCodec, OneBitCodec
 from ddpexec.compression.feedback import ErrorFeedback, gathered_mean, mean_of
 from ddpsim.errors import InputError
 
@@ -18,7 +18,8 @@ class Adaptive(ErrorFeedback):
     """The state of `adaptive_hook`.
 
     Every so many iterations the *reduced* gradient of a bucket, which is the same on all ranks, is written with 1, 8
-    and 16 bits; the fewest that lose no more than `tolerance` are used from then on. So ranks agree without a word.
+    and 16 bits; the fewest that lose no more than `tolerance` are used from then on. So ranks agree without a word. On
+    a GPU the host learns the outcome when the bucket starts again, not in the midst of backward.
 
     Args:
         tolerance: relative error, |g - written g| / |g|, that is borne; error feedback makes up for it over time.
@@ -41,19 +42,26 @@ class Adaptive(ErrorFeedback):
         self.bits: dict[int, int] = {}
         self._shapes: dict[int, tuple[int, ...]] = {}
         self._seen: dict[int, int] = {}
+        self._outcomes: dict[int, tuple[Tensor, torch.cuda.Event]] = {}
 
     def start(self, bucket: GradBucket) -> int:
         """Return the bits for this bucket; a bucket that was rebuilt starts anew."""
         index, shape = bucket.index(), tuple(self.layout(bucket).lengths)
         if self._shapes.get(index) != shape:
             self._shapes[index], self._seen[index], self.bits[index] = shape, 0, 32
+            self._outcomes.pop(index, None)
+        elif index in self._outcomes:
+            self.bits[index] = _told(*self._outcomes.pop(index))
         return self.bits[index]
 
     def choose(self, bucket: GradBucket, reduced: Tensor) -> None:
         """Count an iteration of this bucket and, where it is time, choose its bits from the reduced gradient."""
         index = bucket.index()
         if self._seen[index] % self.every == 0:
-            self.bits[index] = self._fewest(reduced.float(), bucket)
+            if reduced.is_cuda:
+                self._outcomes[index] = self._tried(reduced.float(), bucket)
+            else:
+                self.bits[index] = self._fewest(reduced.float(), bucket)
         self._seen[index] += 1
 
     def _fewest(self, reduced: Tensor, bucket: GradBucket) -> int:
@@ -61,11 +69,31 @@ class Adaptive(ErrorFeedback):
         if not bool(norm.isfinite()):
             return 32
         for bits, codec in CODECS.items():
-            written = torch.zeros_like(reduced)
-            codec.decode(codec.encode(reduced, layout), layout, written)
-            if bool((written - reduced).norm() <= self.tolerance * norm):
+            if bool(self._borne(codec, reduced, norm, layout)):
                 return bits
         return 32
+
+    def _borne(self, codec: Codec, reduced: Tensor, norm: Tensor, layout: Layout) -> Tensor:
+        written = torch.zeros_like(reduced)
+        codec.decode(codec.encode(reduced, layout), layout, written)
+        borne: Tensor = (written - reduced).norm() <= self.tolerance * norm
+        return borne
+
+    def _tried(self, reduced: Tensor, bucket: GradBucket) -> tuple[Tensor, torch.cuda.Event]:
+        """Return whether the gradient is finite and which codecs it bears, on its way to the host, and the arrival."""
+        layout, norm = self.layout(bucket), reduced.norm()
+        borne = [self._borne(codec, reduced, norm, layout) for codec in CODECS.values()]
+        outcome = torch.empty(1 + len(borne), dtype=torch.bool, pin_memory=True)
+        outcome.copy_(torch.stack([norm.isfinite(), *borne]), non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record(torch.cuda.current_stream(reduced.device))
+        return outcome, arrived
+
+
+def _told(outcome: Tensor, arrived: torch.cuda.Event) -> int:
+    arrived.synchronize()
+    finite, *borne = outcome.tolist()
+    return next((bits for bits, good in zip(CODECS, borne, strict=True) if finite and good), 32)
 
 
 def adaptive_hook(state: Adaptive, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

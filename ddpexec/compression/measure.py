@@ -36,11 +36,12 @@ def measure(
     scheme = compression.scheme(name)
     if len(set(elements)) < 2:
         raise InputError(f"{list(elements)} is fewer than two sizes", remedy="give a small and a large one")
+    where = torch.device(device)
     works, times = [], []
     for count in elements:
-        flat, layout = torch.randn(count, device=device), Layout([count], torch.device(device))
+        flat, layout = torch.randn(count, device=where), Layout([count], where)
         works.append(compression.work(scheme, [Parameter("", (count,))], 1))
-        times.append(_median_s(_action(scheme, flat, layout), repeats))
+        times.append(_median_s(_action(scheme, flat, layout), where, repeats))
     return fit(works, times)
 
 
@@ -65,12 +66,12 @@ def _round_trip(codec: Codec, flat: Tensor, layout: Layout) -> None:
     torch.sub(corrected, sent)
 
 
-def _median_s(action: Callable[[], object], repeats: int) -> float:
+def _median_s(action: Callable[[], object], device: torch.device, repeats: int) -> float:
     def once() -> float:
         start = time.perf_counter()
         action()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
     once()

@@ -52,6 +52,9 @@ def test_a_network_is_measured_anew_beside_each_model_that_computes(
         assert (tmp_path / "runs" / each.name / "workload.json.gz").read_bytes() == captured.read_bytes()
     assert [" --under-load " in line for line in lab.lines if line.startswith("microbench")] == [False, True]
     assert {path.name for path in (tmp_path / "networks").iterdir()} == {"flat", "flat-beside-mlp-b8"}
+    # A lab is a network of processes; a GPU that the machine has is not to be used.
+    for command, option in (("microbench", "--backend gloo"), ("run", "--backend gloo"), ("capture", "--device cpu")):
+        assert all(option in line for line in lab.lines if line.startswith(command))
 
 
 def test_an_interrupted_campaign_goes_on_where_it_stopped(

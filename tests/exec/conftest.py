@@ -5,8 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.exec.pretended_gpu import Gpu
 
 
 @pytest.fixture
@@ -21,3 +26,24 @@ def one_rank() -> Iterator[None]:
     time.sleep(0.02)  # lets gloo's threads drop what callbacks held, a reference to the group perhaps
     torch.distributed.destroy_process_group()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    """A pretended GPU in place of what ddpexec uses of `torch.cuda`."""
+    pytest.importorskip("torch")
+    from tests.exec.pretended_gpu import Gpu
+
+    with Gpu().installed() as installed:
+        yield installed
+
+
+@pytest.fixture
+def cuda_is_cpu() -> Iterator[None]:
+    """Make the tensors of a cuda device on the CPU."""
+    torch = pytest.importorskip("torch")
+    from tests.conformance.cuda_as_cpu import FACTORIES, on_cpu
+
+    made = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
+    with mock.patch.multiple(torch, Generator=mock.Mock(return_value=torch.Generator()), **made):
+        yield

@@ -19,14 +19,14 @@ from tests.exec import ranks  # noqa: E402
 class SlowEnds(HostClock):
     """A clock whose end of a collective costs a tenth of a millisecond more."""
 
-    def watch(self, work):
+    def watch(self, work, position=0):
         def late(_):
             end = time.perf_counter() + 1e-4
             while time.perf_counter() < end:
                 pass
 
         work.get_future().add_done_callback(late)
-        return super().watch(work)
+        return super().watch(work, position)
 
 
 def test_the_callback_at_a_collectives_end_is_part_of_a_buckets_cost() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.describe import describe_buffers
 from ddpexec.pacing import keep_time
@@ -57,6 +58,30 @@ def hooks_recorded(timed: TimedModel) -> Iterator[list[int]]:
 def backward(timed: TimedModel) -> None:
     batch = timed.model.make_batch()
     timed.model.loss(timed.model.module(*batch.inputs), batch).backward()
+
+
+class Kernels(TorchDispatchMode):
+    """Notes what would be a kernel on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        if not function.is_view:
+            self.names.append(str(function))
+        return function(*arguments, **(keywords or {}))
+
+
+def test_a_forward_computes_nothing_whatever_its_layers() -> None:
+    names = []
+    for ready_ms in ([5, 4, 3, 2, 1], [5, 4, float("nan"), 2, 1]):
+        timed = timed_model(workload([ready_ms]))
+        batch = timed.model.make_batch()
+        with Kernels() as kernels:
+            timed.model.module(*batch.inputs)
+        names.append(kernels.names)
+    assert names[0] == names[1]
 
 
 def test_parameters_and_buffers_are_the_recorded_ones() -> None:
