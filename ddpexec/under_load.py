@@ -23,7 +23,8 @@ from ddpsim.workload import Workload
 SIZE_BYTES = 25 << 20
 """Of the collectives: torch's default bucket."""
 
-_LEAST, _MOST = 4, 200
+_ROUNDS = 6
+_LEAST, _MOST = 2, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,11 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
     return compute
 
 
-def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: float = 2.0) -> Slowdowns:
+def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: float = 8.0) -> Slowdowns:
     """Return the slow-downs of `compute`, one step of work, and of collectives of `SIZE_BYTES`.
 
-    `seconds` is about what each of the four measurements may take.
+    `seconds` is about what each of the four measurements may take. They are taken by turns, in rounds: a processor's
+    pace wanders within seconds, and a factor is of times that were taken beside each other.
     """
     communicator, device = launched.communicator, launched.device
     tensor = torch.ones(SIZE_BYTES // 4, device=device)
@@ -73,27 +75,32 @@ def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: 
         return span_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
 
     compute()
-    first_s = _rank_zero_alone(launched, compute, seconds)
-    steps = _count(seconds, agreed(first_s, communicator))
-    communicator.main.barrier().wait()
+    step_s = agreed(seconds_of(compute, device), communicator)
+    quiet_s = last_to_last([collective() for _ in range(2)], communicator)[-1]
+    budget_s = seconds / _ROUNDS
+    steps, collectives = _count(budget_s, step_s), _count(max(budget_s, 2 * step_s), quiet_s)
+    rounds = [_round(launched, compute, collective, steps, collectives) for _ in range(_ROUNDS)]
+    return Slowdowns(*(max(1.0, statistics.median(factors)) for factors in zip(*rounds, strict=True)))
+
+
+def _round(
+    launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], steps: int, collectives: int
+) -> tuple[float, float, float]:
+    """Return the three factors, of computation, communication and shared computation, of one turn of each."""
+    communicator, device = launched.communicator, launched.device
+    alone_s = _rank_zero_alone(launched, compute, steps)
     together_s = agreed(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
-    quiet_s = _collectives(launched, collective, _count(seconds, last_to_last([collective()], communicator)[0]))
-    collectives = _count(seconds, quiet_s)
+    quiet_s = _collectives(launched, collective, collectives)
     communicator.main.barrier().wait()
     busy_s, loaded_s = _beside(launched, compute, collective, collectives)
-    return Slowdowns(
-        compute_slowdown=max(1.0, agreed(busy_s, communicator) / together_s),
-        communication_slowdown=max(1.0, loaded_s / quiet_s),
-        shared_compute_slowdown=max(1.0, together_s / agreed(first_s, communicator)),
-    )
+    return agreed(busy_s, communicator) / together_s, loaded_s / quiet_s, together_s / alone_s
 
 
-def _rank_zero_alone(launched: Launched, compute: Callable[[], None], budget_s: float) -> float:
-    """Return rank 0's seconds a step while the others sleep in a barrier; the same on every rank."""
+def _rank_zero_alone(launched: Launched, compute: Callable[[], None], count: int) -> float:
+    """Return rank 0's seconds a step, of `count`, while the others sleep in a barrier; the same on every rank."""
     communicator = launched.communicator
     seconds = 0.0
     if communicator.rank == 0:
-        count = _count(budget_s, seconds_of(compute, launched.device))
         seconds = statistics.median(seconds_of(compute, launched.device) for _ in range(count))
     communicator.main.barrier().wait()
     return gather([seconds], communicator)[0][0]
