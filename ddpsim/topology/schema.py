@@ -25,7 +25,7 @@ def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
 def _adapters(value: object) -> list[list[int]]:
     entries: list[Any] = value if isinstance(value, list) else [value]
     adapters: list[list[int]] = [entry if isinstance(entry, list) else [entry] for entry in entries]
-    if not all(type(port) is int and port >= 0 for adapter in adapters for port in adapter):
+    if not all(adapters) or not all(type(port) is int and port >= 0 for adapter in adapters for port in adapter):
         raise PydanticCustomError(
             "nics", "a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card"
         )

@@ -137,6 +137,11 @@ def test_machines(ddpsim: Callable, tmp_path: Path, drawn: tuple, machine: str) 
     [
         ("name: x\nnodes: 12:30\nnode: dgx-1v\n", ["nodes"]),
         ("name: x\nnode: dgx-1\n", ["'dgx-1'", "dgx-1v"]),
+        (
+            "name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{count: 1, rate: 10gbit}]\n"
+            "  pcie: {switches: [{gpus: [0, 1], nics: [[]]}]}\n",
+            ["nics", "a list of NIC numbers was expected"],
+        ),
     ],
 )
 def test_machines_that_cannot_be_built(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
