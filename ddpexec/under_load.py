@@ -23,7 +23,7 @@ from ddpsim.workload import Workload
 SIZE_BYTES = 25 << 20
 """Of the collectives: torch's default bucket."""
 
-_ROUNDS = 6
+ROUNDS = 6
 _LEAST, _MOST = 2, 200
 
 
@@ -62,10 +62,12 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
     return compute
 
 
-def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: float = 8.0) -> Slowdowns:
+def measure_slowdowns(
+    launched: Launched, compute: Callable[[], None], seconds: float = 8.0, rounds: int = ROUNDS
+) -> Slowdowns:
     """Return the slow-downs of `compute`, one step of work, and of collectives of `SIZE_BYTES`.
 
-    `seconds` is about what each of the four measurements may take. They are taken by turns, in rounds: a processor's
+    `seconds` is about what each of the four measurements may take. They are taken by turns, in `rounds`: a processor's
     pace wanders within seconds, and a factor is of times that were taken beside each other.
     """
     communicator, device = launched.communicator, launched.device
@@ -77,10 +79,10 @@ def measure_slowdowns(launched: Launched, compute: Callable[[], None], seconds: 
     compute()
     step_s = agreed(seconds_of(compute, device), communicator)
     quiet_s = last_to_last([collective() for _ in range(2)], communicator)[-1]
-    budget_s = seconds / _ROUNDS
+    budget_s = seconds / rounds
     steps, collectives = _count(budget_s, step_s), _count(max(budget_s, 2 * step_s), quiet_s)
-    rounds = [_round(launched, compute, collective, steps, collectives) for _ in range(_ROUNDS)]
-    return Slowdowns(*(max(1.0, statistics.median(factors)) for factors in zip(*rounds, strict=True)))
+    factors = [_round(launched, compute, collective, steps, collectives) for _ in range(rounds)]
+    return Slowdowns(*(max(1.0, statistics.median(each)) for each in zip(*factors, strict=True)))
 
 
 def _round(
