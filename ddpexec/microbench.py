@@ -18,8 +18,6 @@ from ddpexec.launched import Launched
 from ddpexec.stopwatch import Span, gather, last_to_last, span_of
 from ddpexec.together import measure_together
 from ddpexec.under_load import computation_of, measure_slowdowns
-from ddpsim.errors import UnitError
-from ddpsim.units import parse_nccl_size
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
@@ -36,18 +34,6 @@ class Row:
     size_bytes: int
     time_s: float
     wrong: int
-
-
-def float32_size(text: str, place: str) -> int:
-    """Return the bytes of a size as nccl-tests takes it.
-
-    Raises:
-        UnitError: no such size, or one that is no number of float32.
-    """
-    size_bytes = parse_nccl_size(text, place)
-    if size_bytes % 4:
-        raise UnitError(f"{size_bytes} B is no number of float32", place=place, remedy="give a multiple of 4")
-    return size_bytes
 
 
 def microbench(

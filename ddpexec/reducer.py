@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Variable
 
 from ddpexec import messages
@@ -20,13 +20,13 @@ from ddpexec.buckets import AnyBucket, Buckets
 from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
+from ddpexec.gradient_hooks import hook_gradients
 from ddpexec.in_flight import InFlight
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
 from ddpexec.reducer_options import ReducerOptions
 from ddpexec.runtime_stats import Moment, RuntimeStats
-from ddpexec.serial import serial
 from ddpexec.unused import gradient_accumulator, reachable
 from ddpexec.visits import StaticGraph, UsedMap
 from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
@@ -81,14 +81,8 @@ class Reducer(ReducerMethods):
         self._install(plan)
         if options.static_graph:
             self.set_static_graph()
-        register = nn.Parameter.register_post_accumulate_grad_hook
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
-        if len(model.devices) > 1:  # each has a thread of autograd's
-            hook = serial(hook)
-        self._handles = [
-            register(parameter, functools.partial(hook, index))  # type: ignore[no-untyped-call]
-            for index, parameter in enumerate(model.tensors)
-        ]
+        self._handles = hook_gradients(model, hook)
 
     # ---- before forward and before backward
 

@@ -13,7 +13,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.metrics import Summary, summarise
-from ddpsim.simulation import Options, simulate, simulate_local, simulate_with_plan
+from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import at_end
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace import Trace
@@ -163,7 +163,7 @@ def predict(
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
     workload = _on(topology, workload)
-    trace, plan = simulate_with_plan(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
     summary = summarise(trace)
     prediction = Prediction(
         workload=workload,
@@ -173,7 +173,7 @@ def predict(
         local_s=_local_s(workload, options) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
-        plan=plan,
+        plan=trace.plan,
         trace=trace,
         calibrated=calibration is not None,
     )

@@ -52,6 +52,18 @@ def parse_nccl_size(text: str, place: str | None = None) -> int:
     return int(match[1]) * _NCCL_SUFFIX[match[2].upper()]
 
 
+def float32_size(text: str, place: str) -> int:
+    """Return the bytes of a size as nccl-tests takes it, a whole number of float32.
+
+    Raises:
+        UnitError: no such size, or one that is no number of float32.
+    """
+    size_bytes = parse_nccl_size(text, place)
+    if size_bytes % 4:
+        raise UnitError(f"{size_bytes} B is no number of float32", place=place, remedy="give a multiple of 4")
+    return size_bytes
+
+
 def nccl_sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
     """Return sizes from `begin_bytes` to at most `end_bytes`, each `factor` times the one before, as nccl-tests does.
 

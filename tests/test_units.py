@@ -110,3 +110,9 @@ def test_a_formatted_size_holds_its_exact_bytes(size):
 )
 def test_formatted_times(seconds, text):
     assert units.format_time(seconds) == text
+
+
+def test_sizes_are_numbers_of_float32():
+    assert units.float32_size("4K", "-b") == 4096
+    with pytest.raises(UnitError, match="-b: 6 B is no number of float32"):
+        units.float32_size("6", "-b")

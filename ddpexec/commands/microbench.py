@@ -31,17 +31,17 @@ def microbench(
     json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
 ) -> None:
     """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`."""
-    import torch
-
-    from ddpexec.launched import launched
-    from ddpexec.microbench import float32_size
-    from ddpexec.microbench import microbench as measure
-    from ddpsim.files import json_text, write_whole
-    from ddpsim.units import nccl_sizes, parse_nccl_size
-    from ddpsim.workload.files import load_workload
+    from ddpsim.units import float32_size, nccl_sizes, parse_nccl_size
 
     wanted = nccl_sizes(float32_size(begin, "-b"), parse_nccl_size(end, "-e"), factor)
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in together or ()]
+    import torch
+
+    from ddpexec.launched import launched
+    from ddpexec.microbench import microbench as measure
+    from ddpsim.files import json_text, write_whole
+    from ddpsim.workload.files import load_workload
+
     workload = None if under_load is None else load_workload(under_load)
     if threads is not None:
         torch.set_num_threads(threads)

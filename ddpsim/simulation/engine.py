@@ -33,7 +33,14 @@ WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
 
 
-def simulate_with_plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated(Trace):
+    """The trace of a simulation, with the buckets of its last iteration."""
+
+    plan: BucketPlan
+
+
+def simulate(
     workload: Workload,
     placement: Placement,
     options: Options,
@@ -42,8 +49,8 @@ def simulate_with_plan(
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
-) -> tuple[Trace, BucketPlan]:
-    """Simulate training; return the trace of rank 0 and the first of every other kind, and the last buckets.
+) -> Simulated:
+    """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
     Args:
         workload: one rank's iteration without communication.
@@ -79,30 +86,7 @@ def simulate_with_plan(
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
     }
-    return Trace(placement.world_size, backend, counted, spans_of(counted, backend), provenance), plan
-
-
-def simulate(
-    workload: Workload,
-    placement: Placement,
-    options: Options,
-    calibration: Calibration | None = None,
-    *,
-    workloads: dict[str, Workload] | None = None,
-    wire_factor: Callable[[int], float] | None = None,
-    every_rank: bool = False,
-) -> Trace:
-    """Return the trace of `simulate_with_plan`, without the plan."""
-    trace, _ = simulate_with_plan(
-        workload,
-        placement,
-        options,
-        calibration,
-        workloads=workloads,
-        wire_factor=wire_factor,
-        every_rank=every_rank,
-    )
-    return trace
+    return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
 
 def simulate_local(workload: Workload, options: Options) -> list[Iteration]:

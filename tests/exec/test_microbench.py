@@ -10,10 +10,10 @@ import torch.distributed as dist  # noqa: E402
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.ddp_costs import measure_costs  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
-from ddpexec.microbench import float32_size, microbench  # noqa: E402
+from ddpexec.microbench import microbench  # noqa: E402
 from ddpexec.process_groups import Communicator  # noqa: E402
 from ddpexec.under_load import computation_of, measure_slowdowns  # noqa: E402
-from ddpsim.errors import InputError, UnitError  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.measured import parse_table  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
 from tests.exec.ranks import run  # noqa: E402
@@ -71,12 +71,6 @@ def test_slowdowns_are_factors_of_at_least_one():
     assert slowdowns == other
     assert set(slowdowns) == {"compute_slowdown", "communication_slowdown", "shared_compute_slowdown"}
     assert all(1 <= factor < 100 for factor in slowdowns.values())
-
-
-def test_sizes_are_numbers_of_float32():
-    assert float32_size("4K", "-b") == 4096
-    with pytest.raises(UnitError, match="-b: 6 B is no number of float32"):
-        float32_size("6", "-b")
 
 
 def at_once_of(rank):

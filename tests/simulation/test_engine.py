@@ -1,7 +1,6 @@
 """The simulation held to closed forms of what one step must take."""
 
 import dataclasses
-from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -17,7 +16,7 @@ from ddpsim.metrics import summarise
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs, all_priors
 from ddpsim.simulation.processor import Processor
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Buffer
 from tests.simulation.builders import workload
 
@@ -275,28 +274,3 @@ def test_exposed_skew_is_part_of_exposed_communication(device, cap, factor, grou
     given = options(caps=BucketCaps(bucket_cap_mb=cap), stragglers={1: factor}, process_groups=groups)
     summary = summarise(simulate(source, place(ranks=3), given))
     assert -1e-12 <= summary.exposed_skew_s <= summary.exposed_comm_s + 1e-12
-
-
-MIXED = """
-name: mixed
-nodes: {new: 1, old: 1}
-templates:
-  new: {processes: {count: 1, rate: 10gbit, total: 20gbit}, nics: [{count: 1, rate: 10gbit}]}
-  old: {processes: {count: 2, rate: 10gbit, total: 20gbit}, nics: [{count: 1, rate: 10gbit}], workload: slower}
-fabric: {kind: flat}
-"""
-
-
-def test_each_rank_keeps_the_pace_of_its_own_template():
-    placement = parse_topology(MIXED, "mixed").place(2, 1)
-    source, slower = workload(), workload(forward=0.09)
-    trace = simulate(source, placement, options(), workloads={"slower": slower}, every_rank=True)
-    found = {record.rank: record.forward_s for record in trace.iterations}
-    assert found[1] - found[0] == pytest.approx(0.06)
-
-
-def test_a_template_may_not_train_another_model():
-    placement = parse_topology(MIXED, "mixed").place(2, 1)
-    with pytest.raises(InputError, match="'other' has other parameters") as error:
-        simulate(workload(), placement, options(), workloads={"slower": replace(workload(gradients=3), name="other")})
-    assert "node template 'old'" in str(error.value)
