@@ -48,11 +48,11 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
     Raises:
         InputError: a workload of no shipped model, which cannot be run.
     """
-    name = workload.name.partition("@")[0]
-    if name not in MODELS:
+    try:
+        model = build(workload.name.partition("@")[0], device)
+    except InputError as error:
         remedy = f"give a workload of one of {', '.join(MODELS)}"
-        raise InputError(f"{workload.name!r} is of no shipped model", place="--under-load", remedy=remedy)
-    model = build(name, device)
+        raise InputError(f"{workload.name!r} is of no shipped model", place="--under-load", remedy=remedy) from error
     batch = model.make_batch(workload.batch_size, device)
 
     def compute() -> None:

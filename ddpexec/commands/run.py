@@ -68,7 +68,7 @@ def run(
     plan: PlanOptions,
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
-    model: Annotated[str | None, typer.Option(metavar="M", help="A shipped model, e.g. resnet50.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small, gpt2-small-s64, ...")] = None,
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
     ] = None,
@@ -81,11 +81,9 @@ def run(
     plan.caps()
     settings = job.settings(plan)
     if model is not None:
-        from ddpexec.models import MODELS
-        from ddpsim.errors import UnknownNameError
+        from ddpexec.models import builder
 
-        if model not in MODELS:
-            raise UnknownNameError.among("model", model, MODELS, place="--model")
+        builder(model, place="--model")
     recorded = None
     if workload is not None:
         from ddpsim.workload.files import load_workload

@@ -6,16 +6,18 @@ that a bucket plan made for one fits the other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import torch
 
 from ddpexec.models import bert, gpt2, mlp, resnet, vgg, vit
 from ddpexec.models.training import Batch, TrainingModel
-from ddpsim.errors import UnknownNameError
+from ddpsim.errors import InputError, UnknownNameError
 
-MODELS: Mapping[str, Callable[[], TrainingModel]] = MappingProxyType(
+MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
     {
         "resnet50": resnet.resnet50,
         "resnet152": resnet.resnet152,
@@ -30,17 +32,42 @@ MODELS: Mapping[str, Callable[[], TrainingModel]] = MappingProxyType(
 )
 """Name to builder."""
 
+LONGEST: Mapping[str, int] = MappingProxyType(
+    {"bert-base": bert.POSITIONS, "bert-large": bert.POSITIONS, "gpt2-small": gpt2.POSITIONS}
+)
+"""Models of token sequences, and how long one may be. `NAME-sN` has sequences of N tokens instead of its own number."""
+
+
+def builder(name: str, *, place: str | None = None) -> Callable[[], TrainingModel]:
+    """Return what builds the model called `name`: one of `MODELS`, or `NAME-sN` for sequences of N tokens.
+
+    Raises:
+        UnknownNameError: no such model; the nearest names are given.
+        InputError: a length on a model without sequences, or one that it cannot have.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    shorter = re.fullmatch(r"(.+)-s(\d+)", name)
+    if shorter is None or shorter[1] not in MODELS:
+        raise UnknownNameError.among("model", name, MODELS, place=place)
+    kind, length = shorter[1], int(shorter[2])
+    if kind not in LONGEST:
+        raise InputError(f"{kind} has no sequences, but {name!r} gives a length", place=place, remedy=f"write {kind}")
+    if not 1 <= length <= LONGEST[kind]:
+        remedy = f"give 1 to {LONGEST[kind]} tokens"
+        raise InputError(f"{name!r} has sequences of {length} tokens", place=place, remedy=remedy)
+    return partial(MODELS[kind], length)
+
 
 def build(name: str, device: torch.device | str | None = None) -> TrainingModel:
     """Build the model called `name`, its parameters on `device` (`meta` gives shapes alone, at once).
 
     Raises:
-        UnknownNameError: no such model; the nearest names are given.
+        InputError: as `builder`.
     """
-    if name not in MODELS:
-        raise UnknownNameError.among("model", name, MODELS)
+    make = builder(name)
     with torch.device(device or "cpu"):
-        return MODELS[name]()
+        return make()
 
 
-__all__ = ["MODELS", "Batch", "TrainingModel", "build"]
+__all__ = ["LONGEST", "MODELS", "Batch", "TrainingModel", "build", "builder"]

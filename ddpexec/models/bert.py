@@ -6,12 +6,14 @@ that every published parameter, and no other, takes part.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import Batch, TrainingModel
+from ddpexec.models.training import Batch, TrainingModel, with_length
 
-_VOCABULARY, _POSITIONS, _SEQUENCE, _MASKED = 30522, 512, 128, 20
+_VOCABULARY, POSITIONS, _SEQUENCE, _MASKED = 30522, 512, 128, 0.15
 _EPSILON = 1e-12
 
 
@@ -21,12 +23,12 @@ class Embeddings(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(_VOCABULARY, width, padding_idx=0)
-        self.position_embeddings = nn.Embedding(_POSITIONS, width)
+        self.position_embeddings = nn.Embedding(POSITIONS, width)
         self.token_type_embeddings = nn.Embedding(2, width)
         self.LayerNorm = nn.LayerNorm(width, eps=_EPSILON)
         self.dropout = nn.Dropout(0.1)
-        self.register_buffer("position_ids", torch.arange(_POSITIONS).expand(1, -1).clone(), persistent=False)
-        self.register_buffer("token_type_ids", torch.zeros(1, _POSITIONS, dtype=torch.int64), persistent=False)
+        self.register_buffer("position_ids", torch.arange(POSITIONS).expand(1, -1).clone(), persistent=False)
+        self.register_buffer("token_type_ids", torch.zeros(1, POSITIONS, dtype=torch.int64), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (batch, sequence, width) for token numbers (batch, sequence)."""
@@ -110,14 +112,6 @@ class Bert(nn.Module):
         return nn.functional.linear(hidden, self.embeddings.word_embeddings.weight), pooled
 
 
-def _make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
-    def integers(high: int, *shape: int) -> Tensor:
-        return torch.randint(high, shape, device=device, generator=generator)
-
-    inputs = (integers(_VOCABULARY, size, _SEQUENCE), integers(_SEQUENCE, size, _MASKED))
-    return Batch(inputs, (integers(_VOCABULARY, size, _MASKED), integers(2, size)))
-
-
 def _loss(output: object, batch: Batch) -> Tensor:
     logits, pooled = output  # type: ignore[misc]
     words, follows = batch.targets
@@ -125,15 +119,25 @@ def _loss(output: object, batch: Batch) -> Tensor:
     return entropy(logits.flatten(0, 1), words.flatten()) + entropy(pooled[:, :2], follows)  # type: ignore[has-type]
 
 
-def _model(name: str, module: Bert, batch_size: int) -> TrainingModel:
-    return TrainingModel(name, module, batch_size, f"sequence of {_SEQUENCE} tokens", _make_batch, _loss)
+def _model(name: str, module: Bert, batch_size: int, length: int) -> TrainingModel:
+    masked = math.ceil(_MASKED * length)
+
+    def make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
+        def integers(high: int, *shape: int) -> Tensor:
+            return torch.randint(high, shape, device=device, generator=generator)
+
+        inputs = (integers(_VOCABULARY, size, length), integers(length, size, masked))
+        return Batch(inputs, (integers(_VOCABULARY, size, masked), integers(2, size)))
+
+    name = with_length(name, length, _SEQUENCE)
+    return TrainingModel(name, module, batch_size, f"sequence of {length} tokens", make_batch, _loss)
 
 
-def bert_base() -> TrainingModel:
+def bert_base(sequence_length: int = _SEQUENCE) -> TrainingModel:
     """Return BERT-base: 109,482,240 parameters."""
-    return _model("bert-base", Bert(768, 12, 12), 32)
+    return _model("bert-base", Bert(768, 12, 12), 32, sequence_length)
 
 
-def bert_large() -> TrainingModel:
+def bert_large(sequence_length: int = _SEQUENCE) -> TrainingModel:
     """Return BERT-large: 335,141,888 parameters."""
-    return _model("bert-large", Bert(1024, 16, 24), 8)
+    return _model("bert-large", Bert(1024, 16, 24), 8, sequence_length)

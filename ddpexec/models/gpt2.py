@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ddpexec.models.training import Batch, TrainingModel, as_tensor
+from ddpexec.models.training import Batch, TrainingModel, as_tensor, with_length
 
-_VOCABULARY, _POSITIONS, _WIDTH, _HEADS, _LAYERS, _SEQUENCE = 50257, 1024, 768, 12, 12, 512
+_VOCABULARY, POSITIONS, _WIDTH, _HEADS, _LAYERS, _SEQUENCE = 50257, 1024, 768, 12, 12, 512
 
 
 class Conv1D(nn.Module):
@@ -64,7 +64,7 @@ class GPT2(nn.Module):
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(_VOCABULARY, _WIDTH),
-                "wpe": nn.Embedding(_POSITIONS, _WIDTH),
+                "wpe": nn.Embedding(POSITIONS, _WIDTH),
                 "drop": nn.Dropout(0.1),
                 "h": nn.ModuleList(Block() for _ in range(_LAYERS)),
                 "ln_f": nn.LayerNorm(_WIDTH),
@@ -81,15 +81,16 @@ class GPT2(nn.Module):
         return nn.functional.linear(parts["ln_f"](x), parts["wte"].weight)  # type: ignore[arg-type]
 
 
-def _make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
-    tokens = torch.randint(_VOCABULARY, (size, _SEQUENCE + 1), device=device, generator=generator)
-    return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))
-
-
 def _loss(output: object, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(as_tensor(output).flatten(0, 1), batch.targets[0].flatten())
 
 
-def gpt2_small() -> TrainingModel:
+def gpt2_small(sequence_length: int = _SEQUENCE) -> TrainingModel:
     """Return GPT-2 small: 124,439,808 parameters."""
-    return TrainingModel("gpt2-small", GPT2(), 8, f"sequence of {_SEQUENCE} tokens", _make_batch, _loss)
+
+    def make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
+        tokens = torch.randint(_VOCABULARY, (size, sequence_length + 1), device=device, generator=generator)
+        return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))
+
+    name = with_length("gpt2-small", sequence_length, _SEQUENCE)
+    return TrainingModel(name, GPT2(), 8, f"sequence of {sequence_length} tokens", make_batch, _loss)

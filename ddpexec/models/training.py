@@ -70,6 +70,11 @@ def classifier(name: str, module: nn.Module, batch_size: int, shape: tuple[int, 
     return TrainingModel(name, module, batch_size, f"sample of {'x'.join(map(str, shape))}", make_batch, loss)
 
 
+def with_length(name: str, length: int, own: int) -> str:
+    """Return what a model is called whose sequences have `length` tokens where its `own` number is another."""
+    return name if length == own else f"{name}-s{length}"
+
+
 def as_tensor(output: object) -> Tensor:
     """Return `output` as the one tensor it must be."""
     if not isinstance(output, Tensor):

@@ -3,10 +3,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.describe import describe_buffers  # noqa: E402
-from ddpexec.models import MODELS, build  # noqa: E402
+from ddpexec.models import LONGEST, MODELS, build  # noqa: E402
 from ddpexec.parameters import collect  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.errors import UnknownNameError  # noqa: E402
+from ddpsim.errors import InputError, UnknownNameError  # noqa: E402
 from ddpsim.units import MIB  # noqa: E402
 
 # torchvision's model pages and Hugging Face's `num_parameters()`; the MLP's is 6 x (2048 x 2048 + 2048).
@@ -80,3 +80,33 @@ def test_batches_repeat_with_their_seed():
 def test_an_unknown_name_names_the_nearest():
     with pytest.raises(UnknownNameError, match=r"unknown model 'resnet5'; did you mean .*resnet50"):
         build("resnet5")
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_shorter_sequence_leaves_the_parameters_as_they_are(name):
+    usual, short = build(name, "meta"), build(f"{name}-s64", "meta")
+    assert (short.name, short.sample) == (f"{name}-s64", "sequence of 64 tokens")
+    assert short.make_batch(2, "meta").inputs[0].shape == (2, 64)
+    assert usual.make_batch(2, "meta").inputs[0].shape[1] > 64
+    shapes = [[(n, p.shape) for n, p in model.module.named_parameters()] for model in (usual, short)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_models_own_length_is_its_own_name(name):
+    length = build(name, "meta").make_batch(1, "meta").inputs[0].shape[1]
+    assert build(f"{name}-s{length}", "meta").name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vgg16-s64", "vgg16 has no sequences, but 'vgg16-s64' gives a length; write vgg16"),
+        ("gpt2-small-s1025", "'gpt2-small-s1025' has sequences of 1025 tokens; give 1 to 1024 tokens"),
+        ("bert-base-s0", "'bert-base-s0' has sequences of 0 tokens; give 1 to 512 tokens"),
+        ("gpt3-s64", "unknown model 'gpt3-s64'"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused(name, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        build(name)
