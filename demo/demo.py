@@ -83,11 +83,11 @@ def plan_one(cell: tuple[str, str, int]) -> PlanRow:
 
 
 def hold_against_a_real_run(out: Path) -> None:
-    """Capture one process, measure allreduce, predict, then run for real and compare."""
+    """Capture all ranks at once, measure allreduce, predict, then run for real and compare."""
     say(f"2. Should one believe it? {MODEL} on {RANKS} ranks over gloo, on this machine")
     capture, table_file, calibration = (str(out / f"{name}.json") for name in ("capture", "allreduce", "calibration"))
     subject = ("--model", MODEL, "--batch-size", BATCH)
-    module("ddpexec", "capture", *subject, "--device", "cpu", "--threads", 1, "--iterations", 10, "-o", capture)
+    torchrun("capture", *subject, "--device", "cpu", "--threads", 1, "--iterations", 10, "-o", capture)
     measured = ("-b", "64K", "-e", "64M", "-f", 4, "--under-load", capture)
     torchrun("microbench", "--backend", "gloo", *measured, "-o", table_file)
     module("ddpsim", "calibrate", table_file, "--topology", "loopback", "-o", calibration)

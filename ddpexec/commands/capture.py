@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from ddpsim.errors import InputError
 
+if TYPE_CHECKING:
+    from ddpsim.workload import Workload
+
 
 def capture(
     output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
-    model: Annotated[Optional[str], typer.Option(help="A shipped model, e.g. resnet50; gpt2-small-s64: sequences of 64 tokens.")] = None,  # noqa: UP045
+    model: Annotated[
+        Optional[str], typer.Option(help="A shipped model, e.g. resnet50; gpt2-small-s64: sequences of 64 tokens.")
+    ] = None,  # noqa: UP045
     step: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="package.module:function that returns (module, step); step() trains once."),
@@ -33,26 +39,36 @@ def capture(
     warm_up: Annotated[int, typer.Option(min=0, help="Iterations to discard first.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Record real iterations of one process: forward, backward with every gradient's time, optimizer."""
+    """Record real iterations of one process: forward, backward with every gradient's time, optimizer.
+
+    Under torchrun all ranks record at once, which is how they will share a machine; one file has the iterations of all.
+    """
     if (model is None) == (step is None):
         raise InputError("give one of --model and --step", place="capture", remedy="e.g. --model resnet50")
+    if step is not None and (precision is not None or device):
+        what = "--precision" if precision is not None else "--device"
+        raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
     from ddpexec.capture import Settings, capture_model, capture_step
+    from ddpexec.capture_together import capture_together, under_torchrun
     from ddpsim.units import format_time
     from ddpsim.workload.files import save_workload
 
     def progress(done: int, total: int, seconds: float) -> None:
         line = f"capture: iteration {done} of {total}, {format_time(seconds)}"
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
-        print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
 
     settings = Settings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
-    if model is not None:
-        workload = capture_model(model, settings, batch_size=batch_size, precision=precision or "fp32", device=device)
-    elif step is not None:
-        if precision is not None or device:
-            what = "--precision" if precision is not None else "--device"
-            raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
-        workload = capture_step(step, settings, batch_size=batch_size)
+
+    def record(place: str) -> Workload:
+        if step is not None:
+            return capture_step(step, settings, batch_size=batch_size)
+        return capture_model(str(model), settings, batch_size=batch_size, precision=precision or "fp32", device=place)
+
+    workload = capture_together(record, device) if under_torchrun() else record(device)
+    if workload is None:
+        return
     save_workload(workload, output)
     medians = {
         f"{name}_s": float(sorted(times)[len(times) // 2])
@@ -64,7 +80,9 @@ def capture(
     }
     if json_:
         summary = {"name": workload.name, "device": workload.device, "iterations": workload.iterations, **medians}
-        print(json.dumps({**summary, "batch_size": workload.batch_size, "threads": workload.threads}, indent=2))
+        more = {"batch_size": workload.batch_size, "threads": workload.threads, "ranks": workload.ranks}
+        print(json.dumps({**summary, **more}, indent=2))
         return
+    ranks = f", {workload.ranks} ranks at once" if workload.ranks > 1 else ""
     parts = ", ".join(f"{name.removesuffix('_s')} {format_time(seconds)}" for name, seconds in medians.items())
-    print(f"{workload.name}: {parts} (host, median of {workload.iterations}); written to {output}")
+    print(f"{workload.name}: {parts} (host, median of {workload.iterations}{ranks}); written to {output}")

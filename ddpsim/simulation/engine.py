@@ -219,10 +219,11 @@ def _kinds(
             for gpu in range(placement.gpus_per_node):
                 rank = placement.rank_of(node, gpu)
                 members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
-    shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and not workload.timed else 1.0
     kinds = []
     for (name, factor), ranks in members.items():
         source = workload if name is None else workloads[name]
+        alone = source.ranks == 1 and not source.timed
+        shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
         kinds.append(Kind(sorted(ranks), tuple(scaled), costs.pace_spread, source.arithmetic_share))
     return sorted(kinds, key=lambda kind: kind.first)

@@ -62,6 +62,7 @@ def workload_document(workload: Workload) -> dict[str, object]:
         "gradient_ready_s": _nullable(workload.gradient_ready_s),
         "synchronises": list(workload.synchronises),
         "arithmetic_share": workload.arithmetic_share,
+        **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
         "provenance": dict(workload.provenance),
     }
 
@@ -99,6 +100,7 @@ def _workload(fields: _Fields) -> Workload:
         synchronises=tuple(fields.list("synchronises")),  # the type checks the words
         provenance=fields.object("provenance").values,
         arithmetic_share=fields.number("arithmetic_share") if "arithmetic_share" in fields.values else 1.0,
+        ranks=fields.count("ranks") if "ranks" in fields.values else 1,
     )
 
 

@@ -11,6 +11,9 @@ from ddpsim.errors import WorkloadError
 from ddpsim.workload.profile import Phase, Seconds, Workload
 
 
+_ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
+
+
 def pooled(captures: Sequence[Workload]) -> Workload:
     """Return a workload with the iterations of all `captures`, in their order.
 
@@ -18,11 +21,12 @@ def pooled(captures: Sequence[Workload]) -> Workload:
     of several processes say more than one that is longer.
 
     Raises:
-        WorkloadError: captures of different steps: another name, device, precision, batch size or parameters.
+        WorkloadError: captures of different steps: another name, device, precision, batch size or parameters, or with
+            another number of ranks beside.
     """
     first = captures[0]
     for each in captures[1:]:
-        for name in ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises"):
+        for name in _ALIKE:
             if getattr(each, name) != getattr(first, name):
                 raise WorkloadError(f"captures differ in {name}", place=first.name, remedy="pool captures of one step")
 
@@ -36,5 +40,10 @@ def pooled(captures: Sequence[Workload]) -> Workload:
         optimizer=Phase(joined(lambda w: w.optimizer.host_s), joined(lambda w: w.optimizer.device_s)),
         gradient_hook_s=joined(lambda w: w.gradient_hook_s),
         gradient_ready_s=joined(lambda w: w.gradient_ready_s),
-        provenance={**first.provenance, "processes": len(captures)},
+        provenance={**first.provenance, "processes": sum(map(_processes, captures))},
     )
+
+
+def _processes(capture: Workload) -> int:
+    known = capture.provenance.get("processes", 1)
+    return known if isinstance(known, int) else 1

@@ -72,6 +72,7 @@ class Workload:
         provenance: how it came about: versions, command, sources of figures.
         arithmetic_share: share of device time that goes with the device's clock; the rest goes with its memory's, which
             is the same on all devices of a model. 1 where it is not known.
+        ranks: how many computed at once on the machine while it was recorded, and so share in its times.
 
     Raises:
         WorkloadError: where shapes disagree, a time is negative or not finite, one clock lacks a gradient, or an
@@ -94,6 +95,7 @@ class Workload:
     synchronises: tuple[str, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
     arithmetic_share: float = 1.0
+    ranks: int = 1
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

@@ -1,4 +1,5 @@
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -193,6 +194,18 @@ def test_the_command_writes_a_file_and_one_document(tmp_path, capsys):
     assert document["name"] == workload.name == "mlp@cpu-fp32-b2"
     assert document["iterations"] == workload.iterations == 2
     assert "iteration 5 of 5" in captured.err
+
+
+def test_ranks_that_torchrun_started_record_at_once_into_one_file(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    arguments = ["capture", "--model", "mlp", "--batch-size", "2", "--threads", "1", "--device", "cpu", "--json"]
+    options = [*arguments, "--iterations", "3", "-o", str(tmp_path / "w.json")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    workload = load_workload(tmp_path / "w.json")
+    assert json.loads(done.stdout)["ranks"] == workload.ranks == 2
+    assert workload.iterations == 2 * 3
+    assert done.stderr.count("iteration 6 of 6") == 1
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,9 @@ def test_measured_slowdowns_stretch_what_they_name():
     assert shared.backward_compute_s == pytest.approx(1.5 * plain.backward_compute_s)
     alone = summarise(simulate(source, place(ranks=1), given, with_costs(shared_compute_slowdown=1.5)))
     assert alone.forward_s == pytest.approx(plain.forward_s)
+    recorded_beside_others = dataclasses.replace(source, ranks=2)
+    again = summarise(simulate(recorded_beside_others, place(), given, with_costs(shared_compute_slowdown=1.5)))
+    assert again.forward_s == pytest.approx(plain.forward_s)
 
     on_gpu = workload(device="V100", backward=0.8)
     gpu, gpu_shared = (
