@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ddpexec.timed import Replay
 
 
+BEGAN = time.time()
+"""When this process began to import what a run needs, seconds since the epoch."""
+
+
 def provenance(run: Run, command: list[str]) -> dict[str, object]:
     """Return what `run.json` says of where a run comes from."""
     settings = run.settings
@@ -21,7 +25,8 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
     return {
         "made_by": "ddpexec.run",
         "command": command,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "began": _moment(BEGAN),
+        "time": _moment(time.time()),
         "torch": torch.__version__,
         "implementation": settings.implementation,
         "model": run.subject.model.name,
@@ -52,6 +57,10 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
             "scale_compute": settings.scale_compute,
         },
     }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _late(replay: Replay | None) -> float | None:

@@ -128,25 +128,22 @@ def _attempt(configuration: Configuration, folder: Path) -> Result | str:
 
 
 def _one(configuration: Configuration, folder: Path) -> Result:
+    """Do what is not done yet; what was done for another configuration of this name is thrown away."""
     own = folder / "runs" / configuration.name
-    _begin(configuration, own)
+    if own.exists() and (not is_current(configuration, folder) or stages.workload_changed(configuration, own)):
+        shutil.rmtree(own)
+    if not own.exists():
+        write_whole(own / "configuration.txt", _mark(configuration))
     if (done := stages.read_result(own)) is not None:
         return done
     network = stages.describe_network(configuration, folder)
     workload = stages.prepare_workload(configuration, network, own)
     stages.measure_network(configuration, network, own)
+    stages.refuse_hindsight(configuration, network, own)
     stages.write_prediction(configuration, network, workload, own)
     for repeat in range(configuration.repeats):
         stages.measure_run(configuration, network, workload, own, repeat)
     return stages.conclude(configuration, network, workload, own)
-
-
-def _begin(configuration: Configuration, own: Path) -> None:
-    """Throw away what was done for another configuration of this name."""
-    if own.exists() and not is_current(configuration, own.parents[1]):
-        shutil.rmtree(own)
-    if not own.exists():
-        write_whole(own / "configuration.txt", _mark(configuration))
 
 
 def _mark(configuration: Configuration) -> str:

@@ -36,8 +36,8 @@ class Held:
 
     Attributes:
         result: the numbers.
-        terms: of the run with the median step: each term's error as a share of the step, signed.
-        finishes: of its buckets: measured and predicted finish, seconds from the start of forward.
+        terms: each term's error as a share of the step, signed, in the mean over the runs.
+        finishes: of buckets: measured and predicted finish, seconds from the start of forward, likewise.
     """
 
     result: Result
@@ -52,7 +52,7 @@ class Recorded:
     Attributes:
         before, now: the prediction written before the runs, and today's code's.
         written_at: when the former was written.
-        first_run_at: when the first run's first counted iteration began.
+        first_run_at: when the first run began; of runs that do not say so, when its first counted iteration did.
         inputs_agree: the record's workload, topology and constants are those the prediction was made from.
         torch: version that ran.
         late_gradients: mean share of the timed layers' gradients that came late; None for a model that computes.
@@ -148,7 +148,9 @@ def _held(configuration: Configuration, folder: Path) -> Held:
 
 
 def _begun(trace: Trace) -> datetime:
-    """Return when the counted iterations began: the run is stamped when they have ended."""
+    """Return when the run began; of one that does not say so, when its counted iterations did."""
+    if (began := trace.provenance.get("began")) is not None:
+        return _moment(str(began))
     lasted_s = max(it.end_s for it in trace.iterations) - min(it.start_s for it in trace.iterations)
     ended = _moment(str(trace.provenance["time"]))
     return datetime.fromtimestamp(ended.timestamp() - lasted_s, UTC)

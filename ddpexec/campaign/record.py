@@ -45,8 +45,12 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
         the names of those left out.
 
     Raises:
-        InputError: none has a result, or a file cannot be read.
+        InputError: none has a result, a file cannot be read, or the record is to replace the folder it is made from.
     """
+    if record.resolve() == folder.resolve():
+        raise InputError(
+            "the record would replace what it is made from", place=str(record), remedy="name another folder"
+        )
     done = [each for each in campaign.configurations if finished(each, folder) is not None]
     if not done:
         raise InputError("holds no finished configuration", place=str(folder), remedy="run the campaign first")
@@ -96,6 +100,7 @@ def _unpack_one(document: Any, record: Path, folder: Path) -> None:
     if document["schema"] != SCHEMA:
         raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA!r}")
     own = folder / "runs" / document["configuration"]
+    shutil.rmtree(own, ignore_errors=True)
     write_whole(own / "configuration.txt", document["mark"])
     write_whole(own / "workload.json.gz", (record / document["workload"]).read_bytes())
     for name, content in document["documents"].items():

@@ -20,7 +20,7 @@ class Result:
     Attributes:
         group: configurations that differ in bucket caps alone share it.
         caps: the cap options, `default` for torch's.
-        step_s: median of `repeats_s`, the measured steady-state periods.
+        step_s: mean of `repeats_s`, the measured steady-state periods.
         low_s, high_s: the prediction's band.
         local_s: one process's iteration.
         bucket_errors: of each bucket's finish, as a share of the step, signed.
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def noise(self) -> float | None:
-        """Half the range of the repeats over their median; None for a single run."""
+        """Half the range of the repeats over their mean; None for a single run."""
         if len(self.repeats_s) < 2:
             return None
         return (max(self.repeats_s) - min(self.repeats_s)) / 2 / self.step_s

@@ -6,8 +6,6 @@ What needs torch or a network runs as a command of its own, as a user would type
 from __future__ import annotations
 
 import hashlib
-import json
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+import ddpsim
 from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
+from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrate import calibrate
 from ddpsim.errors import InputError
-from ddpsim.files import json_text, read_json, write_whole
+from ddpsim.files import compress, json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.metrics import summarise
 from ddpsim.prediction import predict
@@ -37,7 +37,7 @@ from ddpsim.trace_json import read_trace
 from ddpsim.units import exact
 from ddpsim.validate import validate
 from ddpsim.workload import Workload
-from ddpsim.workload.files import load_workload, save_workload
+from ddpsim.workload.files import load_workload, save_workload, workload_document
 from ddpsim.workload.pool import pooled
 from ddpsim.workload.single_clock import single_clock
 
@@ -72,9 +72,19 @@ class Network:
         return self.folder / "calibration.json"
 
     @property
+    def sizes(self) -> Path:
+        """Which allreduces were asked of the microbenchmark."""
+        return self.folder / "microbench.txt"
+
+    @property
     def workload(self) -> Path:
         """The capture of the model that computes on it."""
         return self.folder / "workload.json.gz"
+
+    def forget_measurements(self) -> None:
+        """Remove what was measured on it and what was fitted to that."""
+        self.calibration.unlink(missing_ok=True)
+        self.table.unlink(missing_ok=True)
 
 
 def describe_network(configuration: Configuration, folder: Path) -> Network:
@@ -82,10 +92,14 @@ def describe_network(configuration: Configuration, folder: Path) -> Network:
     network = Network.of(configuration, folder)
     text = dump_topology(network_topology(configuration.run.network, configuration.network))
     if not network.topology.exists() or network.topology.read_text() != text:
-        write_whole(network.topology, text)
-        network.table.unlink(missing_ok=True)
-        network.calibration.unlink(missing_ok=True)
+        network.forget_measurements()
         network.workload.unlink(missing_ok=True)
+        write_whole(network.topology, text)
+    sizes = " ".join(configuration.microbench.arguments()) + "\n"
+    if not network.sizes.exists() or network.sizes.read_text() != sizes:
+        if network.sizes.exists():
+            network.forget_measurements()
+        write_whole(network.sizes, sizes)
     return network
 
 
@@ -95,6 +109,7 @@ def measure_network(configuration: Configuration, network: Network, folder: Path
     Timed layers take no processor and keep their pace, so nothing is measured beside them.
     """
     if not network.table.exists():
+        network.forget_measurements()
         arguments = [*configuration.microbench.arguments(), "--backend", "gloo"]
         if configuration.run.model is not None:
             arguments += ["--under-load", str(folder / "workload.json.gz"), "--threads", "1"]
@@ -108,6 +123,15 @@ def fit(network: Network) -> None:
         tables = [read_table(network.table)]
         report = calibrate(tables, load_topology(str(network.topology)), backend="gloo")
         write_whole(network.calibration, json_text(report.calibration.document()))
+
+
+def workload_changed(configuration: Configuration, folder: Path) -> bool:
+    """Return whether `folder` holds another workload than the configuration's file gives today."""
+    path, name = folder / "workload.json.gz", configuration.run.workload
+    if name is None or not path.exists():
+        return False
+    today = compress(json_text(workload_document(scaled(configuration, load_workload(name)))))
+    return path.read_bytes() != today
 
 
 def prepare_workload(configuration: Configuration, network: Network, folder: Path) -> Workload:
@@ -144,7 +168,7 @@ def wire_s(configuration: Configuration, workload: Workload) -> float:
 
 
 def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
-    """Predict and write the document with the time and a fingerprint of all that went in; skip where it is there."""
+    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
     path = folder / "prediction.json"
     if path.exists():
         return
@@ -154,9 +178,35 @@ def write_prediction(configuration: Configuration, network: Network, workload: W
     stamp = {
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
+        "simulator_fingerprint": simulator_fingerprint(),
         "configuration": configuration.name,
     }
     write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
+
+
+def refuse_hindsight(configuration: Configuration, network: Network, folder: Path) -> None:
+    """Throw away a prediction that was made from something else than what is there now.
+
+    Raises:
+        InputError: there are runs, but no prediction that was made before them from what is there now.
+    """
+    path, what = folder / "prediction.json", "it has run, but its prediction is gone"
+    if path.exists():
+        stamp = _mapping(path).get("campaign")
+        inputs = inputs_fingerprint(configuration, network, folder)
+        if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
+            return
+        what = "its workload, network or constants have changed since it was predicted"
+    if any(folder.glob("run*/run.json")):
+        raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
+    path.unlink(missing_ok=True)
+
+
+def simulator_fingerprint() -> str:
+    """Return 16 hexadecimal digits of the simulator's source: two predictions with the same were made by the same code."""
+    package = Path(ddpsim.__file__).parent
+    content = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
@@ -198,7 +248,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     run = configuration.run
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
-        arguments = ["--model", run.model]
+        arguments = ["--model", run.model, "--threads", "1"]
         if run.batch_size is not None:
             arguments += ["--batch-size", str(run.batch_size)]
     valued: Mapping[str, object] = {
@@ -227,13 +277,13 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
     prediction = load_prediction(folder / "prediction.json")
     traces = [read_trace(folder / f"run{repeat}") for repeat in range(configuration.repeats)]
     summaries = [summarise(trace) for trace in traces]
-    steps = [summary.iteration_s for summary in summaries]
-    middle = sorted(range(len(steps)), key=lambda index: steps[index])[len(steps) // 2]
-    held = validate(prediction, traces[middle])
+    held = averaged([validate(prediction, trace) for trace in traces])
     write_whole(folder / "validation.json", json_text(held.document()))
     local_s = _number(prediction, "local_s")
     table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
     wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())
+    cycle = configuration.run.no_sync_every
+    optimizer_s = float(np.median(workload.optimizer.device_s)) / cycle
     result = Result(
         name=configuration.name,
         group=configuration.group,
@@ -243,17 +293,13 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
         predicted_s=_number(prediction, "iteration_s"),
         low_s=_number(prediction, "iteration_low_s"),
         high_s=_number(prediction, "iteration_high_s"),
-        step_s=statistics.median(steps),
-        repeats_s=tuple(steps),
+        step_s=held.iterations.measured_s,
+        repeats_s=tuple(summary.iteration_s for summary in summaries),
         local_s=local_s,
         predicted_local_s=local_s,
         bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
-        baselines_s=measured_baselines(
-            table,
-            summaries[middle].buckets,
-            local_s,
-            float(np.median(workload.optimizer.device_s)) / configuration.run.no_sync_every,
-            configuration.run.no_sync_every,
+        baselines_s=mean_of(
+            [measured_baselines(table, summary.buckets, local_s, optimizer_s, cycle) for summary in summaries]
         ),
         largest_term=held.largest_term.name,
     )
@@ -264,7 +310,7 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
 def _capture(configuration: Configuration, network: Network) -> None:
     """Capture the model once for all that run it on the network; skip it where it is there.
 
-    It computes on all ranks at once, as they will share this machine; rank 0's times are kept, of several launches.
+    It computes on all ranks at once, as they will share this machine, in several launches.
     """
     if network.workload.exists():
         return
@@ -287,9 +333,15 @@ def _number(document: Mapping[str, Any], key: str) -> float:
 
 
 def read_result(folder: Path) -> Result | None:
-    """Return the result in `folder`; None where there is none."""
-    path = folder / "result.json"
-    if not path.exists():
+    """Return the result in `folder`; None where there is none that can be read: it follows from the runs."""
+    try:
+        return Result.from_document(_mapping(folder / "result.json"))
+    except (InputError, KeyError, TypeError):
         return None
+
+
+def _mapping(path: Path) -> dict[str, Any]:
     document = read_json(path, InputError, "delete the folder and run the campaign again")
-    return Result.from_document(json.loads(json.dumps(document)))
+    if not isinstance(document, dict):
+        raise InputError("not an object", place=str(path), remedy="delete the folder and run the campaign again")
+    return document
