@@ -1,4 +1,4 @@
-"""Capture on all ranks that torchrun started at once: they share a machine's caches and memory as they will in the job."""
+"""Capture on all ranks that torchrun started at once: they share a machine as they will in the job."""
 
 from __future__ import annotations
 

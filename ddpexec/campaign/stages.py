@@ -203,7 +203,7 @@ def refuse_hindsight(configuration: Configuration, network: Network, folder: Pat
 
 
 def simulator_fingerprint() -> str:
-    """Return 16 hexadecimal digits of the simulator's source: two predictions with the same were made by the same code."""
+    """Return 16 hexadecimal digits of the simulator's source."""
     package = Path(ddpsim.__file__).parent
     content = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
     return hashlib.sha256(content).hexdigest()[:16]

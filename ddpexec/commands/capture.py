@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def capture(
     output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
-    model: Annotated[
-        Optional[str], typer.Option(help="A shipped model, e.g. resnet50; gpt2-small-s64: sequences of 64 tokens.")
-    ] = None,  # noqa: UP045
+    model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="package.module:function that returns (module, step); step() trains once."),

@@ -69,7 +69,7 @@ def run(
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
     model: Annotated[
-        str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small, gpt2-small-s64, ...")
+        str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")
     ] = None,
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")

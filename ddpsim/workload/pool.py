@@ -10,7 +10,6 @@ import numpy as np
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.profile import Phase, Seconds, Workload
 
-
 _ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
 
 
