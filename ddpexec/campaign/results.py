@@ -126,15 +126,17 @@ def _choices(results: Sequence[Result]) -> dict[str, Any]:
             default_regrets.append(default / best - 1)
         if (share := _captured(group, chosen)) is not None:
             captured.append(share)
-    cap, cap_regret = _best_single_cap(groups)
-    by_cap = [share for group in groups if cap and (share := _captured(group, _step_of(group, cap))) is not None]
+    cap, having = _best_single_cap(groups)
+    by_cap = [share for group in having if cap and (share := _captured(group, _step_of(group, cap))) is not None]
     return {
         "cap_groups": len(groups),
         "regret_mean": fmean(regrets) if regrets else None,
         "regret_worst": max(regrets, default=None),
         "regret_of_default_mean": fmean(default_regrets) if default_regrets else None,
         "best_single_cap": cap,
-        "regret_of_best_single_cap_mean": cap_regret,
+        "best_single_cap_groups": len(having),
+        "regret_of_best_single_cap_mean": _mean_regret(having, cap),
+        "regret_mean_where_best_single_cap_ran": _mean_regret(having, None),
         "groups_worth_tuning": len(captured),
         "captured_share_mean": fmean(captured) if captured else None,
         "captured_share_of_best_single_cap_mean": fmean(by_cap) if by_cap else None,
@@ -154,17 +156,23 @@ def _step_of(group: Sequence[Result], caps: str) -> float | None:
     return next((result.step_s for result in group if result.caps == caps), None)
 
 
-def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, float | None]:
-    """Return the one cap, among those that every group has, with the least mean regret."""
-    common = set.intersection(*({r.caps for r in group} for group in groups)) if groups else set()
-    mean = {
-        caps: fmean(
-            next(r.step_s for r in group if r.caps == caps) / min(r.step_s for r in group) - 1 for group in groups
-        )
-        for caps in common
-    }
-    best = min(sorted(mean), key=lambda caps: mean[caps], default=None)
-    return best, None if best is None else mean[best]
+def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, list[Sequence[Result]]]:
+    """Return the one cap that hindsight likes best, of those that at least half of the groups ran, and these groups."""
+    ran = {caps: [g for g in groups if _step_of(g, caps) is not None] for g in groups for caps in {r.caps for r in g}}
+    common = {caps: having for caps, having in ran.items() if 2 * len(having) >= len(groups) and caps != "default"}
+    best = min(sorted(common), key=lambda caps: _mean_regret(common[caps], caps) or 0.0, default=None)
+    return best, [] if best is None else common[best]
+
+
+def _mean_regret(groups: Sequence[Sequence[Result]], caps: str | None) -> float | None:
+    """Return the mean regret of `caps` in groups that ran it, or of the cap with the best predicted time."""
+    regrets = []
+    for group in groups:
+        predicted_s = min(group, key=lambda result: result.predicted_s).step_s
+        taken_s = predicted_s if caps is None else _step_of(group, caps)
+        if taken_s is not None:
+            regrets.append(taken_s / min(result.step_s for result in group) - 1)
+    return fmean(regrets) if regrets else None
 
 
 def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:

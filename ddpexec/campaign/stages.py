@@ -24,7 +24,7 @@ from ddpexec.netlab.network import wire_bytes
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrate import calibrate
 from ddpsim.errors import InputError
-from ddpsim.files import compress, json_text, read_json, write_whole
+from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.metrics import summarise
 from ddpsim.prediction import predict
@@ -130,8 +130,8 @@ def workload_changed(configuration: Configuration, folder: Path) -> bool:
     path, name = folder / "workload.json.gz", configuration.run.workload
     if name is None or not path.exists():
         return False
-    today = compress(json_text(workload_document(scaled(configuration, load_workload(name)))))
-    return path.read_bytes() != today
+    today = scaled(configuration, load_workload(name))
+    return workload_document(load_workload(str(path))) != workload_document(today)
 
 
 def prepare_workload(configuration: Configuration, network: Network, folder: Path) -> Workload:

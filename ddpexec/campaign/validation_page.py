@@ -47,9 +47,10 @@ def section(evidence: Evidence, pictures: Path, name: str) -> str:
     return "\n".join(line for part in parts for line in part)
 
 
-_TERMS = """Shares of the measured step, predicted - measured. The first six sum to the step's error; launch, skew and
-wire are summed over buckets, hidden or not. Latency and bandwidth are the wire's two halves by a line through the
-buckets' sizes; where they err to opposite sides the line is ill determined and wire alone tells.
+_TERMS = """Shares of the measured step, predicted - measured, in the mean over a configuration's runs. The first six
+sum to the step's error; launch, skew and wire are summed over buckets, hidden or not. Latency and bandwidth are the
+wire's two halves by a line through the buckets' sizes; where they err to opposite sides the line is ill determined and
+wire alone tells.
 """
 
 
@@ -67,7 +68,10 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
     )
     late = [each.late_gradients for each in recorded if each.late_gradients is not None]
     if late:
-        yield f"Timed layers delivered {percent(median(late))} of their gradients late (median over configurations)."
+        yield (
+            f"Timed layers delivered {percent(median(late))} of rank 0's gradients late, by more than 0.2 ms and by "
+            f"more than 1 % of their time (median over configurations; {percent(max(late))} at worst)."
+        )
     if evidence.missing:
         yield f"{len(evidence.missing)} configurations of the campaign were not run: {', '.join(evidence.missing)}."
     yield "\n### Calibration and evaluation are different runs\n"
@@ -105,7 +109,8 @@ def _day(moment: datetime) -> str:
 
 
 def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
-    yield "Times in ms; noise is half the range of repeated runs; `in` where the measured step lies in the 80 % band;"
+    yield "Times in ms, of several runs their mean; noise is half the range of repeated runs. One process: one rank"
+    yield "without DDP at its workload's pace, computed, not run. `in` where the measured step lies in the 80 % band;"
     yield "buckets: median absolute error of their finish, of the step.\n"
     yield (
         "| configuration | one process | measured | noise | before | error | overhead error | buckets | band | term "
@@ -137,8 +142,8 @@ def _draw(recorded: Sequence[Recorded], folder: Path, name: str) -> None:
     groups: dict[str, list[Recorded]] = {}
     for each in sorted(recorded, key=lambda each: factors(each.configuration)["wire / backward"]):
         groups.setdefault(f"wire / backward {factors(each.configuration)['wire / backward']}", []).append(each)
-    steps: Mapping[str, list[tuple[float, float, float]]] = {
-        label: [(r.step_s, r.predicted_s, r.noise or 0.0) for r in (each.before.result for each in group)]
+    steps: Mapping[str, list[tuple[float, float, float | None]]] = {
+        label: [(r.step_s, r.predicted_s, r.noise) for r in (each.before.result for each in group)]
         for label, group in groups.items()
     }
     plot_validation(

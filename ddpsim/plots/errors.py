@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,12 +15,13 @@ BANDS = (0.05, 0.02)
 
 
 def plot_errors(
-    points: Mapping[str, Sequence[tuple[float, float, float]]], path: str | Path, unit: str = "iteration (ms)"
+    points: Mapping[str, Sequence[tuple[float, float, float | None]]], path: str | Path, unit: str = "iteration (ms)"
 ) -> None:
     """Draw the error of each prediction in percent over the measured time, a colour a group.
 
     Args:
-        points: label to (measured, predicted, noise): seconds, and half the range of repeated runs over their median.
+        points: label to (measured, predicted, noise): seconds, and half the range of repeated runs over their mean;
+            None where there is a single one.
         path: the PNG.
         unit: what the horizontal axis holds; values are drawn in milliseconds.
     """
@@ -32,7 +34,7 @@ def plot_errors(
         axes.errorbar(
             [measured * 1e3 for measured, _, _ in group],
             [100 * (predicted / measured - 1) for measured, predicted, _ in group],
-            yerr=[100 * noise for _, _, noise in group],
+            yerr=[math.nan if noise is None else 100 * noise for _, _, noise in group],
             fmt="o",
             markersize=4,
             elinewidth=0.8,

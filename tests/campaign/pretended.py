@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ddpexec.campaign import stages
 from ddpexec.campaign.campaign import carry_out
@@ -13,6 +15,7 @@ from ddpexec.campaign.spec import Campaign, Configuration
 from ddpsim.errors import InputError
 from ddpsim.simulation import simulate
 from ddpsim.topology.spec import load_topology
+from ddpsim.trace import Trace
 from ddpsim.trace_json import write_trace
 from ddpsim.workload.files import load_workload, save_workload
 
@@ -33,6 +36,7 @@ class PretendedLab:
     def __init__(self, campaign: Campaign, folder: Path) -> None:
         self.configurations = {each.name: each for each in campaign.configurations}
         self.folder, self.commands, self.lines, self.failing = folder, list[str](), list[str](), ""
+        self.stretch: dict[str, float] = {}
 
     def __call__(self, topology: Path, command: Sequence[str]) -> None:
         self.commands.append(command[0])
@@ -50,13 +54,28 @@ class PretendedLab:
         configuration = self.configurations[out.parent.name]
         if configuration.caps == self.failing:
             raise InputError("a rank died")
-        write_trace(self._measured(configuration, out.parent, topology), out)
+        write_trace(self._measured(configuration, out.parent, topology, self.stretch.get(out.name, 1.0)), out)
 
     @staticmethod
-    def _measured(configuration: Configuration, folder: Path, topology: Path):  # type: ignore[no-untyped-def]
+    def _measured(configuration: Configuration, folder: Path, topology: Path, stretch: float) -> Trace:
         calibration = stages.load_calibration(str(topology.parent / "calibration.json"))
         workload = load_workload(folder / "workload.json.gz")
-        return simulate(workload, load_topology(str(topology)).place(), stages.options(configuration), calibration)
+        trace = simulate(workload, load_topology(str(topology)).place(), stages.options(configuration), calibration)
+        return replace(trace, iterations=[stretched(each, stretch) for each in trace.iterations])
+
+
+def stretched(value: Any, factor: float) -> Any:
+    """Return `value` with every time in it, a field named `..._s`, times `factor`."""
+    if isinstance(value, tuple):
+        return tuple(stretched(each, factor) for each in value)
+    if not is_dataclass(value):
+        return value
+    changed = {
+        each.name: old * factor if each.name.endswith("_s") and isinstance(old, float) else stretched(old, factor)
+        for each in fields(value)
+        for old in [getattr(value, each.name)]
+    }
+    return replace(value, **changed)  # type: ignore[type-var]
 
 
 def go(campaign: Campaign, folder: Path, *only: str) -> tuple[list[Result], list[str]]:

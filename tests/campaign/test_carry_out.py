@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.workload.files import load_workload, save_workload
 from tests.campaign.pretended import FILE, PretendedLab, go
 
 
@@ -182,3 +184,100 @@ def test_a_run_is_what_a_user_would_type() -> None:
         "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.2345678 "
         "--impl ddpexec --backend gloo --iterations 6 --seed 1007"
     )
+
+
+def test_runs_that_differ_are_held_against_by_their_mean(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lab.stretch = {"run0": 1.0, "run1": 1.1}
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    for result in results:
+        fast, slow = result.repeats_s
+        assert slow == pytest.approx(1.1 * fast)
+        assert result.step_s == pytest.approx(1.05 * fast)
+        assert result.noise == pytest.approx(0.05 / 1.05)
+        held = json.loads((tmp_path / "runs" / result.name / "validation.json").read_text())
+        parts = [term["share_of_step"] for term in held["terms"][:6]]
+        assert sum(parts) == pytest.approx(result.error)
+        assert [bucket["finished_error"] for bucket in held["buckets"]] == pytest.approx(result.bucket_errors)
+        assert max(result.bucket_errors) < 0
+
+
+def _own(campaign: Campaign, folder: Path) -> Path:
+    return folder / "runs" / campaign.configurations[0].name
+
+
+def test_a_run_whose_prediction_is_gone_is_not_predicted_afterwards(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    own = _own(campaign, tmp_path)
+    for name in ("prediction.json", "result.json"):
+        (own / name).unlink()
+    _, failures = go(campaign, tmp_path)
+    assert len(failures) == 1
+    assert "it has run, but its prediction is gone; delete the folder" in failures[0]
+    assert not (own / "prediction.json").exists()
+
+
+def test_a_prediction_from_other_constants_is_made_anew_before_runs_and_refused_after_them(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path)
+    own = _own(campaign, tmp_path)
+    old = json.loads((own / "prediction.json").read_text())["campaign"]["inputs_fingerprint"]
+    calibration = tmp_path / "networks" / "flat" / "calibration.json"
+    calibration.write_text(calibration.read_text() + "\n")
+    lab.failing = ""
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert len(results) == 2
+    assert json.loads((own / "prediction.json").read_text())["campaign"]["inputs_fingerprint"] != old
+    calibration.write_text(calibration.read_text() + "\n")
+    (own / "result.json").unlink()
+    _, failures = go(campaign, tmp_path)
+    assert ["its workload, network or constants have changed since it was predicted" in f for f in failures] == [True]
+
+
+def test_a_workload_file_that_changed_is_run_anew(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    save_workload(load_workload("mlp"), given)
+    text = FILE.replace("workload: mlp", f"workload: {given}")
+    own = parse_campaign(text, "c.yaml")
+    lab.configurations = {each.name: each for each in own.configurations}
+    go(own, tmp_path / "out")
+    lab.commands = []
+    save_workload(replace(load_workload("mlp"), batch_size=7), given)
+    _, failures = go(own, tmp_path / "out")
+    assert failures == []
+    assert lab.commands == ["run"] * 4
+
+
+def test_other_sizes_are_measured_anew(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path, "*-default")
+    lab.commands = []
+    go(parse_campaign(FILE + "microbench: {stepfactor: 4}\n", "c.yaml"), tmp_path, "*-default")
+    assert lab.commands[0] == "microbench"
+
+
+def test_a_table_that_was_removed_takes_its_constants_with_it(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path, "*-default")
+    network = tmp_path / "networks" / "flat"
+    (network / "allreduce.json").unlink()
+    (network / "calibration.json").write_text("of the old table")
+    lab.failing = ""
+    assert go(campaign, tmp_path, "*-default")[1] == []
+
+
+def test_a_result_that_cannot_be_read_follows_from_the_runs(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    results, _ = go(campaign, tmp_path)
+    lab.commands = []
+    (_own(campaign, tmp_path) / "result.json").write_text('{"name": "of another version"}')
+    assert go(campaign, tmp_path) == (results, [])
+    assert lab.commands == []

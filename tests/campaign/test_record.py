@@ -76,6 +76,23 @@ def test_packing_again_leaves_nothing_of_what_was_there(carried_out: Path, campa
     )
 
 
+def test_a_record_does_not_replace_the_folder_it_is_made_from(carried_out: Path, campaign: Campaign) -> None:
+    out = carried_out / "out"
+    with pytest.raises(InputError, match="would replace what it is made from; name another folder"):
+        record.pack(carried_out / "c.yaml", campaign, out, out / ".." / "out")
+    assert all(finished(each, out) for each in campaign.configurations)
+
+
+def test_unpacking_leaves_nothing_of_a_configuration_that_was_there(carried_out: Path, campaign: Campaign) -> None:
+    out, folder = carried_out / "out", carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, out, folder)
+    own = out / "runs" / campaign.configurations[0].name
+    (own / "run7").mkdir()
+    record.unpack(folder, out)
+    assert not (own / "run7").exists()
+    assert not (own / "result.json").exists()
+
+
 def test_a_damaged_record_names_its_file(carried_out: Path, campaign: Campaign) -> None:
     folder = carried_out / "record"
     record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)

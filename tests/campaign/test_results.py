@@ -89,7 +89,20 @@ def test_choosing_a_cap_by_prediction_has_its_regret_and_gain() -> None:
     assert said["groups_worth_tuning"] == 1
     assert said["captured_share_mean"] == pytest.approx((2.0 - 1.52) / 0.5)
     assert said["best_single_cap"] == "cap5"
+    assert said["best_single_cap_groups"] == 2
     assert said["regret_of_best_single_cap_mean"] == 0
+    assert said["regret_mean_where_best_single_cap_ran"] == said["regret_mean"]
+
+
+def test_the_best_single_cap_is_judged_where_it_ran() -> None:
+    ran = [result(2.0, 1.9), result(1.5, 1.6, "cap5"), result(1.6, 1.4, "cap1")]
+    other = [result(1.0, 1.0, group="h"), result(1.1, 1.2, "cap25", "h")]
+    said = summarised([*ran, *other])
+    assert (said["best_single_cap"], said["best_single_cap_groups"]) == ("cap5", 1)
+    assert said["regret_mean_where_best_single_cap_ran"] == pytest.approx(1.6 / 1.5 - 1)
+    assert said["captured_share_of_best_single_cap_mean"] == pytest.approx(1.0)
+    third = [result(1.0, 1.0, group="i"), result(1.1, 1.2, "cap50", "i")]
+    assert summarised([*ran, *other, *third])["best_single_cap"] is None
 
 
 def test_measures_are_medians_of_absolute_errors() -> None:
