@@ -105,7 +105,11 @@ def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Ev
     recorded = []
     for number, each in enumerate(present, 1):
         progress(f"[{number}/{len(present)}] {each.name}")
-        recorded.append(_recorded(each, before, now))
+        try:
+            recorded.append(_recorded(each, before, now))
+        except (KeyError, TypeError, ValueError) as error:
+            place = str(record / "runs" / f"{each.name}.json.gz")
+            raise InputError(f"not a record: {error!r}", place=place, remedy=_REMEDY) from error
     return Evidence(
         campaign,
         {each.bench: _sizes(stages.Network.of(each, before)) for each in present},
