@@ -133,13 +133,16 @@ def _simplest(predictions: Sequence[Prediction]) -> Prediction:
 def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
     """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
 
-    None too where buckets are compressed, or differ from iteration to iteration: the model knows neither.
+    None too where buckets are compressed, differ from iteration to iteration, or are not filled in arrival order: the
+    model knows none of these.
 
     Args:
         default: a prediction whose gradients' ready times, ranks and algorithm are used.
     """
     parameters, options = default.workload.parameters, default.options
     if options.compression != "none" or options.drop or options.order is not None:
+        return None
+    if options.assignment_in_force != "rebuilt":
         return None
     if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
         return None

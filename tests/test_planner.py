@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ddpsim import prediction
-from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.cli.plan import _cap_mb, text
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
@@ -46,6 +46,28 @@ def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
     default = predict(source, LOOPBACK, gpus_per_node=4)
     found = pipeline_plan(default)
     assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
+
+
+@pytest.mark.parametrize("asked", [{"find_unused_parameters": True}, {"assignment": "unused"}])
+def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan(asked):
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(**asked), gpus_per_node=4).rows[0]
+    assert pipeline_plan(row.default) is None
+    assert row.best.options.plan is None
+    assert row.best.plan.groups() == unused_plan(source.parameters, row.best.options.caps).groups()
+    for found in (row.default, row.best):
+        assert found.plan.torch.endswith("find_unused_parameters=True)")
+    [swept] = sweep(source, LOOPBACK, nodes=[None], caps=[BucketCaps(bucket_cap_mb=5)], options=Options(**asked))
+    assert swept.document()["torch"] == "DistributedDataParallel(model, bucket_cap_mb=5, find_unused_parameters=True)"
+
+
+def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    listed = pipeline_plan(predict(source, LOOPBACK, gpus_per_node=4))
+    for options in ({"plan": listed}, {"order": "once"}):
+        asked = Options(find_unused_parameters=True, **options)
+        found = predict(source, LOOPBACK, gpus_per_node=4, options=asked).plan
+        assert found.torch.startswith("# no constructor argument of torch")
 
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():

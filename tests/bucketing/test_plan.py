@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
-from ddpsim.bucketing.plan import custom_plan
+from ddpsim.bucketing.plan import custom_plan, without_rebuild
 from ddpsim.errors import PlanError
 from tests import strategies
 
@@ -51,6 +53,24 @@ def test_constructor_calls():
     assert unused.torch == "DistributedDataParallel(model, bucket_cap_mb_list=[1, 25], find_unused_parameters=True)"
     impossible = custom_plan([*MODEL, Parameter("half", (9,), "float16")], [(0, 4), (1, 2, 3)])
     assert impossible.torch.startswith("# ")
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_under_find_unused_parameters_the_call_fills_in_registration_order(sizes):
+    parameters = [Parameter(f"p{i}", (size,)) for i, size in enumerate(sizes)]
+    asked = unused_plan(parameters, BucketCaps(bucket_cap_mb=0.0005))
+    assert without_rebuild(asked, parameters) == asked
+    found = without_rebuild(custom_plan(parameters, asked.groups()), parameters)
+    assert found.groups() == asked.groups()
+    assert found.torch.endswith("find_unused_parameters=True)")
+    caps = literal_eval(found.torch.partition("bucket_cap_mb_list=")[2].partition(", find_unused")[0])
+    assert unused_plan(parameters, BucketCaps(bucket_cap_mb_list=tuple(caps))).groups() == asked.groups()
+
+
+def test_what_no_registration_order_fills_has_no_call_under_find_unused_parameters():
+    rebuilt = rebuilt_plan(MODEL, CAPS)
+    assert without_rebuild(rebuilt, MODEL).groups() == rebuilt.groups()
+    assert without_rebuild(rebuilt, MODEL).torch.startswith("# no constructor argument")
 
 
 def test_fingerprints_tell_plans_apart():
