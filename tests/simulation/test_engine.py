@@ -51,22 +51,22 @@ def test_a_cpu_step_with_one_bucket_is_a_sum(view):
 
 
 def test_a_device_bound_gpu_step_with_one_bucket_hides_the_host():
-    source, placement, costs = workload(device="V100", size=2_000_000), place(), Costs.of("gloo", None)
+    source, placement = workload(device="V100", size=2_000_000), place()
     size = source.gradient_bytes
-    expected = 0.12 + 2 * size / costs.copy_Bps + wire_s(placement, "gloo", size)
+    copies = 2 * Costs.of("gloo", None, "V100").copies_s(8, size)
+    expected = 0.12 + copies + wire_s(placement, "gloo", size)
     assert period(simulate(source, placement, options(caps=ONE_BUCKET))) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_host_bound_step_pays_for_every_hook():
-    source, costs = workload(device="V100", host_share=1.0), Costs.of("gloo", None)
+    source, costs = workload(device="V100", host_share=1.0), Costs.of("gloo", None, "V100")
     without = median(it.iteration_s for it in simulate_local(source, options()))
     noop = period(simulate(source, place(), options(comm="noop")))
     assert without == pytest.approx(0.12)
     launched = costs.launch_s + costs.finish_s  # under 25 MiB: two buckets, the first of one gradient
+    copies = 2 * costs.copies_s(8, source.gradient_bytes)
     assert noop - without >= 8 * costs.hook_s + costs.forward_s
-    assert (
-        noop - without <= 8 * costs.hook_s + costs.forward_s + 2 * launched + 2 * source.gradient_bytes / costs.copy_Bps
-    )
+    assert noop - without <= 8 * costs.hook_s + costs.forward_s + 2 * launched + copies
 
 
 def test_hidden_communication_costs_nothing_but_the_last_bucket():
