@@ -122,7 +122,7 @@ def _settings(
     draws: list[tuple[int, Callable[[int], Pace]]] = []
     for kind in kinds:
         draws.append((kind.first, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total)) is not None:
+        if (latest := latest_draw(kind, options.seed, total, cycle)) is not None:
             draws.append((LATEST, latest))
     paces = [leaving_out(draw, dropped, workload.parameters) for _, draw in draws]
     plan = plans_of(options, workload, paces, range(cycle - 1, total, cycle))

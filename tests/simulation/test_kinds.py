@@ -34,3 +34,17 @@ def test_ranks_of_a_kind_draw_for_themselves_wherever_they_are():
     six, two = (own_draw(Kind((rank,), many), 3, 9) for rank in (6, 2))
     assert [six(i) for i in range(9)] != [two(i) for i in range(9)]
     assert [latest_draw(apart, 3, 9)(i) for i in range(9)] != [latest_draw(together, 3, 9)(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "V100"])
+def test_local_steps_of_the_latest_add_up_to_the_last_ranks(device):
+    cycle, total = 4, 12
+    kind = Kind(range(6), tuple(paces(workload(device=device, iterations=9, jitter=0.5))))
+    last = latest_draw(kind, 0, total, cycle)
+    drawn = [own_draw(Kind((rank,), kind.paces), 0, total) for rank in kind.ranks[1:]]
+    for begin in range(cycle, total, cycle):
+        together = last(begin - 1).optimizer_work + sum(last(k).work_s for k in range(begin, begin + cycle))
+        each = [
+            own(begin - 1).optimizer_work + sum(own(k).work_s for k in range(begin, begin + cycle)) for own in drawn
+        ]
+        assert together == pytest.approx(max(each))
