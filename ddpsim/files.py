@@ -31,6 +31,19 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
 
 
+def remove(path: str | Path) -> None:
+    """Remove `path` where it is there.
+
+    Raises:
+        InputError: where it cannot be removed.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        remedy = "name a folder in which you may remove files"
+        raise InputError(f"cannot be removed: {error.strerror}", place=str(path), remedy=remedy) from error
+
+
 def json_text(document: object) -> str:
     """Return `document` as indented JSON, one trailing newline; numbers that JSON lacks (NaN) are an error."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
