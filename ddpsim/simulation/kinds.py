@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.simulation.pace import Pace, latest
+from ddpsim.workload import Workload
 from ddpsim.workload.profile import Seconds
 
 Draws = NDArray[np.int64]
@@ -26,15 +27,16 @@ class Kind:
 
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
+        workload: of each.
         paces: one a recorded iteration, scaled for this kind.
-        spread: standard deviation, from device to device of one model, of the logarithm of computing time.
-        share: of computing time that spreads.
+        spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
+            the workload's `arithmetic_share`.
     """
 
     ranks: Sequence[int]
+    workload: Workload
     paces: tuple[Pace, ...]
     spread: float = 0.0
-    share: float = 1.0
 
     @property
     def first(self) -> int:
@@ -52,7 +54,8 @@ class Kind:
         The expected maximum of `count` standard normal variables, as approximated by Blom (1958).
         """
         quantile = (self.count - 0.375) / (self.count + 0.25)
-        return 1 + self.share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
+        share = self.workload.arithmetic_share
+        return 1 + share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
@@ -80,7 +83,7 @@ def latest_draw(kind: Kind, seed: int, iterations: int, cycle: int = 1) -> Calla
             pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
             local = (iteration + 1) % cycle != 0
             last = latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
-            cache[iteration] = last.scaled(slower, 1.0)
+            cache[iteration] = last.scaled(slower, slower if kind.workload.one_clock else 1.0)
         return cache[iteration]
 
     return pace

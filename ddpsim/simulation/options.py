@@ -60,4 +60,4 @@ class Options(Job):
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
-        return self.backend or ("gloo" if workload.on_cpu or workload.timed else "nccl")
+        return self.backend or ("gloo" if workload.one_clock else "nccl")

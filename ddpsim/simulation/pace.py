@@ -85,7 +85,7 @@ def paces(workload: Workload, scale_compute: float = 1.0, scale_host: float = 1.
     On a CPU, and where the workload is timed, there is one clock: the host's time is the computation, scaled by
     `scale_compute`.
     """
-    host = scale_compute if workload.on_cpu or workload.timed else scale_host
+    host = scale_compute if workload.one_clock else scale_host
     return [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
 
 
