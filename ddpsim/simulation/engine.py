@@ -63,9 +63,10 @@ def simulate(
             do not spread.
 
     Raises:
-        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's, a
-            backend that cannot carry the workload.
+        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
+            options that do not fit the workload.
     """
+    options.check(workload)
     backend = options.backend_for(workload)
     costs = Costs.of(backend, calibration, workload.device)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)

@@ -45,6 +45,19 @@ class Options(Job):
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("--plan and a bucket cap are both given", place="--plan", remedy="keep one")
 
+    def check(self, workload: Workload) -> None:
+        """Refuse what `workload` cannot be run with.
+
+        Raises:
+            InputError: NCCL without a GPU, or a factor on host time where the host's time is the computation.
+        """
+        if self.backend == "nccl" and workload.on_cpu:
+            what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
+            raise InputError(what, place="--backend", remedy=remedy)
+        if self.scale_host != 1.0 and workload.one_clock:
+            what = f"{workload.name} has no host time apart from its computation, on {workload.device}"
+            raise InputError(what, place="--scale-host", remedy="use --scale-compute, or leave it out")
+
     def bucket_plan(self, workload: Workload) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
 
