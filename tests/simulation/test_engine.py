@@ -136,6 +136,17 @@ def test_no_sync_reduces_every_nth_step_only():
     assert period(trace) == pytest.approx((3 * (alone + forward) + every) / 4, rel=1e-6)
 
 
+def test_waiting_for_the_bitmap_of_unused_parameters_is_exposed():
+    source, placement = workload(device="V100", size=2_000_000), place("dgx-1v")
+    given = Options(assignment="unused", caps=ONE_BUCKET, gradient_as_bucket_view=True)
+    plain, asked = (
+        summarise(simulate(source, placement, dataclasses.replace(given, find_unused_parameters=unused)))
+        for unused in (False, True)
+    )
+    assert asked.exposed_comm_s - plain.exposed_comm_s == pytest.approx(wire_s(placement, "nccl", 8 * 4), rel=0.01)
+    assert asked.ddp_overhead_s == pytest.approx(plain.ddp_overhead_s, abs=1e-9)
+
+
 def test_more_process_groups_overlap_latency():
     source = workload(gradients=32, size=64, backward=1e-4)
     caps = BucketCaps(bucket_cap_mb=0)
