@@ -13,6 +13,11 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH = ("cuda_runtime", "cuda_driver")
 _OPERATOR = ("cpu_op", "user_annotation")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
+_DTYPES = {
+    "double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16", "long": "int64",
+    "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8",
+    "byte": "uint8", "unsigned char": "uint8", "bool": "bool",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ def parse_events(raw: object, place: str) -> Events:
     ]
     waits = [event for event in launches if event.name in _WAITS]
     return Events(host(_OPERATOR), waits, sorted(works, key=lambda work: (work.start_s, work.end_s)))
+
+
+def dtype_named(name: object) -> str | None:
+    """Return torch's name of a type as traces spell it (`Float`, `c10::BFloat16`); None of one that is not known."""
+    return _DTYPES.get(name.removeprefix("c10::").lower()) if isinstance(name, str) else None
 
 
 def busy_s(works: Iterable[DeviceWork]) -> float:
