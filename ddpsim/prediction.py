@@ -68,11 +68,17 @@ class Prediction:
         return self.local_s / self.iteration_s
 
     @property
-    def pace_differs(self) -> bool:
-        """Whether the workload keeps another device's pace than the topology's, and no layers that sleep keep it."""
-        device = self.topology.compute_device
-        paced = self.workload.paced_by
-        return device is not None and device.lower() != paced.lower() and not (self.workload.timed and device == "cpu")
+    def other_devices(self) -> list[str]:
+        """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
+        classes = (each.template for each in self.placement.classes)
+        models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
+        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if model.lower() not in kept]
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether several ranks recorded the workload at once and another number computes on a machine here."""
+        return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
