@@ -176,7 +176,7 @@ def predict(
         placement=placement,
         options=options,
         summary=summary,
-        local_s=_local_s(workload, options) if local_s is None else local_s,
+        local_s=local_period_s(workload, options) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
         plan=trace.plan,
@@ -231,8 +231,8 @@ def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, f
     return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
-def _local_s(workload: Workload, options: Options) -> float:
-    """Return the median over cycles of accumulated gradients of the mean iteration."""
+def local_period_s(workload: Workload, options: Options) -> float:
+    """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration."""
     periods = [it.iteration_s for it in simulate_local(workload, options)]
     cycle = options.no_sync_every
     return median(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

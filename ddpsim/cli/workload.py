@@ -120,7 +120,9 @@ def _seen(buckets: list[dict[str, float]]) -> str:
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:
-    phases = _phases(model)
+    from ddpsim.prediction import local_period_s
+    from ddpsim.simulation import Options
+
     return {
         "name": name,
         "device": model.device,
@@ -129,7 +131,7 @@ def _summary(name: str, model: Workload) -> dict[str, object]:
         "estimated": model.estimated,
         "parameters": len(model.parameters),
         "gradient_bytes": model.gradient_bytes,
-        "local_s": sum(max(times.values()) for times in phases.values()),
+        "local_s": local_period_s(model, Options()),
     }
 
 

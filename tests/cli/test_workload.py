@@ -22,6 +22,16 @@ def test_list_and_show(ddpsim: Callable, tiny: Path) -> None:
     assert "made by hand" in text
 
 
+def test_one_processes_step_is_that_of_a_prediction(ddpsim: Callable, tiny: Path) -> None:
+    document = json.loads(tiny.read_text())
+    document["forward"]["host_s"] = [0.006]  # the host is behind in forward alone, and ahead over the whole step
+    tiny.write_text(json.dumps(document))
+    shown = ddpsim("workload", "show", tiny, "--json").document
+    predicted = ddpsim("predict", "--workload", tiny, "--topology", "dgx-1v", "--json").document
+    assert shown["local_s"] == predicted["local_s"]
+    assert shown["local_s"] < 0.006 + 0.008 + 0.001
+
+
 def test_bad_workloads_are_named_with_the_place(ddpsim: Callable, tiny: Path) -> None:
     ddpsim("workload", "show", "tinny").refused("'tinny'")
     document = json.loads(tiny.read_text())
