@@ -104,12 +104,14 @@ def _row(
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
-    best = _simplest([default, *uniform])
+    tried = [default, *uniform]
+    best = _simplest(tried)
     if given is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
         best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
+        tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
-    row = PlanRow(best, default, tuple(curve))
+    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     if not row.keep_default:
         row = replace(row, best=with_band(best, calibration))
     if not row.chosen.workload.estimated:

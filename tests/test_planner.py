@@ -8,6 +8,7 @@ from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.cli.plan import _cap_mb, text
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.plan_rows import PlanReport
 from ddpsim.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options
@@ -39,6 +40,15 @@ def test_a_gain_under_one_percent_keeps_the_default():
     assert row.keep_default
     assert row.document()["torch"] == "DistributedDataParallel(model)"
     assert row.document()["gain"] == 0.0
+
+
+def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_save():
+    [row] = plan(workload(gradients=40, size=500_000, backward=0.1), [LOOPBACK], gpus_per_node=4).rows
+    kept = replace(row, best=row.default, fastest_s=0.996 * row.default.iteration_s)
+    assert row.fastest_s <= min(row.best.iteration_s, *(seconds for _, seconds in row.sweep))
+    assert kept.keep_default
+    assert kept.gain == 0
+    assert "(at most 0.4 % faster found)" in text(PlanReport((kept,)))
 
 
 def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():

@@ -136,7 +136,7 @@ def text(report: PlanReport) -> str:
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = percent(max(row.gain for row in kept))
+        most = percent(max(row.most for row in kept))
         lines += [f"keep torch's default on {_where(kept)} (at most {most} faster found):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
