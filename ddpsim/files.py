@@ -81,15 +81,32 @@ def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
     try:
         raw = Path(path).read_bytes()
         text = gzip.decompress(raw) if str(path).endswith(".gz") else raw
-        document: object = json.loads(text)
     except OSError as cause:
         what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror or "truncated"
         raise error(f"cannot be read: {what}", place=str(path), remedy=remedy) from cause
     except (EOFError, zlib.error) as cause:
         raise error(f"the gzip file is truncated: {cause}", place=str(path), remedy=remedy) from cause
+    return parse_json(text, str(path), error, remedy)
+
+
+def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str) -> object:
+    """Return the JSON document that `text` is.
+
+    Args:
+        text: as it was read.
+        place: names it in errors.
+        error: what to raise where it is not JSON, or nested or numbered as no document is.
+        remedy: what to do then, for the message.
+    """
+    try:
+        document: object = json.loads(text)
     except UnicodeDecodeError as cause:
-        raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
+        raise error(f"not text: {cause.reason} at byte {cause.start}", place=place, remedy=remedy) from cause
     except json.JSONDecodeError as cause:
         what = f"not JSON: {cause.msg} at line {cause.lineno}, column {cause.colno}"
-        raise error(what, place=str(path), remedy=remedy) from cause
+        raise error(what, place=place, remedy=remedy) from cause
+    except RecursionError as cause:
+        raise error("its JSON is nested too deep", place=place, remedy=remedy) from cause
+    except ValueError as cause:
+        raise error("its JSON has a number with too many digits", place=place, remedy=remedy) from cause
     return document

@@ -132,13 +132,14 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     pairs = _paired(_dicts(prediction["buckets"]), summary.buckets)
     _check_same(prediction, pairs, summary)
     own = measured.provenance.get("local_s")
+    known = isinstance(own, float) and math.isfinite(own)
     local_s = _float(prediction["local_s"])
-    measured_local_s = own if isinstance(own, float) else local_s
+    measured_local_s = _float(own) if known else local_s
     step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
     return Validation(
         iterations=Compared.of(step, predicted_step),
         overhead=Compared.of(step - measured_local_s, predicted_step - local_s),
-        local_source="run" if isinstance(own, float) else "prediction",
+        local_source="run" if known else "prediction",
         buckets=tuple(_bucket_error(ours, theirs, step) for ours, theirs in pairs),
         terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
         baselines=_baselines(prediction, step, measured_local_s, cycle_length(measured)),

@@ -208,7 +208,7 @@ def _as_written(plan: BucketPlan, document: Mapping[str, object]) -> BucketPlan:
     if document.get("fingerprint") != plan.fingerprint() or not isinstance(torch, str) or not isinstance(buckets, list):
         return plan
     limits = [bucket.get("limit_bytes") for bucket in buckets]
-    if not all(limit is None or (type(limit) is int and limit >= 0) for limit in limits):
+    if not all(limit is None or (type(limit) is int and 0 <= limit < 1 << 63) for limit in limits):
         return plan
     kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
     return replace(plan, buckets=tuple(kept), torch=torch)

@@ -12,6 +12,8 @@ from ddpsim.trace import BucketTimes, Gradient, Iteration, Span, Trace
 from ddpsim.trace_json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
 
 _REMEDY = "run again with --out (or --trace) to write it anew"
+_MOST = 1 << 63
+"""No time, count or size is as large."""
 
 
 def read_trace(directory: str | Path) -> Trace:
@@ -193,12 +195,12 @@ def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < _MOST:
         raise TypeError(f"{value!r} is not a whole number")
     return value

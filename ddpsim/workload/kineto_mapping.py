@@ -78,7 +78,7 @@ def _from_trace(step: Step, place: str) -> Mapping:
     for accumulation in step.accumulations:
         dimensions = accumulation.args.get("Input Dims")
         inner = dimensions[0] if isinstance(dimensions, list) and dimensions else None
-        if not isinstance(inner, list) or not all(isinstance(size, int) for size in inner):
+        if not isinstance(inner, list) or not all(isinstance(size, int) and 0 <= size < 1 << 40 for size in inner):
             remedy = "give --shapes W, a workload of the same model, or record with record_shapes=True"
             raise TraceError("the trace holds no shapes of gradients", place=place, remedy=remedy)
         shapes.append(tuple(inner))

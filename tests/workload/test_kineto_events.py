@@ -43,6 +43,7 @@ def test_busy_time_counts_overlap_once():
             "t: traceEvents.1: ts 'now', dur 1 are not times",
         ),
         ([event("kernel", "k", 0, -1)], "t: traceEvents.0: ts 0, dur -1"),
+        ([event("kernel", "k", 0, 10**400)], "t: traceEvents.0: ts 0, dur 1000"),
     ],
 )
 def test_bad_events_are_placed(raw, message):
