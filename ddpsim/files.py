@@ -31,6 +31,19 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
 
 
+def remove(path: str | Path) -> None:
+    """Remove `path` where it is there.
+
+    Raises:
+        InputError: where it cannot be removed.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        remedy = "name a folder in which you may remove files"
+        raise InputError(f"cannot be removed: {error.strerror}", place=str(path), remedy=remedy) from error
+
+
 def json_text(document: object) -> str:
     """Return `document` as indented JSON, one trailing newline; numbers that JSON lacks (NaN) are an error."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -68,15 +81,32 @@ def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
     try:
         raw = Path(path).read_bytes()
         text = gzip.decompress(raw) if str(path).endswith(".gz") else raw
-        document: object = json.loads(text)
     except OSError as cause:
         what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror or "truncated"
         raise error(f"cannot be read: {what}", place=str(path), remedy=remedy) from cause
     except (EOFError, zlib.error) as cause:
         raise error(f"the gzip file is truncated: {cause}", place=str(path), remedy=remedy) from cause
+    return parse_json(text, str(path), error, remedy)
+
+
+def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str) -> object:
+    """Return the JSON document that `text` is.
+
+    Args:
+        text: as it was read.
+        place: names it in errors.
+        error: what to raise where it is not JSON, or nested or numbered as no document is.
+        remedy: what to do then, for the message.
+    """
+    try:
+        document: object = json.loads(text)
     except UnicodeDecodeError as cause:
-        raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
+        raise error(f"not text: {cause.reason} at byte {cause.start}", place=place, remedy=remedy) from cause
     except json.JSONDecodeError as cause:
         what = f"not JSON: {cause.msg} at line {cause.lineno}, column {cause.colno}"
-        raise error(what, place=str(path), remedy=remedy) from cause
+        raise error(what, place=place, remedy=remedy) from cause
+    except RecursionError as cause:
+        raise error("its JSON is nested too deep", place=place, remedy=remedy) from cause
+    except ValueError as cause:
+        raise error("its JSON has a number with too many digits", place=place, remedy=remedy) from cause
     return document

@@ -17,7 +17,7 @@ _NO_TIME = 1e-9
 def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) -> float:
     """Return how much shorter a step would be on a host that takes no time for anything; 0 where there is one clock."""
     workload = prediction.workload
-    if workload.on_cpu or workload.timed:
+    if workload.one_clock:
         return 0.0
     backend = prediction.options.backend_for(workload)
     costs = _calibration(backend, calibration)

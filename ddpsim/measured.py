@@ -7,7 +7,6 @@ median; `notes` names both.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import statistics
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpsim.errors import CalibrationError
-from ddpsim.files import read_text
+from ddpsim.files import parse_json, read_text
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 _SIZE_COLUMNS = ("size_bytes", "size(B)")
@@ -74,12 +73,9 @@ def parse_table(text: str, place: str) -> MeasuredTable:
 
 
 def _from_json(text: str, place: str) -> MeasuredTable:
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise CalibrationError(f"not JSON: {error}", place=place) from error
-    results = document.get("results")
-    if not isinstance(results, list):
+    document = parse_json(text, place, CalibrationError, _TABLE_REMEDY)
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(results, list):
         raise CalibrationError(
             "no `results`", place=place, remedy="give nccl-tests' -J output or `ddpexec microbench -o`"
         )
@@ -87,7 +83,8 @@ def _from_json(text: str, place: str) -> MeasuredTable:
     config = document.get("config") or {}
     header = {str(key): str(value) for key, value in config.items()} if isinstance(config, dict) else {}
     ddp = document.get("ddp") or {}
-    return _table(place, rows, header, ddp={k: float(v) for k, v in ddp.items() if isinstance(v, int | float)})
+    costs = ddp.items() if isinstance(ddp, dict) else ()
+    return _table(place, rows, header, ddp={str(k): _float(v) for k, v in costs if isinstance(v, int | float)})
 
 
 def _json_row(entry: object, place: str) -> MeasuredRow:
@@ -178,9 +175,17 @@ def _count(header: Mapping[str, str], keys: Iterable[str]) -> int | None:
     return None
 
 
+def _float(value: object) -> float:
+    """Return `value` as a float; infinity where it is larger than any."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
+
+
 def _number(cell: object, place: str) -> float:
     try:
-        value = float(cell)  # type: ignore[arg-type]
+        value = _float(cell)
     except (TypeError, ValueError):
         raise CalibrationError(f"{cell!r} is not a number", place=place, remedy="write it without a unit") from None
     if not math.isfinite(value) or value <= 0:
@@ -190,7 +195,7 @@ def _number(cell: object, place: str) -> float:
 
 def _size(cell: object, place: str) -> int:
     try:
-        value = float(cell)  # type: ignore[arg-type]
+        value = _float(cell)
     except (TypeError, ValueError):
         raise CalibrationError(f"{cell!r} is not a number of bytes", place=place) from None
     if not math.isfinite(value) or value < 0 or value != int(value):

@@ -20,6 +20,7 @@ class PlanRow:
             iterations alone.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
+        fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
         host_cost_s: how much shorter what is advised would be on a host that takes no time.
         priors: constants of the host's time that nobody measured.
     """
@@ -27,6 +28,7 @@ class PlanRow:
     best: Prediction
     default: Prediction
     sweep: tuple[tuple[float, float], ...]
+    fastest_s: float
     host_cost_s: float = 0.0
     priors: tuple[Constant, ...] = ()
 
@@ -34,6 +36,11 @@ class PlanRow:
     def gain(self) -> float:
         """Share of the default's iteration that the best plan saves."""
         return 1 - self.best.iteration_s / self.default.iteration_s
+
+    @property
+    def most(self) -> float:
+        """Share of the default's iteration that the fastest of all tried saves."""
+        return 1 - self.fastest_s / self.default.iteration_s
 
     @property
     def keep_default(self) -> bool:

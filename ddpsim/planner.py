@@ -104,12 +104,14 @@ def _row(
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
-    best = _simplest([default, *uniform])
+    tried = [default, *uniform]
+    best = _simplest(tried)
     if given is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
         best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
+        tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
-    row = PlanRow(best, default, tuple(curve))
+    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     if not row.keep_default:
         row = replace(row, best=with_band(best, calibration))
     if not row.chosen.workload.estimated:
@@ -133,13 +135,16 @@ def _simplest(predictions: Sequence[Prediction]) -> Prediction:
 def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
     """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
 
-    None too where buckets are compressed, or differ from iteration to iteration: the model knows neither.
+    None too where buckets are compressed, differ from iteration to iteration, or are not filled in arrival order: the
+    model knows none of these.
 
     Args:
         default: a prediction whose gradients' ready times, ranks and algorithm are used.
     """
     parameters, options = default.workload.parameters, default.options
     if options.compression != "none" or options.drop or options.order is not None:
+        return None
+    if options.assignment_in_force != "rebuilt":
         return None
     if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
         return None

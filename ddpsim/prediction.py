@@ -68,11 +68,17 @@ class Prediction:
         return self.local_s / self.iteration_s
 
     @property
-    def pace_differs(self) -> bool:
-        """Whether the workload keeps another device's pace than the topology's, and no layers that sleep keep it."""
-        device = self.topology.compute_device
-        paced = self.workload.paced_by
-        return device is not None and device.lower() != paced.lower() and not (self.workload.timed and device == "cpu")
+    def other_devices(self) -> list[str]:
+        """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
+        classes = (each.template for each in self.placement.classes)
+        models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
+        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if model.lower() not in kept]
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether several ranks recorded the workload at once and another number computes on a machine here."""
+        return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
@@ -170,7 +176,7 @@ def predict(
         placement=placement,
         options=options,
         summary=summary,
-        local_s=_local_s(workload, options) if local_s is None else local_s,
+        local_s=local_period_s(workload, options) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
         plan=trace.plan,
@@ -225,8 +231,8 @@ def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, f
     return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
-def _local_s(workload: Workload, options: Options) -> float:
-    """Return the median over cycles of accumulated gradients of the mean iteration."""
+def local_period_s(workload: Workload, options: Options) -> float:
+    """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration."""
     periods = [it.iteration_s for it in simulate_local(workload, options)]
     cycle = options.no_sync_every
     return median(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -46,7 +46,7 @@ def _check_bucket(bucket: object, place: str) -> None:
     if not isinstance(bucket, dict):
         raise InputError(f"{bucket!r} is not a bucket", place=place, remedy=_REMEDY)
     optional = ("wire_s",) if bucket.get("wire_s") is not None else ()
-    for key in ("size_bytes", *BUCKET_TIMES, *optional):
+    for key in ("index", "size_bytes", *BUCKET_TIMES, *optional):
         if not _is_number(bucket.get(key)):
             raise InputError(f"{bucket.get(key)!r} is not a number", place=f"{place}.{key}", remedy=_REMEDY)
 

@@ -115,13 +115,13 @@ def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = No
     """Return the placement of a table's ranks on `topology`.
 
     Raises:
-        InputError: ranks that do not divide over the nodes, or that the topology cannot hold.
+        InputError: no nodes, ranks that do not divide over them, or that the topology cannot hold.
     """
     per_node = len(topology.template_of(0).gpus)
-    count = nodes or table.nodes or max(1, math.ceil((table.ranks or 0) / per_node))
-    if table.ranks is None:
-        if topology.compute_device == "cpu":
-            raise CalibrationError("no rank count", place=table.name, remedy="put `# ranks: 2` into its header")
+    count = (table.nodes or max(1, math.ceil((table.ranks or 0) / per_node))) if nodes is None else nodes
+    if table.ranks is None and topology.compute_device == "cpu":
+        raise CalibrationError("no rank count", place=table.name, remedy="put `# ranks: 2` into its header")
+    if table.ranks is None or count < 1:
         return topology.place(count)
     if table.ranks % count:
         raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give --nodes")

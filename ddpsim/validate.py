@@ -18,6 +18,9 @@ from ddpsim.trace import Trace
 
 _HALVES = ("latency", "bandwidth")
 
+Pair = tuple[Mapping[str, object], BucketSummary]
+"""A bucket as predicted, and as measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -62,7 +65,7 @@ class Validation:
         iterations: the steady-state period.
         overhead: the period over that of one process without DDP.
         local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
-        buckets: in launch order; empty where either side has none.
+        buckets: those that both sides have, in launch order.
         terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
         baselines: trivial predictors of the same step, fed with the prediction's times.
     """
@@ -123,50 +126,48 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     One process's time is the run's own where its provenance has `local_s`, else the prediction's.
 
     Raises:
-        TraceError: a trace without iterations, or of another world size or other buckets than the prediction's.
+        TraceError: a trace without iterations, or of another world size, or a bucket of another size than predicted.
     """
     summary = summarise(measured)
-    buckets = _dicts(prediction["buckets"])
-    _check_same(prediction, buckets, summary)
+    pairs = _paired(_dicts(prediction["buckets"]), summary.buckets)
+    _check_same(prediction, pairs, summary)
     own = measured.provenance.get("local_s")
+    known = isinstance(own, float) and math.isfinite(own)
     local_s = _float(prediction["local_s"])
-    measured_local_s = own if isinstance(own, float) else local_s
+    measured_local_s = _float(own) if known else local_s
     step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
-    errors = _bucket_errors(buckets, summary.buckets, step)
     return Validation(
         iterations=Compared.of(step, predicted_step),
         overhead=Compared.of(step - measured_local_s, predicted_step - local_s),
-        local_source="run" if isinstance(own, float) else "prediction",
-        buckets=errors,
-        terms=(*_step_terms(prediction, summary), *_bucket_terms(buckets, summary.buckets, step)),
+        local_source="run" if known else "prediction",
+        buckets=tuple(_bucket_error(ours, theirs, step) for ours, theirs in pairs),
+        terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
         baselines=_baselines(prediction, step, measured_local_s, cycle_length(measured)),
     )
 
 
-def _check_same(prediction: Mapping[str, object], buckets: Sequence[Mapping[str, object]], summary: Summary) -> None:
+def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+    """Return the buckets of either side by index: where layers are left out, one side may not have met all of them."""
+    ours = {bucket["index"]: bucket for bucket in predicted}
+    return [(ours[theirs.index], theirs) for theirs in measured if theirs.index in ours]
+
+
+def _check_same(prediction: Mapping[str, object], pairs: Sequence[Pair], summary: Summary) -> None:
     if prediction["world_size"] != summary.world_size:
         what = f"the run has {summary.world_size} ranks, the prediction {prediction['world_size']}"
         raise TraceError(what, remedy="predict with the run's --nodes and --gpus-per-node")
-    theirs = [bucket.size_bytes for bucket in summary.buckets]
-    ours = [bucket["size_bytes"] for bucket in buckets]
-    if theirs and ours and theirs != ours:
-        first = next(
-            (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-        )
-        what = f"the run has {len(theirs)} buckets, the prediction {len(ours)}; they differ from bucket {first} on"
+    differing = next((theirs.index for ours, theirs in pairs if ours["size_bytes"] != theirs.size_bytes), None)
+    if differing is not None:
+        counts = len(summary.buckets), len(_dicts(prediction["buckets"]))
+        what = f"the run has {counts[0]} buckets, the prediction {counts[1]}; they differ from bucket {differing} on"
         raise TraceError(what, remedy="predict with the run's bucket options and --assignment")
 
 
-def _bucket_errors(
-    predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary], step_s: float
-) -> tuple[BucketError, ...]:
-    errors = []
-    for ours, theirs in zip(predicted, measured, strict=False):
-        mine = {name: _float(ours[name]) for name in BUCKET_TIMES}
-        real = {name: float(getattr(theirs, name)) for name in BUCKET_TIMES}
-        difference = {name: (mine[name] - real[name]) / step_s for name in BUCKET_TIMES}
-        errors.append(BucketError(theirs.index, theirs.size_bytes, real, mine, difference))
-    return tuple(errors)
+def _bucket_error(ours: Mapping[str, object], theirs: BucketSummary, step_s: float) -> BucketError:
+    mine = {name: _float(ours[name]) for name in BUCKET_TIMES}
+    real = {name: float(getattr(theirs, name)) for name in BUCKET_TIMES}
+    difference = {name: (mine[name] - real[name]) / step_s for name in BUCKET_TIMES}
+    return BucketError(theirs.index, theirs.size_bytes, real, mine, difference)
 
 
 def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term]:
@@ -174,30 +175,28 @@ def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term
     return [Term(part.removesuffix("_s"), m, p, (p - m) / summary.iteration_s) for part, m, p in pairs]
 
 
-def _bucket_terms(
-    predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary], step_s: float
-) -> list[Term]:
+def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
     """Return launch, skew and wire, summed over buckets, and the wire's halves.
 
     The wire times of each side are fitted by latency + bytes / bandwidth; the two are compared apart where bucket sizes
     differ enough to tell them.
     """
-    if not predicted or not measured:
+    if not pairs:
         return []
-    ours = [_Way.of(bucket) for bucket in predicted]
-    theirs = [_Way.of(asdict(bucket)) for bucket in measured]
-    sizes = [bucket.size_bytes for bucket in measured]
-    pairs = {
+    ours = [_Way.of(bucket) for bucket, _ in pairs]
+    theirs = [_Way.of(asdict(bucket)) for _, bucket in pairs]
+    sizes = [bucket.size_bytes for _, bucket in pairs]
+    sums = {
         "launch": (sum(way.launch_s for way in theirs), sum(way.launch_s for way in ours)),
         "skew": (sum(way.skew_s for way in theirs), sum(way.skew_s for way in ours)),
     }
-    pairs["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
+    sums["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
     real, mine = _line(sizes, [way.wire_s for way in theirs]), _line(sizes, [way.wire_s for way in ours])
     if real and mine:
         count, total = len(sizes), sum(sizes)
-        pairs["latency"] = (real[0] * count, mine[0] * count)
-        pairs["bandwidth"] = (real[1] * total, mine[1] * total)
-    return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in pairs.items()]
+        sums["latency"] = (real[0] * count, mine[0] * count)
+        sums["bandwidth"] = (real[1] * total, mine[1] * total)
+    return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in sums.items()]
 
 
 @dataclass(frozen=True, slots=True)

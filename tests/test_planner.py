@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from ddpsim import prediction
-from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.cli.plan import _cap_mb, text
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.plan_rows import PlanReport
 from ddpsim.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options
@@ -41,11 +42,42 @@ def test_a_gain_under_one_percent_keeps_the_default():
     assert row.document()["gain"] == 0.0
 
 
+def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_save():
+    [row] = plan(workload(gradients=40, size=500_000, backward=0.1), [LOOPBACK], gpus_per_node=4).rows
+    kept = replace(row, best=row.default, fastest_s=0.996 * row.default.iteration_s)
+    assert row.fastest_s <= min(row.best.iteration_s, *(seconds for _, seconds in row.sweep))
+    assert kept.keep_default
+    assert kept.gain == 0
+    assert "(at most 0.4 % faster found)" in text(PlanReport((kept,)))
+
+
 def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
     source = workload(gradients=40, size=500_000, backward=0.1)
     default = predict(source, LOOPBACK, gpus_per_node=4)
     found = pipeline_plan(default)
     assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
+
+
+@pytest.mark.parametrize("asked", [{"find_unused_parameters": True}, {"assignment": "unused"}])
+def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan(asked):
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(**asked), gpus_per_node=4).rows[0]
+    assert pipeline_plan(row.default) is None
+    assert row.best.options.plan is None
+    assert row.best.plan.groups() == unused_plan(source.parameters, row.best.options.caps).groups()
+    for found in (row.default, row.best):
+        assert found.plan.torch.endswith("find_unused_parameters=True)")
+    [swept] = sweep(source, LOOPBACK, nodes=[None], caps=[BucketCaps(bucket_cap_mb=5)], options=Options(**asked))
+    assert swept.document()["torch"] == "DistributedDataParallel(model, bucket_cap_mb=5, find_unused_parameters=True)"
+
+
+def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    listed = pipeline_plan(predict(source, LOOPBACK, gpus_per_node=4))
+    for options in ({"plan": listed}, {"order": "once"}):
+        asked = Options(find_unused_parameters=True, **options)
+        found = predict(source, LOOPBACK, gpus_per_node=4, options=asked).plan
+        assert found.torch.startswith("# no constructor argument of torch")
 
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():

@@ -13,7 +13,7 @@ import ddpsim
 from ddpsim.errors import TraceError
 from ddpsim.metrics import overlap_ratio
 from ddpsim.trace import Trace
-from ddpsim.trace_json import rank_files, read_trace, write_rank, write_trace
+from ddpsim.trace_json import discard_trace, rank_files, read_trace, write_rank, write_trace
 from tests.traces import example_trace, random_traces
 
 SCHEMA = json.loads((Path(ddpsim.__file__).parent / "schemas" / "trace.schema.json").read_text())
@@ -167,4 +167,32 @@ def test_folders_that_hold_no_trace(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such folder"):
         read_trace(tmp_path / "none")
     with pytest.raises(TraceError, match="holds no rank"):
+        read_trace(tmp_path)
+
+
+def test_a_trace_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.json.gz").write_text("mine")
+    for ranks in (3, 2):
+        write_trace(example_trace(ranks), tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "notes.json.gz", "rank0.json.gz", "rank1.json.gz", "run.json",
+    ]  # fmt: skip
+    assert read_trace(tmp_path).ranks == [0, 1]
+
+
+def test_ranks_of_a_new_run_discard_what_they_will_not_write(tmp_path: Path) -> None:
+    write_trace(example_trace(4), tmp_path)
+    new = example_trace(2)
+    discard_trace(tmp_path, 1, 2)
+    write_rank(new, 1, tmp_path)
+    discard_trace(tmp_path, 0, 2)
+    assert read_trace(tmp_path).ranks == [1]
+    assert not (tmp_path / "run.json").exists()
+    discard_trace(tmp_path / "none", 0, 2)
+
+
+def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    for world_size, rank in ((2, 0), (3, 2)):
+        write_rank(example_trace(world_size), rank, tmp_path)
+    with pytest.raises(TraceError, match=r"rank2\.json\.gz: of a run of 3 ranks, .* of one of 2; remove the older"):
         read_trace(tmp_path)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -116,3 +118,13 @@ def test_sizes_are_numbers_of_float32():
     assert units.float32_size("4K", "-b") == 4096
     with pytest.raises(UnitError, match="-b: 6 B is no number of float32"):
         units.float32_size("6", "-b")
+
+
+@pytest.mark.parametrize("page", ["ddpsim/cli/app.py", "docs/reference/glossary.md"])
+def test_every_quantity_that_is_shown_with_its_unit_is_read(page):
+    text = (Path(__file__).parent.parent / page).read_text().partition("## Units")
+    shown = re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:[A-Za-z]+/s|gbit|[num]?s|[KMG]i?B)\b", text[2] or text[0])
+    assert "2us" in shown
+    for quantity in shown:
+        parse = units.parse_time if re.search(r"\ds|[num]s$", quantity) else units.parse_bandwidth
+        assert parse(quantity) > 0

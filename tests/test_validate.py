@@ -140,9 +140,22 @@ def test_another_configuration_is_refused() -> None:
     trace = example_trace(2)
     with pytest.raises(TraceError, match=r"2 ranks, the prediction 3.*--nodes"):
         validate(prediction_of(example_trace(3)), trace)
-    fewer = [replace(it, buckets=it.buckets[:1]) for it in trace.iterations]
-    with pytest.raises(TraceError, match="2 buckets, the prediction 1"):
+    one = replace(trace.iterations[0].buckets[0], size_bytes=4096 + 8192, parameters=(0, 1, 2, 3))
+    fewer = [replace(it, buckets=(one,)) for it in trace.iterations]
+    with pytest.raises(TraceError, match="2 buckets, the prediction 1; they differ from bucket 0 on"):
         validate(prediction_of(replace(trace, iterations=fewer)), trace)
+
+
+def test_a_bucket_that_one_side_always_left_out_is_held_against_nothing() -> None:
+    trace = example_trace(2)
+    records = [replace(it, buckets=it.buckets[1:]) for it in trace.iterations]
+    second = replace(trace, iterations=records, spans=())
+    for predicted, measured in ((trace, second), (second, trace)):
+        found = validate(prediction_of(predicted), measured)
+        assert [bucket.index for bucket in found.buckets] == [1]
+        assert found.buckets[0].size_bytes == 8192
+        assert max(found.errors) == pytest.approx(0)
+        assert all(term.share_of_step == pytest.approx(0, abs=1e-12) for term in found.terms)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +172,7 @@ def test_another_configuration_is_refused() -> None:
         (lambda d: d.pop("world_size"), "world_size"),
         (lambda d: d.update(buckets=3), "buckets"),
         (lambda d: d["buckets"][1].pop("finished_s"), r"buckets\.1\.finished_s"),
+        (lambda d: d["buckets"][1].pop("index"), r"buckets\.1\.index"),
     ],
 )
 def test_documents_that_are_no_predictions(change, place: str) -> None:  # type: ignore[no-untyped-def]

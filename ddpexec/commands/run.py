@@ -112,8 +112,9 @@ def _train(running: Run, out: Path, output: Output) -> None:
     from ddpexec.launched import abort_groups
     from ddpexec.provenance import provenance
     from ddpsim.metrics import summarise
-    from ddpsim.trace_json import write_rank, write_run
+    from ddpsim.trace_json import discard_trace, write_rank, write_run
 
+    discard_trace(out, running.rank, running.world_size)
     try:
         running.train(_progress(running.rank))
     except BaseException:

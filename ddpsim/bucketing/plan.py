@@ -164,10 +164,21 @@ def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]
     sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
     buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
     plan = BucketPlan(tuple(buckets), names, "")
-    caps = torch_caps(parameters, groups)
-    if caps is None:
-        return replace(plan, torch="# no constructor argument of torch gives these buckets; run them with ddpexec")
-    return replace(plan, torch=_torch_call(BucketCaps(bucket_cap_mb_list=caps)))
+    return replace(plan, torch=_listed_call(torch_caps(parameters, groups)))
+
+
+def without_rebuild(plan: BucketPlan, parameters: Sequence[Parameter]) -> BucketPlan:
+    """Return `plan` with the constructor call that gives it under `find_unused_parameters`.
+
+    torch then fills buckets in registration order and launches the last first; where that gives other buckets, the call
+    says that only ddpexec can run the plan.
+    """
+    if "find_unused_parameters=True" in plan.torch:
+        return plan
+    groups = plan.groups()[::-1]
+    registered = [index for group in groups for index in group] == list(range(len(parameters)))
+    caps = torch_caps(parameters, groups) if registered else None
+    return replace(plan, torch=_listed_call(caps, find_unused_parameters=True))
 
 
 def _plan(
@@ -181,6 +192,12 @@ def _plan(
     return BucketPlan(tuple(buckets), names, _torch_call(caps, find_unused_parameters=find_unused_parameters))
 
 
+def _listed_call(caps: tuple[float, ...] | None, *, find_unused_parameters: bool = False) -> str:
+    if caps is None:
+        return "# no constructor argument of torch gives these buckets; run them with ddpexec"
+    return _torch_call(BucketCaps(bucket_cap_mb_list=caps), find_unused_parameters=find_unused_parameters)
+
+
 def _torch_call(caps: BucketCaps, *, find_unused_parameters: bool = False) -> str:
     arguments = {**caps.torch_arguments(), **({"find_unused_parameters": True} if find_unused_parameters else {})}
     return f"DistributedDataParallel({', '.join(['model', *(f'{name}={value}' for name, value in arguments.items())])})"
@@ -191,7 +208,7 @@ def _as_written(plan: BucketPlan, document: Mapping[str, object]) -> BucketPlan:
     if document.get("fingerprint") != plan.fingerprint() or not isinstance(torch, str) or not isinstance(buckets, list):
         return plan
     limits = [bucket.get("limit_bytes") for bucket in buckets]
-    if not all(limit is None or (type(limit) is int and limit >= 0) for limit in limits):
+    if not all(limit is None or (type(limit) is int and 0 <= limit < 1 << 63) for limit in limits):
         return plan
     kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
     return replace(plan, buckets=tuple(kept), torch=torch)

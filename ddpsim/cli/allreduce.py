@@ -16,7 +16,7 @@ from ddpsim.errors import InputError
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.measured import MeasuredTable
-    from ddpsim.topology.graph import Placement
+    from ddpsim.topology.graph import Placement, Topology
 
 Row = dict[str, object]
 
@@ -50,14 +50,12 @@ def allreduce(
 ) -> None:
     """Predict allreduce times, in nccl-tests' columns."""
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.samples import place_table
     from ddpsim.simulation.costs import load_calibration
 
     machine = topology_named(topology)
     rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
     sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
-    placed = rows is not None and nodes is None and gpus_per_node is None
-    placement = place_table(rows, machine) if rows and placed else machine.place(nodes, gpus_per_node)
+    placement = _placed(machine, nodes, gpus_per_node, rows)
     constants = load_calibration(calibration) if calibration else None
     collectives = Collectives(
         None,
@@ -91,6 +89,23 @@ def _measured(path: str | None, sizes: dict[str, object]) -> MeasuredTable | Non
     for flag in (flag for flag, value in sizes.items() if value is not None):
         raise InputError(f"{flag} and --measured are both given", place="--measured", remedy="keep one")
     return read_table(path)
+
+
+def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, rows: MeasuredTable | None) -> Placement:
+    """Return the ranks that are asked for: as many as the table was measured with, where there is one.
+
+    Raises:
+        InputError: ranks that the machine cannot hold, or others than the table's.
+    """
+    from ddpsim.samples import place_table
+
+    if rows is not None and gpus_per_node is None:
+        return place_table(rows, machine, nodes)
+    placement = machine.place(nodes, gpus_per_node)
+    if rows is not None and rows.ranks not in (None, placement.world_size):
+        what = f"{placement.world_size} ranks are asked for, {rows.name} was measured with {rows.ranks}"
+        raise InputError(what, place="--gpus-per-node", remedy="leave it out, or give --nodes that fit it")
+    return placement
 
 
 def _sizes(begin: str | None, end: str | None, factor: int | None) -> list[int]:

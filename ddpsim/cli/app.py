@@ -51,7 +51,7 @@ def ddpsim(
     """Predict the iteration latency of PyTorch DistributedDataParallel, and hold predictions against real runs.
 
     Every command takes --json (one document on stdout). Sizes named *-mb are MiB, as in torch; other quantities carry
-    their unit: 50GB/s, 400Gb/s, 2us, 25MiB.
+    their unit: 50GB/s, 400Gb/s, 2us.
     """
 
 

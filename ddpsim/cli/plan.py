@@ -52,20 +52,21 @@ def plan(
 
     models = [load_workload(name) for name in workload]
     _check(buckets, out, len(models))
-    reports = []
+    machines, calibration = [topology_named(name) for name in topology], run.calibration_in_force()
+    reports, told = [], set[str]()
     for model in models:
         report = plan_all(
             model,
-            [topology_named(name) for name in topology],
+            machines,
             nodes=[None] if nodes is None else counts(nodes, "--nodes"),
             caps=buckets.sweep_caps(),
             options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
             gpus_per_node=gpus_per_node,
-            calibration=run.calibration_in_force(),
+            calibration=calibration,
             progress=partial(progress, what=f"plans of {model.name}"),
         )
-        for row in {row.best.topology.name: row for row in report.rows}.values():
-            warn_of_pace(row.best)
+        for row in report.rows:
+            warn_of_pace(row.best, told)
         reports.append(report)
     write_plan(reports[0], out)
     if plot:
@@ -135,7 +136,7 @@ def text(report: PlanReport) -> str:
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = percent(max(row.gain for row in kept))
+        most = percent(max(row.most for row in kept))
         lines += [f"keep torch's default on {_where(kept)} (at most {most} faster found):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,7 @@ def predict(
 
         write_trace(prediction.trace, trace)
         output.detail(f"wrote {trace}")
-    warn_of_pace(prediction)
+    warn_of_pace(prediction, set())
     output.emit(prediction.document(), lambda: _text(prediction))
 
 
@@ -92,10 +93,9 @@ def sweep(
         calibration=run.calibration_in_force(),
     )
     total = len(node_counts) * len(caps)
-    documents = []
+    documents, told = [], set[str]()
     for number, prediction in enumerate(predictions):
-        if number == 0:
-            warn_of_pace(prediction)
+        warn_of_pace(prediction, told)
         progress(number + 1, total, "predictions")
         documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
     if out:
@@ -104,17 +104,33 @@ def sweep(
     output.emit({"rows": documents}, lambda: _sweep_text(documents, labels))
 
 
-def warn_of_pace(prediction: Prediction) -> None:
-    """Note on standard error whose pace the workload keeps, where the machine has no such device."""
+def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
+    """Note on standard error whose pace the workload keeps, where a node has another device or other ranks.
+
+    Args:
+        told: what was noted before, which is not repeated; it grows.
+    """
+    for line in _pace_notes(prediction):
+        if line not in told:
+            told.add(line)
+            note(f"note: {line}")
+
+
+def _pace_notes(prediction: Prediction) -> Iterator[str]:
     workload, machine = prediction.workload, prediction.topology
-    if prediction.pace_differs:
-        note(
-            f"note: {workload.name} keeps the pace of {workload.device}, {machine.name} has {machine.compute_device}; "
+    if devices := prediction.other_devices:
+        yield (
+            f"{workload.name} keeps the pace of {workload.device}, {machine.name} has {', '.join(devices)}; "
             "take a workload of that device, or --scale-compute"
         )
     elif workload.timed:
         pace = workload.paced_by
-        note(f"note: {workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does")
+        yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
+    if prediction.ranks_differ:
+        yield (
+            f"{workload.name} was recorded by {workload.ranks} ranks at once on a machine, "
+            f"{machine.name} has {prediction.placement.gpus_per_node} on a node; capture it with as many"
+        )
 
 
 def _text(prediction: Prediction) -> str:

@@ -24,7 +24,7 @@ class RunOptions(JobOptions):
     fidelity: Annotated[str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")] = (
         "flow"
     )
-    scale_host: Annotated[float, typer.Option(metavar="F", help="Factor on host time.")] = 1.0
+    scale_host: Annotated[float, typer.Option(metavar="F", help="Factor on host time, of a GPU's workload.")] = 1.0
     iterations: Annotated[
         int | None,
         typer.Option(metavar="N", help="Simulated iterations that count. [20; fewer where all are alike]"),

@@ -72,7 +72,8 @@ def _draw(result: Validation, path: str) -> None:
 
 
 def _text(result: Validation) -> str:
-    compared = (("step", result.iterations), ("overhead over one process", result.overhead))
+    alone = "measured with the run" if result.local_source == "run" else "as predicted"
+    compared = (("step", result.iterations), (f"overhead over one process ({alone})", result.overhead))
     lines = [
         table(
             ("", "measured ms", "predicted ms", "error"),

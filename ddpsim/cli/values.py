@@ -106,11 +106,17 @@ def read_text(path: str) -> str:
     """Return the text of a file, of standard input for `-`.
 
     Raises:
-        InputError: where it cannot be read.
+        InputError: where it cannot be read, or is no text.
     """
     from ddpsim import files
 
-    return sys.stdin.read() if path == "-" else files.read_text(path, InputError, "give a file that exists")
+    if path != "-":
+        return files.read_text(path, InputError, "give a file that exists")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        what = f"not text: {error.reason} at byte {error.start}"
+        raise InputError(what, place="standard input", remedy="give text in UTF-8") from error
 
 
 def topology_named(name: str) -> Topology:

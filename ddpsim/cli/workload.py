@@ -87,7 +87,7 @@ def import_(
     from ddpsim.files import json_text
     from ddpsim.workload.files import load_workload, save_workload, workload_document
     from ddpsim.workload.kineto import open_trace, workload_in
-    from ddpsim.workload.kineto_ddp import ddp_run, seen_buckets
+    from ddpsim.workload.kineto_ddp import buckets_in
 
     known = None if shapes is None else load_workload(shapes)
     traced = open_trace(trace, known)
@@ -98,8 +98,8 @@ def import_(
     if file is None:
         output.emit(document, lambda: json_text(document).rstrip())
         return
+    seen = [bucket.record() for bucket in buckets_in(traced)]
     save_workload(imported.workload, file)
-    seen = [bucket.record() for bucket in seen_buckets(ddp_run(traced))] if traced.under_ddp else []
     summary = _summary(imported.workload.name, imported.workload) | {
         "notes": list(imported.notes),
         "traced_buckets": seen,
@@ -120,7 +120,9 @@ def _seen(buckets: list[dict[str, float]]) -> str:
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:
-    phases = _phases(model)
+    from ddpsim.prediction import local_period_s
+    from ddpsim.simulation import Options
+
     return {
         "name": name,
         "device": model.device,
@@ -129,7 +131,7 @@ def _summary(name: str, model: Workload) -> dict[str, object]:
         "estimated": model.estimated,
         "parameters": len(model.parameters),
         "gradient_bytes": model.gradient_bytes,
-        "local_s": sum(max(times.values()) for times in phases.values()),
+        "local_s": local_period_s(model, Options()),
     }
 
 

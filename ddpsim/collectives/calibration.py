@@ -6,11 +6,11 @@ documented priors; fitting (`ddpsim.calibrate`) replaces some. The type knows no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import CalibrationError
+from ddpsim.files import parse_json
 
 SCHEMA = "ddpsim.calibration/1"
 _REMEDY = "make the file again with `ddpsim calibrate`"
@@ -149,10 +149,7 @@ class Calibration:
             CalibrationError: not JSON, another schema, an unknown backend or constant, a value that `Constant.allows`
                 does not, a covariance that is not of the fitted constants.
         """
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise CalibrationError(f"not JSON: {error}", place=place) from error
+        document = parse_json(text, place, CalibrationError, _REMEDY)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise CalibrationError(
                 "not a calibration file",
@@ -191,7 +188,7 @@ class Calibration:
                 ),
                 provenance=document["provenance"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CalibrationError(f"malformed: {error!r}", place=place, remedy=_REMEDY) from error
 
 

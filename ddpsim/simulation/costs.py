@@ -17,6 +17,7 @@ from ddpsim.workload.gpus import GPUS
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
+_KERNEL_S = 2.5e-6
 
 DOUBT = 0.27
 """Half an 80 % band of the logarithm of a measured cost: 1.28 standard deviations of 0.21.
@@ -52,7 +53,7 @@ PRIORS: dict[str, tuple[Constant, ...]] = {
             "B/s",
             "prior of an unknown GPU; of a known one, half its achieved memory bandwidth",
         ),
-        Constant("nccl.ddp.copy_s", 2.5e-6, "s", "prior: least duration of a CUDA kernel on the device, 2 to 3 us"),
+        Constant("nccl.ddp.copy_s", _KERNEL_S, "s", "prior: least duration of a CUDA kernel on the device, 2 to 3 us"),
         Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
         Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
@@ -158,11 +159,13 @@ class Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
         Args:
-            device: GPU model whose memory bandwidth bounds copies, where none was measured.
+            device: GPU model whose memory bandwidth bounds copies, where none was measured: whichever backend sends
+                a bucket, a kernel fills it.
         """
         values = {constant.name: constant.value for constant in PRIORS[backend]}
-        if backend == "nccl" and device is not None and device in GPUS:
-            values["nccl.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
+        if device is not None and device in GPUS:
+            values[f"{backend}.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
+            values[f"{backend}.ddp.copy_s"] = _KERNEL_S
         if calibration is not None:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
         return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})

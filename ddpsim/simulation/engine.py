@@ -63,17 +63,18 @@ def simulate(
             do not spread.
 
     Raises:
-        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's, a
-            backend that cannot carry the workload.
+        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
+            options that do not fit the workload.
     """
+    options.check(workload)
     backend = options.backend_for(workload)
     costs = Costs.of(backend, calibration, workload.device)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
     cycle = options.no_sync_every
-    total = (WARM_UP + options.iterations_of(workload)) * cycle
-    ranks, settings = _settings(workload, placement.world_size, options, costs, kinds, total)
+    total = (WARM_UP + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
+    ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
     records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
     plan = settings[0].plan(total - 1)
@@ -93,9 +94,8 @@ def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own."""
     cycle = options.no_sync_every
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = Kind(range(1), tuple(paces(workload, options.scale_compute, options.scale_host)))
-    backend = options.backend_for(workload)
-    _, [setting] = _settings(workload, 1, options, Costs.of(backend, None), [kind], total, ddp=False)
+    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    _, [setting] = _settings([kind], 1, options, options.backend_for(workload), None, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, 1.0, lambda busy: None)
     rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
@@ -104,33 +104,36 @@ def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
 
 
 def _settings(
-    workload: Workload,
+    kinds: list[Kind],
     world_size: int,
     options: Options,
-    costs: Costs,
-    kinds: list[Kind],
+    backend: str,
+    calibration: Calibration | None,
     total: int,
     *,
     ddp: bool = True,
 ) -> tuple[list[int], list[Setting]]:
     """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
-    cycle = options.no_sync_every
-    drop_plan = options.drop_plan(workload.parameters)
+    cycle, first = options.no_sync_every, kinds[0].workload
+    drop_plan = options.drop_plan(first.parameters)
     for kind in kinds:
-        check_left(drop_plan, kind.paces, workload.parameters)
+        check_left(drop_plan, kind.paces, first.parameters)
     dropped = dropped_by(drop_plan, cycle)
-    draws: list[tuple[int, Callable[[int], Pace]]] = []
+    draws: list[tuple[int, Kind, Callable[[int], Pace]]] = []
     for kind in kinds:
-        draws.append((kind.first, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total)) is not None:
-            draws.append((LATEST, latest))
-    paces = [leaving_out(draw, dropped, workload.parameters) for _, draw in draws]
-    plan = plans_of(options, workload, paces, range(cycle - 1, total, cycle))
-    codec = Codec(options.scheme, workload, world_size, costs)
-    first = Setting(
-        workload, plan, options, costs, paces[0], dropped, codec, total, ddp=ddp, alone=world_size == 1 and ddp
-    )
-    return [rank for rank, _ in draws], [replace(first, pace=pace) for pace in paces]
+        draws.append((kind.first, kind, own_draw(kind, options.seed, total)))
+        if (latest := latest_draw(kind, options.seed, total, cycle)) is not None:
+            draws.append((LATEST, kind, latest))
+    paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
+    plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
+    alone = world_size == 1 and ddp
+    settings = []
+    for (_, kind, _), pace in zip(draws, paces, strict=True):
+        own = kind.workload
+        costs = Costs.of(backend, calibration, own.device)
+        codec = Codec(options.scheme, own, world_size, costs)
+        settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
+    return [rank for rank, *_ in draws], settings
 
 
 @dataclass(slots=True)
@@ -225,7 +228,7 @@ def _kinds(
         alone = source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
-        kinds.append(Kind(sorted(ranks), tuple(scaled), costs.pace_spread, source.arithmetic_share))
+        kinds.append(Kind(sorted(ranks), source, tuple(scaled), 0.0 if source.timed else costs.pace_spread))
     return sorted(kinds, key=lambda kind: kind.first)
 
 
@@ -233,10 +236,12 @@ def _check_template(template: str, name: str, workloads: dict[str, Workload], tr
     place = f"node template {template!r}"
     if name not in workloads:
         raise InputError(f"names the workload {name!r}, which is not given", place=place)
-    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, workloads[name]))
-    if ours != theirs:
+    other = workloads[name]
+    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+    if ours != theirs or trained.buffers != other.buffers:
+        what = "parameters" if ours != theirs else "buffers"
         remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
-        raise InputError(f"the workload {workloads[name].name!r} has other parameters", place=place, remedy=remedy)
+        raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
 
 
 def _apart(kinds: list[Kind]) -> list[Kind]:

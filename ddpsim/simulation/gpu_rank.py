@@ -10,6 +10,7 @@ import simpy
 from ddpsim.simulation.processor import Process, Stream
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
 from ddpsim.simulation.reduction import Reduction, Sends
+from ddpsim.simulation.rendezvous import Launch
 from ddpsim.trace import Gradient
 
 RUN_AHEAD = 2
@@ -123,7 +124,7 @@ class GpuRank(Rank):
             yield self.env.timeout(costs.finish_s)
             self._write_back(book, number, launch)
         if bitmap is not None:
-            self.stream.wait(bitmap.done)
+            self._wait(book, bitmap)
         if "after_backward" in self.setting.workload.synchronises:
             yield self.stream.mark()
 
@@ -161,6 +162,15 @@ class GpuRank(Rank):
         return Reduction(self.communicator, sends, after=ready)
 
     def _write_back(self, book: Book, number: int, launch: Reduction) -> None:
+        self._wait(book, launch)
+        self.stream.work(self.setting.write_back_s(book.plan.buckets[number]))
+
+        def written() -> None:
+            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
+
+        self.stream.call(written)
+
+    def _wait(self, book: Book, launch: Launch | Reduction) -> None:
         waited: list[float] = []
         self.stream.call(lambda: waited.append(self.stream.waited_s))
         self.stream.wait(launch.done)
@@ -169,12 +179,6 @@ class GpuRank(Rank):
             book.exposed_comm_s += self.stream.waited_s - waited[0]
 
         self.stream.call(done)
-        self.stream.work(self.setting.write_back_s(book.plan.buckets[number]))
-
-        def written() -> None:
-            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
-
-        self.stream.call(written)
 
     def _optimizer(self, book: Book) -> Process:
         pace = self.setting.pace(book.index)

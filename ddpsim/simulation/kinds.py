@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.simulation.pace import Pace, latest
+from ddpsim.workload import Workload
+from ddpsim.workload.profile import Seconds
+
+Draws = NDArray[np.int64]
 
 DRAWS_PER_RECORD = 16
-"""Of ranks beyond this multiple of the recorded iterations, the maximum is already the maximum of the record."""
+"""Of ranks beyond this multiple of the recorded iterations, the maximum is already the maximum of the record; as many
+more where local steps add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +27,16 @@ class Kind:
 
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
+        workload: of each.
         paces: one a recorded iteration, scaled for this kind.
-        spread: standard deviation, from device to device of one model, of the logarithm of computing time.
-        share: of computing time that spreads.
+        spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
+            the workload's `arithmetic_share`.
     """
 
     ranks: Sequence[int]
+    workload: Workload
     paces: tuple[Pace, ...]
     spread: float = 0.0
-    share: float = 1.0
 
     @property
     def first(self) -> int:
@@ -47,7 +54,8 @@ class Kind:
         The expected maximum of `count` standard normal variables, as approximated by Blom (1958).
         """
         quantile = (self.count - 0.375) / (self.count + 0.25)
-        return 1 + self.share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
+        share = self.workload.arithmetic_share
+        return 1 + share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
@@ -56,26 +64,42 @@ def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
     return lambda iteration: kind.paces[drawn[iteration]]
 
 
-def latest_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace] | None:
-    """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ."""
+def latest_draw(kind: Kind, seed: int, iterations: int, cycle: int = 1) -> Callable[[int], Pace] | None:
+    """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ.
+
+    Args:
+        cycle: of how many iterations the last one synchronises gradients.
+    """
     if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
         return None
     slower = kind.slowest()
-    others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces)]
+    others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
     drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
-    optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
+    since = _since_together(kind, drawn, cycle)
     cache: dict[int, Pace] = {}
 
     def pace(iteration: int) -> Pace:
         if iteration not in cache:
-            now, before = drawn[:, iteration], drawn[:, iteration - 1] if iteration else drawn[:, 0]
-            pairs = sorted({(int(a), int(b)) for a, b in zip(now, before, strict=True)})
-            last = latest([kind.paces[a] for a, _ in pairs], [float(optimizer[b]) for _, b in pairs])
-            cache[iteration] = last.scaled(slower, 1.0)
+            pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
+            local = (iteration + 1) % cycle != 0
+            last = latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
+            cache[iteration] = last.scaled(slower, slower if kind.workload.one_clock else 1.0)
         return cache[iteration]
 
     return pace
 
 
-def _draw(kind: Kind, seed: int, rank: int, iterations: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _since_together(kind: Kind, drawn: Draws, cycle: int) -> Seconds:
+    """Return by rank and iteration the rank's time, on its longer clock, since the last synchronised iteration."""
+    optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
+    step = np.array([max(pace.host_s, pace.work_s) for pace in kind.paces])
+    since = np.empty(drawn.shape)
+    for iteration in range(drawn.shape[1]):
+        before = max(iteration - 1, 0)
+        local = iteration % cycle != 0
+        since[:, iteration] = since[:, before] + step[drawn[:, before]] if local else optimizer[drawn[:, before]]
+    return since
+
+
+def _draw(kind: Kind, seed: int, rank: int, iterations: int) -> Draws:
     return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
+from ddpsim.bucketing.plan import without_rebuild
 from ddpsim.collectives.execute import BACKENDS, FIDELITIES
 from ddpsim.errors import InputError
 from ddpsim.job import Job, at_least_one, one_of, positive
@@ -44,13 +45,26 @@ class Options(Job):
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("--plan and a bucket cap are both given", place="--plan", remedy="keep one")
 
+    def check(self, workload: Workload) -> None:
+        """Refuse what `workload` cannot be run with.
+
+        Raises:
+            InputError: NCCL without a GPU, or a factor on host time where the host's time is the computation.
+        """
+        if self.backend == "nccl" and workload.on_cpu:
+            what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
+            raise InputError(what, place="--backend", remedy=remedy)
+        if self.scale_host != 1.0 and workload.one_clock:
+            what = f"{workload.name} has no host time apart from its computation, on {workload.device}"
+            raise InputError(what, place="--scale-host", remedy="use --scale-compute, or leave it out")
+
     def bucket_plan(self, workload: Workload) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
 
         Under an order policy the plan depends on the arrivals of the run; see `ddpsim.simulation.plans`.
         """
         if self.plan is not None:
-            return self.plan
+            return without_rebuild(self.plan, workload.parameters) if self.find_unused_parameters else self.plan
         return plan_buckets(workload.parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
     def iterations_of(self, workload: Workload) -> int:
@@ -59,4 +73,4 @@ class Options(Job):
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
-        return self.backend or ("gloo" if workload.on_cpu or workload.timed else "nccl")
+        return self.backend or ("gloo" if workload.one_clock else "nccl")

@@ -52,6 +52,16 @@ class Pace:
     optimizer_work: float
     idle_s: float = 0.0
 
+    @property
+    def host_s(self) -> float:
+        """Host time of forward and backward."""
+        return self.forward_host + float(self.host.sum()) + self.tail_host
+
+    @property
+    def work_s(self) -> float:
+        """Device work of forward and backward."""
+        return self.forward_work + float(self.work.sum()) + self.tail_work
+
     def scaled(self, compute: float, host: float) -> Pace:
         """Return this pace with device work times `compute` and host time times `host`."""
         return Pace(
@@ -75,7 +85,7 @@ def paces(workload: Workload, scale_compute: float = 1.0, scale_host: float = 1.
     On a CPU, and where the workload is timed, there is one clock: the host's time is the computation, scaled by
     `scale_compute`.
     """
-    host = scale_compute if workload.on_cpu or workload.timed else scale_host
+    host = scale_compute if workload.one_clock else scale_host
     return [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
 
 
@@ -107,42 +117,49 @@ def _pace(workload: Workload, iteration: int) -> Pace:
     )
 
 
-def latest(drawn: list[Pace], previous_optimizer: list[float]) -> Pace:
+def latest(drawn: list[Pace], since: list[float], *, local: bool = False) -> Pace:
     """Return the pace of the last of several ranks at every point, as one pace.
 
-    Ranks that leave a collective together drift apart over optimizer, forward and backward until the next one; the
-    collective waits for the maximum. The result has, for forward and for each gradient, the maximum over the ranks
-    of the time since they were last together.
+    Ranks that leave a collective together drift apart over optimizer, local steps, forward and backward until the next
+    one; the collective waits for the maximum. The result has, for forward and for each gradient, the maximum over the
+    ranks of the time since they were last together.
 
     Args:
         drawn: one pace a rank, all of the same workload.
-        previous_optimizer: each rank's optimizer time (the longer of its clocks) in the iteration before.
+        since: each rank's time from when they were last together to this iteration.
+        local: whether no collective ends the iteration, so that the result is at its end, too, where the last rank is.
     """
     if len(drawn) == 1:
         return drawn[0]
-    before = max(previous_optimizer)
-    forward_host = max(o + p.forward_host for o, p in zip(previous_optimizer, drawn, strict=True)) - before
-    forward_work = max(o + p.forward_work for o, p in zip(previous_optimizer, drawn, strict=True)) - before
+    before = max(since)
+    forward_host = max(s + p.forward_host for s, p in zip(since, drawn, strict=True)) - before
+    forward_work = max(s + p.forward_work for s, p in zip(since, drawn, strict=True)) - before
     width = 1 + max(max(p.order) for p in drawn)
-    since = np.full((3, width), -np.inf)
-    for optimizer, pace in zip(previous_optimizer, drawn, strict=True):
+    last = np.full((3, width), -np.inf)
+    for begun, pace in zip(since, drawn, strict=True):
         order = list(pace.order)
-        host = optimizer + pace.forward_host + np.cumsum(pace.host)
-        work = optimizer + pace.forward_work + np.cumsum(pace.work)
-        since[0, order] = np.maximum(since[0, order], host - before - forward_host)
-        since[1, order] = np.maximum(since[1, order], work - before - forward_work)
-        since[2, order] = np.maximum(since[2, order], pace.lag)
-    order = [int(i) for i in np.argsort(since[0], kind="stable") if np.isfinite(since[0, i])]
-    host, work = since[0, order], np.maximum.accumulate(since[1, order])
+        host = begun + pace.forward_host + np.cumsum(pace.host)
+        work = begun + pace.forward_work + np.cumsum(pace.work)
+        last[0, order] = np.maximum(last[0, order], host - before - forward_host)
+        last[1, order] = np.maximum(last[1, order], work - before - forward_work)
+        last[2, order] = np.maximum(last[2, order], pace.lag)
+    order = [int(i) for i in np.argsort(last[0], kind="stable") if np.isfinite(last[0, i])]
+    host, work = last[0, order], np.maximum.accumulate(last[1, order])
+    tail_host, tail_work = max(p.tail_host for p in drawn), max(p.tail_work for p in drawn)
+    if local:
+        host_s = max(s + p.host_s for s, p in zip(since, drawn, strict=True)) - before
+        work_s = max(s + p.work_s for s, p in zip(since, drawn, strict=True)) - before
+        tail_host = max(0.0, host_s - forward_host - float(host[-1]))
+        tail_work = max(0.0, work_s - forward_work - float(work[-1]))
     return Pace(
         forward_host=forward_host,
         forward_work=forward_work,
         order=tuple(order),
         host=np.maximum(np.diff(host, prepend=0.0), 0.0),
         work=np.maximum(np.diff(work, prepend=0.0), 0.0),
-        lag=since[2, order],
-        tail_host=max(p.tail_host for p in drawn),
-        tail_work=max(p.tail_work for p in drawn),
+        lag=last[2, order],
+        tail_host=tail_host,
+        tail_work=tail_work,
         optimizer_host=max(p.optimizer_host for p in drawn),
         optimizer_work=max(p.optimizer_work for p in drawn),
         idle_s=max(p.idle_s for p in drawn),

@@ -48,7 +48,7 @@ class Codec:
 
     def __init__(self, scheme: Scheme, workload: Workload, world_size: int, costs: Costs) -> None:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
-        shared = workload.on_cpu or workload.timed
+        shared = workload.one_clock
         gpu = None if shared else GPUS.get(workload.device)
         self._processor = compression.Processor(
             launch_s=costs.hook_s if shared else costs.copy_s,

@@ -57,6 +57,8 @@ def read_mapping(text: str, place: str) -> dict[str, object]:
         where = f"{place}: line {mark.line + 1}, column {mark.column + 1}" if mark else place
         problem = getattr(error, "problem", None) or str(error)
         raise TopologyError(f"malformed YAML: {problem}", place=where, remedy="mend the line") from error
+    except ValueError as error:
+        raise TopologyError(f"malformed YAML: {error}", place=place, remedy="mend the number or date") from error
     if not isinstance(document, dict):
         raise TopologyError(
             f"a mapping was expected, this is {type(document).__name__}",

@@ -9,11 +9,12 @@ what HolisticTraceAnalysis counts as communication.
 
 from ddpsim.trace_json.reading import iteration_from, rank_files, read_trace
 from ddpsim.trace_json.schema import RUN_SCHEMA, SCHEMA
-from ddpsim.trace_json.writing import iteration_document, write_rank, write_run, write_trace
+from ddpsim.trace_json.writing import discard_trace, iteration_document, write_rank, write_run, write_trace
 
 __all__ = [
     "RUN_SCHEMA",
     "SCHEMA",
+    "discard_trace",
     "iteration_document",
     "iteration_from",
     "rank_files",

@@ -12,6 +12,8 @@ from ddpsim.trace import BucketTimes, Gradient, Iteration, Span, Trace
 from ddpsim.trace_json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
 
 _REMEDY = "run again with --out (or --trace) to write it anew"
+_MOST = 1 << 63
+"""No time, count or size is as large."""
 
 
 def read_trace(directory: str | Path) -> Trace:
@@ -20,14 +22,19 @@ def read_trace(directory: str | Path) -> Trace:
     Ranks that never wrote are missing from the result; without a `run.json` (a run that broke off) provenance is empty.
 
     Raises:
-        TraceError: no such folder, no rank file in it, a file truncated or malformed; the message names file and place.
+        TraceError: no such folder, no rank file in it, files of runs of different sizes, a file truncated or malformed;
+            the message names file and place.
     """
     files = rank_files(directory)
     iterations: list[Iteration] = []
     spans: list[Span] = []
     world_size, backend, provenance = 0, "", _provenance(Path(directory))
     for file in files.values():
-        rank, world_size, backend, events = _open(file)
+        rank, size, backend, events = _open(file)
+        if world_size not in (0, size):
+            what = f"of a run of {size} ranks, the files before it of one of {world_size}"
+            raise TraceError(what, place=file, remedy="remove the older, or give each run a folder of its own")
+        world_size = size
         its, found = _parse(events, rank, file)
         iterations += its
         spans += found
@@ -47,11 +54,17 @@ def rank_files(directory: str | Path) -> dict[int, str]:
     folder, remedy = Path(directory), "give the folder that --out or --trace wrote"
     if not folder.is_dir():
         raise TraceError("no such folder", place=str(directory), remedy=remedy)
-    matches = ((re.fullmatch(r"rank(\d+)\.json\.gz", file.name), file) for file in folder.iterdir())
-    files = {int(match[1]): str(file) for match, file in matches if match}
+    files = {rank: str(file) for rank, file in files_by_rank(folder).items()}
     if not files:
         raise TraceError("holds no rank*.json.gz", place=str(directory), remedy=remedy)
-    return dict(sorted(files.items()))
+    return files
+
+
+def files_by_rank(folder: Path) -> dict[int, Path]:
+    """Return the rank files in `folder` by rank, ascending."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    matches = ((re.fullmatch(r"rank(\d+)\.json\.gz", file.name), file) for file in files)
+    return dict(sorted((int(match[1]), file) for match, file in matches if match))
 
 
 def _provenance(folder: Path) -> dict[str, object]:
@@ -182,12 +195,12 @@ def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < _MOST:
         raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ddpsim.files import compress, json_text, write_whole
+from ddpsim.files import compress, json_text, remove, write_whole
 from ddpsim.trace import BUCKETS, COMPUTE, HOST, ITERATION, Iteration, Span, Trace
+from ddpsim.trace_json.reading import files_by_rank
 from ddpsim.trace_json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
 
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
@@ -18,10 +19,31 @@ Event = dict[str, object]
 
 
 def write_trace(trace: Trace, directory: str | Path) -> None:
-    """Write every recorded rank and `run.json` under `directory`."""
-    for rank in sorted({*trace.ranks, *(span.rank for span in trace.spans)}):
+    """Write every recorded rank and `run.json` under `directory`; files of other ranks, an earlier trace's, go."""
+    ranks = {*trace.ranks, *(span.rank for span in trace.spans)}
+    for rank in sorted(ranks):
         write_rank(trace, rank, directory)
     write_run(trace, directory)
+    for rank, file in files_by_rank(Path(directory)).items():
+        if rank not in ranks:
+            remove(file)
+
+
+def discard_trace(directory: str | Path, rank: int, world_size: int) -> None:
+    """Remove an earlier trace under `directory`, as every rank of a new run does before it writes.
+
+    Each removes its own file, so that none waits for another; rank 0 also `run.json` and files of ranks beyond the new.
+
+    Raises:
+        InputError: where a file cannot be removed.
+    """
+    folder = Path(directory)
+    remove(folder / f"rank{rank}.json.gz")
+    if rank == 0:
+        remove(folder / "run.json")
+        for other, file in files_by_rank(folder).items():
+            if other >= world_size:
+                remove(file)
 
 
 def write_rank(trace: Trace, rank: int, directory: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +17,8 @@ from ddpsim.files import compress, json_text, read_json, write_whole
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 
 SCHEMA = "ddpsim.workload/1"
+_MOST = 1 << 63
+"""No count, and no number of elements, is as large."""
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
 
 
@@ -142,7 +145,7 @@ class _Fields:
 
     def number(self, key: str) -> float:
         value = self.get(key)
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
         return float(value) if fits else self._fail(key, "a number")  # type: ignore[arg-type]
 
     def boolean(self, key: str) -> bool:
@@ -166,7 +169,7 @@ class _Fields:
 
     def shape(self) -> tuple[int, ...]:
         value = self.get("shape")
-        fits = isinstance(value, list) and all(_is_count(size) for size in value)
+        fits = isinstance(value, list) and all(_is_count(size) for size in value) and math.prod(value) < _MOST
         return tuple(value) if fits else self._fail("shape", "a list of whole numbers")  # type: ignore[arg-type]
 
     def dtype(self) -> str:
@@ -188,7 +191,11 @@ class _Fields:
             if len(row) != len(rows[0]):
                 what = f"{len(row)} times, the first iteration has {len(rows[0])}"
                 raise WorkloadError(what, place=self._at(f"{key}.{number}"))
-        return np.array(value, dtype=np.float64)
+        try:
+            return np.array(value, dtype=np.float64)
+        except OverflowError as error:
+            what = "a time is larger than any number"
+            raise WorkloadError(what, place=self._at(key), remedy="give seconds, or null") from error
 
     def _at(self, key: str) -> str:
         return f"{self._place}.{key}" if self._place else key
@@ -200,4 +207,4 @@ class _Fields:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST

@@ -99,11 +99,6 @@ class Traced:
     mapping: Mapping
     notes: Sequence[str]
 
-    @property
-    def under_ddp(self) -> bool:
-        """Whether DDP's allreduces run on a device in it."""
-        return bool(self.file.events.works) and any(step.collectives for step in self.steps)
-
 
 def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
     """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
@@ -133,7 +128,7 @@ def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
     """Return the workload in a trace taken apart with `shapes`; see `import_trace`."""
     file, steps, mapping = traced.file, traced.steps, traced.mapping
     recorded = [_record(step, traced.timeline) for step in steps]
-    precision = shapes.precision if shapes is not None and not file.events.works else _precision(file.events)
+    precision = _precision(traced, shapes)
     batch_size = shapes.batch_size if shapes is not None else 1
     model = shapes.name.partition("@")[0] if shapes is not None else Path(file.place).name.partition(".")[0]
     hook, ready = (np.full((len(steps), len(mapping.parameters)), np.nan) for _ in range(2))
@@ -214,7 +209,12 @@ def _synchronises(steps: Sequence[Step]) -> tuple[str, ...]:
     return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(steps))
 
 
-def _precision(events: Events) -> str:
+def _precision(traced: Traced, shapes: Workload | None) -> str:
+    if any(parameter.dtype == "bfloat16" for parameter in traced.mapping.parameters):
+        return "bf16"
+    events = traced.file.events
+    if shapes is not None and not events.works:
+        return shapes.precision
     names = {work.name for work in events.works}
     marks = {"amp": ("bf16", "BFloat16", "c10::Half", "f16f16", "h884", "h1688", "h16816"), "tf32": ("tf32",)}
     return next((p for p, words in marks.items() if any(w in name for name in names for w in words)), "fp32")

@@ -84,6 +84,12 @@ def seen_buckets(trace: Trace) -> list[SeenBucket]:
     return [_seen([(iteration.start_s, iteration.buckets[number]) for iteration in synced]) for number in numbers]
 
 
+def buckets_in(traced: Traced) -> list[SeenBucket]:
+    """Return the buckets of a trace taken apart; none where no allreduce of DDP runs on a device in it."""
+    launched = any(_kernels(step, traced.file.events.works) for step in traced.steps)
+    return seen_buckets(ddp_run(traced)) if launched else []
+
+
 def _seen(found: Sequence[tuple[float, BucketTimes]]) -> SeenBucket:
     first = found[0][1]
 

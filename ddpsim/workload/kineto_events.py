@@ -13,6 +13,13 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH = ("cuda_runtime", "cuda_driver")
 _OPERATOR = ("cpu_op", "user_annotation")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
+_MOST = 1 << 63
+"""No time in microseconds and no size in bytes is as large."""
+_DTYPES = {
+    "double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16", "long": "int64",
+    "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8",
+    "byte": "uint8", "unsigned char": "uint8", "bool": "bool",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ def parse_events(raw: object, place: str) -> Events:
             raise TraceError(f"{event!r} is not an event", place=f"{place}: traceEvents.{number}")
         if event.get("ph") == "X" and (category := event.get("cat")) in (*_DEVICE, *_LAUNCH, *_OPERATOR):
             start, duration = event.get("ts"), event.get("dur")
-            if not _is_time(start) or not _is_time(duration):
+            if not _is_amount(start) or not _is_amount(duration):
                 what = f"ts {start!r}, dur {duration!r} are not times in microseconds"
                 raise TraceError(what, place=f"{place}: traceEvents.{number}")
             found.setdefault(str(category), []).append((float(start), float(duration), event))  # type: ignore[arg-type]
@@ -91,7 +98,7 @@ def parse_events(raw: object, place: str) -> Events:
             (t - origin) / 1e6,
             (t - origin + d) / 1e6,
             str(_args(e).get("stream", e.get("tid"))),
-            int(size) if isinstance(size := _args(e).get("bytes", 0), int | float) else 0,
+            int(size) if _is_amount(size := _args(e).get("bytes", 0)) else 0,  # type: ignore[call-overload]
             by_correlation.get(_correlation(_args(e))),
         )
         for category in _DEVICE
@@ -99,6 +106,11 @@ def parse_events(raw: object, place: str) -> Events:
     ]
     waits = [event for event in launches if event.name in _WAITS]
     return Events(host(_OPERATOR), waits, sorted(works, key=lambda work: (work.start_s, work.end_s)))
+
+
+def dtype_named(name: object) -> str | None:
+    """Return torch's name of a type as traces spell it (`Float`, `c10::BFloat16`); None of one that is not known."""
+    return _DTYPES.get(name.removeprefix("c10::").lower()) if isinstance(name, str) else None
 
 
 def busy_s(works: Iterable[DeviceWork]) -> float:
@@ -177,5 +189,5 @@ def _correlation(args: Mapping[str, object]) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ddpsim.errors import TraceError
-from ddpsim.workload.kineto_events import DeviceWork, Events, HostEvent
+from ddpsim.workload.kineto_events import DeviceWork, Events, HostEvent, dtype_named
 
 _NODE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _DDP_FORWARD = "DistributedDataParallel.forward"
-_DDP_MARKS = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::", "c10d::")
+_REDUCER_MARKS = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
+_DDP_MARKS = (*_REDUCER_MARKS, "c10d::")
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 _SHORT_WAIT_S = 50e-6
 """A wait for an event shorter than this found it done; DDP's own timers wait so."""
@@ -62,13 +63,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An allreduce that the host launched in backward.
+    """A bucket's allreduce that the host launched in backward.
 
     Attributes:
         launched_s: the call's start.
         after: gradients that had arrived by then.
         elements: summed by it; None where the trace does not say.
-        dtype: as the trace names it.
+        dtype: of what it summed, as torch names it; likewise.
     """
 
     launched_s: float
@@ -157,11 +158,11 @@ def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[
     for event in inside:
         functions.setdefault(event.name, []).append(event)
     tail_s = _usual_tail(nodes, functions)
-    intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), *_finish(marks, backward_end_s)]
+    finish = Interval(backward_end_s, _finished_s(marks, backward_end_s))
+    intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
     if not optimizer:
-        done = max([backward_end_s, *(mark.end_s for mark in marks)])
-        optimizer = [Interval(done, end_s)]
-    collectives = _collectives(inside, accumulations, backward_s)
+        optimizer = [Interval(finish.end_s, end_s)]
+    collectives = _collectives(inside, nodes, accumulations)
     return Step(
         name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s
     )
@@ -219,31 +220,35 @@ def _usual_tail(nodes: Sequence[HostEvent], functions: Mapping[str, Sequence[Hos
     return statistics.median(tails) if tails else 0.0
 
 
-def _finish(marks: Sequence[HostEvent], backward_end_s: float) -> list[Interval]:
-    late = [mark.end_s for mark in marks if mark.start_s >= backward_end_s]
-    return [Interval(backward_end_s, max(late))] if late else []
+def _finished_s(marks: Sequence[HostEvent], backward_end_s: float) -> float:
+    """Return when DDP was done with backward; an allreduce of the loop's own, after that, is none of its marks."""
+    return max([backward_end_s, *(mark.end_s for mark in marks if mark.name.startswith(_REDUCER_MARKS))])
 
 
 def _collectives(
-    inside: Sequence[HostEvent], accumulations: Sequence[HostEvent], backward_s: float
+    inside: Sequence[HostEvent], nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent]
 ) -> list[Collective]:
-    arrived = [accumulation.start_s for accumulation in accumulations]
-    calls = [event for event in inside if event.name == "c10d::allreduce_" and event.start_s >= backward_s]
+    """Return the allreduces of buckets: those that the hook of an accumulation launches, of numbers with a fraction.
+
+    Layers and the loop launch others elsewhere; the bitmap of unused parameters, behind the last bucket, is of integers
+    and, where the trace does not say so, brings no new gradient.
+    """
+    hooks = [node for node in nodes if node.name.endswith(_ACCUMULATE)]
+    starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
     parameters = [event for event in inside if event.name == "record_param_comms"]
-    found = []
-    for call in calls:
+    found: list[Collective] = []
+    for call in (event for event in inside if event.name == "c10d::allreduce_"):
+        hook = bisect_right(starts, call.start_s) - 1
+        if hook < 0 or call.start_s >= hooks[hook].end_s:
+            continue
         args: Mapping[str, object] = next(
             (e.args for e in parameters if call.start_s <= e.start_s <= call.end_s), call.args
         )
-        elements, dtype = args.get("In msg nelems"), args.get("dtype")
-        found.append(
-            Collective(
-                call.start_s,
-                bisect_right(arrived, call.start_s),
-                elements if isinstance(elements, int) else None,
-                dtype if isinstance(dtype, str) else None,
-            )
-        )
+        nelems, dtype = args.get("In msg nelems"), dtype_named(args.get("dtype"))
+        elements, after = nelems if isinstance(nelems, int) else None, bisect_right(arrived, call.start_s)
+        new = elements is not None or not found or found[-1].after < after
+        if new and (dtype is None or "float" in dtype):
+            found.append(Collective(call.start_s, after, elements, dtype))
     return found
 
 

@@ -151,6 +151,11 @@ class Workload:
         return self.device.startswith(TIMED)
 
     @property
+    def one_clock(self) -> bool:
+        """Whether the host's time is the computation: on a CPU, and where layers that sleep keep the pace."""
+        return self.on_cpu or self.timed
+
+    @property
     def paced_by(self) -> str:
         """The device whose pace it keeps, itself or by layers that sleep."""
         return self.device.removeprefix(TIMED)

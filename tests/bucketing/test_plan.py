@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
-from ddpsim.bucketing.plan import custom_plan
+from ddpsim.bucketing.plan import custom_plan, without_rebuild
 from ddpsim.errors import PlanError
 from tests import strategies
 
@@ -51,6 +53,24 @@ def test_constructor_calls():
     assert unused.torch == "DistributedDataParallel(model, bucket_cap_mb_list=[1, 25], find_unused_parameters=True)"
     impossible = custom_plan([*MODEL, Parameter("half", (9,), "float16")], [(0, 4), (1, 2, 3)])
     assert impossible.torch.startswith("# ")
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_under_find_unused_parameters_the_call_fills_in_registration_order(sizes):
+    parameters = [Parameter(f"p{i}", (size,)) for i, size in enumerate(sizes)]
+    asked = unused_plan(parameters, BucketCaps(bucket_cap_mb=0.0005))
+    assert without_rebuild(asked, parameters) == asked
+    found = without_rebuild(custom_plan(parameters, asked.groups()), parameters)
+    assert found.groups() == asked.groups()
+    assert found.torch.endswith("find_unused_parameters=True)")
+    caps = literal_eval(found.torch.partition("bucket_cap_mb_list=")[2].partition(", find_unused")[0])
+    assert unused_plan(parameters, BucketCaps(bucket_cap_mb_list=tuple(caps))).groups() == asked.groups()
+
+
+def test_what_no_registration_order_fills_has_no_call_under_find_unused_parameters():
+    rebuilt = rebuilt_plan(MODEL, CAPS)
+    assert without_rebuild(rebuilt, MODEL).groups() == rebuilt.groups()
+    assert without_rebuild(rebuilt, MODEL).torch.startswith("# no constructor argument")
 
 
 def test_fingerprints_tell_plans_apart():
@@ -120,9 +140,9 @@ def test_a_malformed_document_is_refused_with_its_place(document, message):
 
 
 @pytest.mark.parametrize("torch", [7, None, "x"])
-@pytest.mark.parametrize("limit", ["25", -1, None, True])
+@pytest.mark.parametrize("limit", ["25", -1, 10**400, None, True])
 def test_wrong_limits_and_calls_in_a_document_do_no_harm(torch, limit):
     buckets = [{**bucket, "limit_bytes": limit} for bucket in GOOD["buckets"]]
     plan = BucketPlan.from_document({**GOOD, "buckets": buckets, "torch": torch}, MODEL, "plan.json")
     assert plan.groups() == rebuilt_plan(MODEL, CAPS).groups()
-    assert all(b.limit_bytes is None or type(b.limit_bytes) is int for b in plan.buckets)
+    assert all(b.limit_bytes is None or (type(b.limit_bytes) is int and b.limit_bytes < 2**63) for b in plan.buckets)

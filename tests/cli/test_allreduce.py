@@ -90,6 +90,21 @@ def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, meas
     assert predicted.code == 0
 
 
+def test_a_measured_tables_ranks_are_kept_on_any_number_of_nodes(ddpsim: Callable, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("# ranks: 4\nsize_bytes,time_us\n1048576,90\n4194304,300\n")
+    here = ("allreduce", "--topology", "dgx-1v", "--measured", table, "--json")
+    plain = ("allreduce", "--topology", "dgx-1v", "-b", "1M", "-e", "4M", "-f", "4", "--json")
+    for nodes, each in ((1, 4), (2, 2), (4, 1)):
+        rows = ddpsim(*here, "--nodes", nodes).document["rows"]
+        alone = ddpsim(*plain, "--nodes", nodes, "--gpus-per-node", each).document["rows"]
+        assert [row["time_us"] for row in rows] == [row["time_us"] for row in alone]
+    assert ddpsim(*here, "--nodes", "2", "--gpus-per-node", "2").code == 0
+    ddpsim(*here, "--nodes", "2", "--gpus-per-node", "4").refused("--gpus-per-node", "8 ranks", "t.csv", "with 4")
+    ddpsim(*here, "--nodes", "3").refused("t.csv", "4 ranks on 3 nodes")
+    ddpsim(*here, "--nodes", "0").refused("--nodes", "0 nodes", "at least one")
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

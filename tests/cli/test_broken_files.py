@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
-WRONG: list[object] = [None, "x", "", -1, 0, 1.5, True, [], {}, [None], {"a": 1}, 1e300, "12:30", "5GB"]
+HUGE = 10**400
+"""Larger than any float, and JSON all the same."""
+WRONG: list[object] = [None, "x", "", -1, 0, 1.5, True, [], {}, [None], {"a": 1}, 1e300, HUGE, "12:30", "5GB"]
 relaxed = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
 )
@@ -148,3 +151,45 @@ def test_machines_that_cannot_be_built(ddpsim: Callable, tmp_path: Path, text: s
     file = tmp_path / "x.yaml"
     file.write_text(text)
     ddpsim("topo", "show", file).refused("x.yaml", *parts)
+
+
+@pytest.mark.parametrize(
+    "path", [("forward", "host_s", 0), ("batch_size",), ("parameters", 0, "shape", 0), ("arithmetic_share",)]
+)
+def test_a_workload_with_a_number_larger_than_any(ddpsim: Callable, tiny: Path, tmp_path: Path, path: tuple) -> None:
+    file = tmp_path / "broken.json"
+    file.write_text(json.dumps(broken(json.loads(tiny.read_text()), path, HUGE, remove=False)))
+    ddpsim("predict", "--workload", file, *HERE).refused("broken.json", ".".join(map(str, path)).removesuffix(".0"))
+
+
+@pytest.mark.parametrize("path", [("start_s",), ("buckets", 0, "size_bytes"), ("gradients", 0, 2)])
+def test_a_trace_with_a_number_larger_than_any(ddpsim: Callable, measured: tuple[Path, Path], path: tuple) -> None:
+    predicted, folder = measured
+    file = folder / "rank0.json.gz"
+    whole = json.loads(gzip.decompress(file.read_bytes()))
+    number = next(n for n, e in enumerate(whole["traceEvents"]) if "iteration_record" in e.get("args", {}))
+    changed = broken(whole, ("traceEvents", number, "args", "iteration_record", *path), HUGE, remove=False)
+    file.write_bytes(gzip.compress(json.dumps(changed).encode()))
+    ddpsim("validate", predicted, folder).refused("rank0.json.gz", f"traceEvents.{number}", "not a")
+
+
+@pytest.mark.parametrize(("inner", "what"), [("[" * 200_000, "nested too deep"), ("9" * 5000, "too many digits")])
+def test_json_that_cannot_be_taken_in(
+    ddpsim: Callable, measured: tuple[Path, Path], tiny: Path, tmp_path: Path, inner: str, what: str
+) -> None:
+    file = tmp_path / "broken.json"
+    file.write_text(f'{{"a": {inner}}}')
+    commands = (
+        ("predict", "--workload", file, *HERE),
+        ("predict", "--workload", tiny, *HERE, "--plan", file),
+        ("predict", "--workload", tiny, *HERE, "--calibration", file),
+        ("allreduce", "--topology", "loopback", "--measured", file),
+        ("validate", file, measured[1]),
+    )
+    for command in commands:
+        ddpsim(*command).refused("broken.json", what)
+
+
+def test_standard_input_that_is_no_text(ddpsim: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: \xff"), encoding="utf-8"))
+    ddpsim("topo", "show", "-").refused("standard input", "not text", "at byte 6")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,17 @@ def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny
     ddpsim(*both, "-o", tmp_path / "plan.json").refused("--out", "2 workloads", "one workload at a time")
 
 
+def test_plan_reads_a_machine_from_standard_input_once(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
+    monkeypatch.setattr("sys.stdin", io.StringIO("name: typed\nnode: dgx-1v\n"))
+    both = ("--workload", tiny, "--workload", other, "--bucket-cap-mb", "1")
+    rows = ddpsim("plan", *both, "--topology", "-", "--json").document["rows"]
+    assert [(row["workload"], row["topology"]) for row in rows] == [("tiny", "typed"), ("other", "typed")]
+
+
 @pytest.mark.parametrize("command", ["predict", "sweep", "buckets"])
 def test_an_option_of_one_value_given_twice_is_refused(ddpsim: Callable, tiny: Path, command: str) -> None:
     here = () if command == "buckets" else HERE
@@ -162,14 +174,6 @@ def test_a_stragglers_cost_is_named(ddpsim: Callable, tiny: Path) -> None:
     document = ddpsim(*straggling, "--json").document
     assert 0 < document["exposed_skew_s"] <= document["exposed_comm_s"]
     assert "of which waiting for ranks" in ddpsim(*straggling).out
-
-
-def test_layers_that_sleep_keep_their_own_pace(ddpsim: Callable, tiny: Path) -> None:
-    tiny.write_text(tiny.read_text().replace('"V100"', '"timed V100"'))
-    for topology in ("loopback", "dgx-1v"):
-        err = ddpsim("predict", "--workload", tiny, "--topology", topology, "--gpus-per-node", "2").err
-        assert "take a workload of that device" not in err
-        assert "keeps the pace of V100 by layers that sleep" in err
 
 
 @pytest.mark.parametrize("algorithm", ["gather-broadcast", "parameter-server"])

@@ -39,6 +39,15 @@ def test_text_has_the_trivial_predictors(ddpsim: Callable, pair: tuple[Path, Pat
         assert word in out
 
 
+def test_text_says_where_one_process_is_from(ddpsim: Callable, pair: tuple[Path, Path]) -> None:
+    predicted, measured = pair
+    assert "overhead over one process (as predicted)" in ddpsim("validate", predicted, measured).out
+    run = json.loads((measured / "run.json").read_text())
+    run["provenance"]["local_s"] = 0.01
+    (measured / "run.json").write_text(json.dumps(run))
+    assert "overhead over one process (measured with the run)" in ddpsim("validate", predicted, measured).out
+
+
 def test_bad_input_is_named(ddpsim: Callable, pair: tuple[Path, Path], tmp_path: Path) -> None:
     predicted, measured = pair
     ddpsim("validate", predicted, measured, "--max-error", "5").refused("--max-error", "'5'", "5%")

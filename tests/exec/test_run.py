@@ -12,6 +12,7 @@ import pytest
 
 from tests.exec import ranks
 from tests.exec.small import small_workload
+from tests.traces import example_trace
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +25,7 @@ from ddpsim.cli.options import PlanOptions  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.metrics import summarise  # noqa: E402
 from ddpsim.trace import Trace  # noqa: E402
-from ddpsim.trace_json import read_trace, write_rank  # noqa: E402
+from ddpsim.trace_json import read_trace, write_rank, write_trace  # noqa: E402
 from ddpsim.workload.files import save_workload  # noqa: E402
 
 CAPS = BucketCaps(bucket_cap_mb=0.02)
@@ -111,6 +112,7 @@ def test_a_rank_that_dies_is_noticed_and_the_survivor_s_trace_can_be_read(tmp_pa
 
 def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -> None:
     save_workload(small_workload(), tmp_path / "w.json")
+    write_trace(example_trace(3), tmp_path / "out")  # of an earlier run of more ranks
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
     options = ["--workload", str(tmp_path / "w.json"), "--iterations", "4", "--out", str(tmp_path / "out"), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

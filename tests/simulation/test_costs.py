@@ -101,3 +101,11 @@ def test_a_copy_takes_half_the_memory_bandwidth_of_a_known_gpu_unless_measured()
     assert Costs.of("nccl", priors, "V100") == Costs.of("nccl", None, "V100")
     measured = priors.with_values({"nccl.ddp.copy_Bps": 1e11}, source="test")
     assert Costs.of("nccl", measured, "V100").copy_Bps == 1e11
+
+
+def test_a_gpu_copies_as_fast_whichever_backend_sends_and_a_processor_as_gloo_says():
+    nccl, gloo = (Costs.of(backend, None, "A100") for backend in ("nccl", "gloo"))
+    assert (gloo.copy_Bps, gloo.copy_s) == (nccl.copy_Bps, nccl.copy_s)
+    assert gloo.hook_s == Costs.of("gloo", None).hook_s
+    for device in ("cpu", "timed A100"):
+        assert Costs.of("gloo", None, device) == Costs.of("gloo", None)

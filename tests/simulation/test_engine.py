@@ -1,7 +1,7 @@
 """The simulation held to closed forms of what one step must take."""
 
 import dataclasses
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 import simpy
@@ -51,22 +51,22 @@ def test_a_cpu_step_with_one_bucket_is_a_sum(view):
 
 
 def test_a_device_bound_gpu_step_with_one_bucket_hides_the_host():
-    source, placement, costs = workload(device="V100", size=2_000_000), place(), Costs.of("gloo", None)
+    source, placement = workload(device="V100", size=2_000_000), place()
     size = source.gradient_bytes
-    expected = 0.12 + 2 * size / costs.copy_Bps + wire_s(placement, "gloo", size)
+    copies = 2 * Costs.of("gloo", None, "V100").copies_s(8, size)
+    expected = 0.12 + copies + wire_s(placement, "gloo", size)
     assert period(simulate(source, placement, options(caps=ONE_BUCKET))) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_host_bound_step_pays_for_every_hook():
-    source, costs = workload(device="V100", host_share=1.0), Costs.of("gloo", None)
+    source, costs = workload(device="V100", host_share=1.0), Costs.of("gloo", None, "V100")
     without = median(it.iteration_s for it in simulate_local(source, options()))
     noop = period(simulate(source, place(), options(comm="noop")))
     assert without == pytest.approx(0.12)
     launched = costs.launch_s + costs.finish_s  # under 25 MiB: two buckets, the first of one gradient
+    copies = 2 * costs.copies_s(8, source.gradient_bytes)
     assert noop - without >= 8 * costs.hook_s + costs.forward_s
-    assert (
-        noop - without <= 8 * costs.hook_s + costs.forward_s + 2 * launched + 2 * source.gradient_bytes / costs.copy_Bps
-    )
+    assert noop - without <= 8 * costs.hook_s + costs.forward_s + 2 * launched + copies
 
 
 def test_hidden_communication_costs_nothing_but_the_last_bucket():
@@ -104,13 +104,14 @@ def test_the_same_seed_gives_the_same_trace(seed, device):
 
 @pytest.mark.parametrize("device", ["cpu", "V100"])
 @pytest.mark.parametrize("ranks", [3, 8])
-def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, ranks):
+@pytest.mark.parametrize("cycle", [1, 4])
+def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, ranks, cycle):
     source = workload(device=device, iterations=12, jitter=0.5)
-    given = options(caps=BucketCaps(bucket_cap_mb=2), iterations=60)
+    given = options(caps=BucketCaps(bucket_cap_mb=2), iterations=60, no_sync_every=cycle)
     placement = place(ranks=ranks)
     two, every = (period(simulate(source, placement, given, every_rank=every)) for every in (False, True))
     assert two == pytest.approx(every, rel=0.01)
-    alone = median(it.iteration_s for it in simulate_local(source, given))
+    alone = fmean(it.iteration_s for it in simulate_local(source, given))
     assert every > alone * 1.02  # the maximum over ranks, not the mean
 
 
@@ -133,6 +134,17 @@ def test_no_sync_reduces_every_nth_step_only():
     alone = median(it.iteration_s for it in simulate_local(source, given))
     forward = Costs.of("gloo", None).forward_s
     assert period(trace) == pytest.approx((3 * (alone + forward) + every) / 4, rel=1e-6)
+
+
+def test_waiting_for_the_bitmap_of_unused_parameters_is_exposed():
+    source, placement = workload(device="V100", size=2_000_000), place("dgx-1v")
+    given = Options(assignment="unused", caps=ONE_BUCKET, gradient_as_bucket_view=True)
+    plain, asked = (
+        summarise(simulate(source, placement, dataclasses.replace(given, find_unused_parameters=unused)))
+        for unused in (False, True)
+    )
+    assert asked.exposed_comm_s - plain.exposed_comm_s == pytest.approx(wire_s(placement, "nccl", 8 * 4), rel=0.01)
+    assert asked.ddp_overhead_s == pytest.approx(plain.ddp_overhead_s, abs=1e-9)
 
 
 def test_more_process_groups_overlap_latency():

@@ -62,3 +62,13 @@ def test_the_latest_of_several_is_late_at_every_gradient(seed, ranks):
         assert np.all(ours >= theirs - 1e-12)
     whole = max(o + p.forward_host + p.host.sum() for o, p in zip(optimizer, drawn, strict=True))
     assert before + last.forward_host + last.host.sum() == pytest.approx(whole)
+
+
+@given(st.integers(0, 2**16), st.integers(2, 6), st.sampled_from(["cpu", "V100"]))
+def test_the_latest_of_several_ends_a_local_step_when_the_last_does(seed, ranks, device):
+    drawn = [dataclasses.replace(p, tail_host=0.001 * i, tail_work=0.002 * i) for i, p in
+             enumerate(paces(workload(device=device, iterations=ranks, jitter=0.5, seed=seed)))]  # fmt: skip
+    since = [0.01 * (ranks - rank) for rank in range(ranks)]
+    last = latest(drawn, since, local=True)
+    assert max(since) + last.host_s == pytest.approx(max(s + p.host_s for s, p in zip(since, drawn, strict=True)))
+    assert max(since) + last.work_s == pytest.approx(max(s + p.work_s for s, p in zip(since, drawn, strict=True)))

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.costs import Costs, all_priors
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.single_clock import single_clock
 from tests.simulation.builders import workload
@@ -85,3 +86,14 @@ def test_the_optimizer_runs_once_a_cycle_of_accumulated_gradients(device):
     assert prediction.local_s == pytest.approx(0.03 + 0.08 + 0.01 / 4)
     parts = [round(it.optimizer_s, 9) for it in prediction.trace.of_rank(0)]
     assert parts == [0.0, 0.0, 0.0, 0.01] * (len(parts) // 4)
+
+
+def test_processors_of_one_model_differ_and_layers_that_sleep_do_not():
+    priors = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]})
+    spread = priors.with_values({"gloo.ddp.pace_spread": 0.1}, source="test")
+    for device, slower in (("V100", 1.0), ("cpu", 1.1106)):
+        alike, apart = (
+            predict(workload(device=device), LAB, calibration=calibration, band=False).iteration_s
+            for calibration in (priors, spread)
+        )
+        assert apart - alike == pytest.approx(0.12 * (slower - 1), rel=0.01)

@@ -12,7 +12,10 @@ TAIL = 4.0
 
 @dataclass
 class Job:
-    """Microseconds of one step: `kernels` of backward, one a gradient; buckets of `bucket` gradients."""
+    """Microseconds of one step: `kernels` of backward, one a gradient; buckets of `bucket` gradients.
+
+    `recorded`: with shapes and types. `others`: with allreduces of a layer, of unused parameters, and of the loop.
+    """
 
     kernels: list[float]
     ddp: bool = False
@@ -20,6 +23,9 @@ class Job:
     bucket: int = 2
     wire: float = 300.0
     elements: int = 10
+    dtype: str = "Float"
+    recorded: bool = False
+    others: bool = False
     synchronise: bool = False
     events: list = field(default_factory=list)
     correlations: itertools.count = field(default_factory=lambda: itertools.count(1))
@@ -46,9 +52,11 @@ class Job:
     def step(self, number, start):
         now = self.forward(start + 5)
         now = self.backward(now)
+        now += self.allreduce(now, 1, MAIN) if self.others else 0
         self.host("Optimizer.step#SGD.step", now, 40, category="user_annotation")
         self.device("sgd", now + 20, 15)
         now += 40
+        now += self.allreduce(now, 1, MAIN) if self.others else 0
         if self.synchronise:
             done = max(self.free.values())
             self.host("cudaStreamSynchronize", now + 1, max(done - now, 1), category="cuda_runtime")
@@ -76,12 +84,15 @@ class Job:
             self.host("autograd::engine::evaluate_function: ConvBackward0", now, 30 + TAIL, ENGINE)
             self.host("ConvBackward0", now, 30, ENGINE)
             self.device("wgrad", now + 10, kernel, ENGINE)
+            if self.others:
+                self.allreduce(now + 12, 64, ENGINE)
             now += 30 + TAIL
             hook = self.hook(index, now + 12) if self.ddp else (0.0, 0.0)
             self.host(
                 "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", now, 12 + hook[0] + TAIL, ENGINE
             )
-            self.host("torch::autograd::AccumulateGrad", now, 12, ENGINE)
+            recorded = {"Input Dims": [[self.elements]], "Input type": [f"c10::{self.dtype}"]} if self.recorded else {}
+            self.host("torch::autograd::AccumulateGrad", now, 12, ENGINE, **recorded)
             finished = max(finished, hook[1])
             now += 12 + hook[0] + TAIL
         if self.ddp:
@@ -98,10 +109,17 @@ class Job:
             return 15, 0.0
         members = (index % self.bucket) + 1
         self.host("c10d::allreduce_", now + 15, 25, ENGINE)
-        self.host(
-            "record_param_comms", now + 18, 20, ENGINE, **{"In msg nelems": members * self.elements, "dtype": "Float"}
-        )
-        return 40, self.device("ncclKernel_AllReduce", now + 30, self.wire, ENGINE, COMMUNICATION, after=ready)
+        sums = {"In msg nelems": members * self.elements, "dtype": self.dtype}
+        self.host("record_param_comms", now + 18, 20, ENGINE, **sums)
+        done = self.device("ncclKernel_AllReduce", now + 30, self.wire, ENGINE, COMMUNICATION, after=ready)
+        last = self.others and index + 1 == len(self.kernels)
+        return 40 + (self.allreduce(now + 40, len(self.kernels), ENGINE, "Int") if last else 0), done
+
+    def allreduce(self, now, elements, thread, dtype="Float"):
+        self.host("c10d::allreduce_", now, 10, thread)
+        self.host("record_param_comms", now + 1, 8, thread, **{"In msg nelems": elements, "dtype": dtype})
+        self.device("ncclKernel_AllReduce", now + 5, 1, thread, COMMUNICATION)
+        return 10
 
     def document(self, steps=2):
         now = 1000.0

@@ -120,6 +120,45 @@ def test_arrivals_are_mapped_by_order_and_confirmed_by_bucket_sizes(folder):
         imported(folder, Job([10.0] * 5, ddp=True), odd)
 
 
+def test_allreduces_that_are_of_no_bucket_change_nothing(folder):
+    plain, beside = (imported(folder, Job([10.0] * 5, ddp=True, others=others), shapes(5)) for others in (False, True))
+    assert beside.notes == plain.notes
+    assert "confirmed by 3 allreduces of 20, 20, 10" in " ".join(beside.notes)
+    assert beside.workload.gradient_hook_s == pytest.approx(plain.workload.gradient_hook_s, abs=1e-9)
+    assert beside.workload.gradient_ready_s == pytest.approx(plain.workload.gradient_ready_s, abs=2e-9)
+    for phase in ("forward", "backward", "optimizer"):
+        for clock in ("host_s", "device_s"):
+            times = [getattr(getattr(found.workload, phase), clock) for found in (beside, plain)]
+            assert times[0] == pytest.approx(times[1], abs=2e-9)
+
+
+def test_an_integer_bitmap_that_the_trace_does_not_describe_is_of_no_bucket(folder):
+    job = Job([10.0] * 4, ddp=True, others=True)
+    job.document()
+    for event in job.events:
+        if event["name"] == "record_param_comms":
+            event["args"] = {}
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": job.events}))
+    assert [len(step.collectives) for step in open_trace(path, shapes(4)).steps] == [2, 2]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_gradients_are_of_the_type_that_the_trace_has(folder, recorded):
+    job = Job([10.0] * 5, ddp=True, dtype="BFloat16", recorded=recorded)
+    result = imported(folder, job, shapes(5))
+    assert {parameter.dtype for parameter in result.workload.parameters} == {"bfloat16"}
+    assert result.workload.gradient_bytes == 5 * 10 * 2
+    assert (result.workload.precision, result.workload.name) == ("bf16", "net@a100-bf16-b4")
+    assert "5 of bfloat16 instead of float32 in net@cpu-fp32-b4" in " ".join(result.notes)
+
+
+def test_a_trace_that_holds_shapes_holds_types_too(folder):
+    result = imported(folder, Job([10.0] * 3, dtype="Half", recorded=True), None)
+    assert [(p.shape, p.dtype) for p in result.workload.parameters] == [((10,), "float16")] * 3
+    assert result.workload.precision == "fp32"
+
+
 def test_what_does_not_fit_is_refused(folder):
     with pytest.raises(WorkloadError, match=r"--shapes: net@cpu-fp32-b4 has 4 gradients an iteration, .* has 5"):
         imported(folder, Job([10.0] * 5), shapes(4))

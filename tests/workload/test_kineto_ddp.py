@@ -77,6 +77,17 @@ def test_a_trace_without_ddp_is_refused(tmp_path):
         read(tmp_path, Job([20.0] * 4))
 
 
+def test_allreduces_of_no_bucket_are_no_buckets(tmp_path):
+    plain, beside = (read(tmp_path, Job([20.0] * 4, ddp=True, wire=30.0, others=others)) for others in (False, True))
+    shown = [[(b.parameters, b.size_bytes) for b in trace.iterations[0].buckets] for trace in (plain, beside)]
+    assert shown[0] == shown[1] == [((3, 2), 80), ((1, 0), 80)]
+
+
+def test_buckets_of_bfloat16_are_half_as_large(tmp_path):
+    trace = read(tmp_path, Job([20.0] * 4, ddp=True, dtype="BFloat16"))
+    assert [bucket.size_bytes for bucket in trace.iterations[0].buckets] == [40, 40]
+
+
 @needs_data
 def test_the_hta_trace_has_its_five_buckets():
     seen = seen_buckets(read_ddp(HTA, load_workload("resnet50")))

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpsim.errors import TraceError
-from ddpsim.workload.kineto_events import busy_s, device_use, parse_events
+from ddpsim.workload.kineto_events import busy_s, device_use, dtype_named, parse_events
 
 
 def event(category, name, start, duration, **args):
@@ -43,8 +43,24 @@ def test_busy_time_counts_overlap_once():
             "t: traceEvents.1: ts 'now', dur 1 are not times",
         ),
         ([event("kernel", "k", 0, -1)], "t: traceEvents.0: ts 0, dur -1"),
+        ([event("kernel", "k", 0, 10**400)], "t: traceEvents.0: ts 0, dur 1000"),
     ],
 )
 def test_bad_events_are_placed(raw, message):
     with pytest.raises(TraceError, match=message):
         parse_events(raw, "t")
+
+
+@pytest.mark.parametrize(
+    ("spelt", "name"),
+    [
+        ("Float", "float32"),
+        ("c10::BFloat16", "bfloat16"),
+        ("long int", "int64"),
+        ("", None),
+        ("QInt8", None),
+        (3, None),
+    ],
+)
+def test_types_have_torchs_names(spelt, name):
+    assert dtype_named(spelt) == name
