@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 
-from ddpexec.flat import FlatBucket, SparseBucket, copied, gradient_of
+from ddpexec.flat import FlatBucket, copied, gradient_of
 from ddpexec.parameters import ModelParameters
 from ddpexec.reducer_options import ReducerOptions
+from ddpexec.sparse import SparseBucket
 from ddpsim.bucketing import BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
@@ -42,7 +43,7 @@ class Buckets:
             first = bucket.parameters[0]
             made: AnyBucket
             if model.policy[first].sparse:
-                made = SparseBucket(number, bucket, model.tensors, model.names[first])
+                made = SparseBucket(number, bucket, model.tensors, model.names[first], dtype)
             else:
                 made = FlatBucket(number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype)
             self.all.append(made)

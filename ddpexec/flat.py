@@ -203,37 +203,6 @@ class FlatBucket:
                 parameter.grad.copy_(view)
 
 
-class SparseBucket:
-    """A bucket of one sparse gradient, which is reduced as it is, without a buffer."""
-
-    def __init__(self, number: int, bucket: Bucket, parameters: Sequence[nn.Parameter], name: str) -> None:
-        self.number = number
-        self.indices = bucket.parameters
-        self.size_bytes = bucket.size_bytes
-        self.parameters = [parameters[bucket.parameters[0]]]
-        self.name = name
-        self.eager = [False]
-        self.buffer = torch.empty(0)
-
-    def complete(self, divisor: int | None) -> None:
-        """Take the gradient, divided in place by `divisor`."""
-        grad = self.parameters[0].grad
-        if grad is None or not grad.is_sparse:
-            found = "has no gradient" if grad is None else "has a dense gradient"
-            raise ExecutionError(
-                f"parameter {self.indices[0]} ({self.name}) {found}, a sparse one was expected",
-                remedy="use the embedding in every forward, or build it with sparse=False",
-            )
-        self.buffer = grad.div_(divisor) if divisor is not None else grad
-
-    def fill(self, place: int, divisor: int | None) -> None:
-        """Do nothing: a sparse gradient is taken when its bucket is complete."""
-
-    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
-        """Drop the gradient, which was reduced in place."""
-        self.buffer = torch.empty(0)
-
-
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return a view of `flat` for each parameter, one after the other.
 

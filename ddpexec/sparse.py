@@ -1,0 +1,63 @@
+"""A bucket of one sparse gradient, which is sent as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.errors import ExecutionError
+from ddpsim.bucketing import Bucket
+
+
+class SparseBucket:
+    """A bucket of one sparse gradient; its buffer is that gradient, from `complete` to `write_back`.
+
+    Args:
+        number: place in launch order.
+        bucket: what the policy decided.
+        parameters: all parameters of the model, by registration index.
+        name: of the parameter.
+        dtype: in which the gradient comes; None is the parameter's, in which it is kept.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        bucket: Bucket,
+        parameters: Sequence[nn.Parameter],
+        name: str,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.number = number
+        self.indices = bucket.parameters
+        self.size_bytes = bucket.size_bytes
+        self.parameters = [parameters[bucket.parameters[0]]]
+        self.name = name
+        self.eager = [False]
+        self._dtype = dtype
+        self._gradient = self.buffer = torch.empty(0)
+
+    def complete(self, divisor: int | None) -> None:
+        """Take the gradient, divided in place by `divisor`."""
+        grad = self.parameters[0].grad
+        if grad is None or not grad.is_sparse:
+            found = "has no gradient" if grad is None else "has a dense gradient"
+            raise ExecutionError(
+                f"parameter {self.indices[0]} ({self.name}) {found}, a sparse one was expected",
+                remedy="use the embedding in every forward, or build it with sparse=False",
+            )
+        self._gradient = grad if divisor is None else grad.div_(divisor)
+        # A gradient of another type gets the parameter's while the buffer may be on its way.
+        self.buffer = self._gradient if self._dtype is None else self._gradient.detach()
+
+    def fill(self, place: int, divisor: int | None) -> None:
+        """Do nothing: a sparse gradient is taken when its bucket is complete."""
+
+    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
+        """Make the gradient what `reduced` is, and let go of it."""
+        if reduced is not self._gradient:
+            with torch.no_grad():
+                self._gradient.copy_(reduced)
+        self._gradient = self.buffer = torch.empty(0)

@@ -1,0 +1,101 @@
+"""Sparse gradients under communication hooks, mixed precision and uneven inputs, beside torch's DDP."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
+
+from ddpexec.ddp import DistributedDataParallel  # noqa: E402
+from tests.exec.ranks import run  # noqa: E402
+from tests.exec.streams import no_streams  # noqa: E402
+
+BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
+
+
+class Words(nn.Module):
+    """Two embeddings, each a bucket of its own, and a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(10, 4, sparse=True)
+        self.places = nn.Embedding(6, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.words(indices) + self.places(indices % 6)))
+
+
+def gradients(ddp: Any, rank: int, steps: int) -> list[Tensor]:
+    """Return the gradients of each step, made dense."""
+    taken = []
+    for step in range(steps):
+        ddp.zero_grad()
+        indices = torch.randint(0, 10, (5,), generator=torch.Generator().manual_seed(10 * step + rank))
+        ddp(indices).float().square().sum().backward()
+        taken += [p.grad.to_dense() for p in ddp.parameters()]
+    return taken
+
+
+def same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine, other)
+
+
+def halved(state: Any, bucket: Any) -> Any:
+    """Return another tensor than the bucket's, and send nothing."""
+    future: Any = torch.futures.Future()
+    future.set_result(bucket.buffer() * 0.5)
+    return future
+
+
+def averaged(state: Any, bucket: Any) -> Any:
+    """Average a copy."""
+    copied = bucket.buffer().clone()
+    work = dist.all_reduce(copied, async_op=True)
+    return work.get_future().then(lambda _: copied / 2)
+
+
+def in_place(state: Any, bucket: Any) -> Any:
+    """Average the bucket itself."""
+    work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def hooked(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    hooks: tuple[Callable[..., Any] | None, ...] = (None, halved, averaged, in_place)
+    for hook in hooks:
+        results = []
+        for kind in BOTH:
+            ddp = kind(Words())
+            if hook is not None:
+                ddp.register_comm_hook(None, hook)
+            results.append(gradients(ddp, rank, 3))
+        same(*results)
+
+
+def test_what_a_hook_returns_is_the_gradient() -> None:
+    run(2, hooked)
+
+
+def mixed(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    no_streams()
+    for reduced in (torch.bfloat16, torch.float32):
+        precision = _MixedPrecision(torch.bfloat16, reduced, torch.bfloat16)
+        ours, theirs = (gradients(kind(Words(), mixed_precision=precision), rank, 6) for kind in BOTH)
+        same(ours[12:], theirs[12:])  # torch's own dense gradients are wrong in the first iterations
+
+
+def test_mixed_precision_reduces_sparse_gradients_too() -> None:
+    run(2, mixed)
