@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpexec import construction, in_backward, option_types
+from ddpexec import construction, gradient_hooks, in_backward, option_types
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
@@ -193,6 +194,9 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         if self.mixed is not None:
             self.reducer.average_after(self.mixed.reduce_dtype)
             self.reducer.before_write_back = self.mixed.restore
+        # Hooks hold the reducer, its buckets and its graph: they go with this module, as torch's do.
+        self._release = weakref.finalize(self, gradient_hooks.remove, self.reducer.handles)
+        self._release.atexit = False
         self._optimizers_taken_over = False
         self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
         self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
@@ -207,7 +211,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         if dist.distributed_c10d._rank_not_in_group(process_group):
             return
         former, name = self.reducer.in_flight, self.reducer.hook_name
-        self.reducer.remove_hooks()
+        self._release()
         self.communicator = construction.communicator_of(process_group, None, "real")
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
@@ -217,7 +221,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD:
             raise construction.only_default_group()
-        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh")
+        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh", "_release")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from ddpexec.buckets import AnyBucket, Buckets
 from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
-from ddpexec.gradient_hooks import hook_gradients
+from ddpexec.gradient_hooks import hook_gradients, remove
 from ddpexec.in_flight import InFlight
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
@@ -82,7 +82,7 @@ class Reducer(ReducerMethods):
         if options.static_graph:
             self.set_static_graph()
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
-        self._handles = hook_gradients(model, hook)
+        self.handles = hook_gradients(model, hook)
 
     # ---- before forward and before backward
 
@@ -289,8 +289,7 @@ class Reducer(ReducerMethods):
 
     def remove_hooks(self) -> None:
         """Take the gradient hooks away; nothing is reduced any more."""
-        for handle in self._handles:
-            handle.remove()
+        remove(self.handles)
 
     def _fail(self, error: ExecutionError) -> ExecutionError:
         self.failure = error

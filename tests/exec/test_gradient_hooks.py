@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -75,3 +77,37 @@ def compare(rank: int) -> None:
 
 def test_what_is_reduced_is_what_other_hooks_leave() -> None:
     run(2, compare)
+
+
+def again(kind: Any, rank: int, options: dict[str, Any]) -> list[Tensor]:
+    """Wrap a model again after a wrapper that trained it, and then saw a forward without a backward."""
+    net = model()
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(rank))
+    ddp = kind(net, **options)
+    ddp(x).square().sum().backward()
+    ddp(x)
+    former = weakref.ref(ddp.reducer) if kind is DistributedDataParallel else None
+    del ddp
+    gc.collect()
+    assert former is None or former() is None
+    net.zero_grad()
+    net(x).sum().backward()
+    taken = [parameter.grad.clone() for parameter in net.parameters()]
+    ddp = kind(net, **options)
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp(x).square().sum().backward()
+        taken += [parameter.grad.clone() for parameter in net.parameters()]
+    return taken
+
+
+def rewrapped(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    for options in OPTIONS:
+        ours, theirs = (again(kind, rank, options) for kind in BOTH)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert torch.equal(mine, other), options
+
+
+def test_hooks_and_buckets_go_with_the_wrapper() -> None:
+    run(2, rewrapped)
