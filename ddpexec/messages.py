@@ -43,6 +43,15 @@ def never_ready(
     return NeverReadyError(message, remedy=f"{_REMEDY_FOUND if find_unused else _REMEDY_UNUSED}; {_DEBUG}")
 
 
+def never_began(rank: int) -> NeverReadyError:
+    """Return the error for gradients that a static graph counted without being told of the backward they came in."""
+    return NeverReadyError(
+        f"static_graph=True, but the first backward on rank {rank} began at no output of forward, so that its "
+        "gradients were not reduced",
+        remedy="return tensors in lists, tuples, dicts or dataclasses, and call backward on what comes of them",
+    )
+
+
 def ready_twice(rank: int, index: int, name: str) -> ReadyTwiceError:
     """Return the error for a gradient that came twice in one backward."""
     return ReadyTwiceError(

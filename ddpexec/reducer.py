@@ -105,8 +105,11 @@ class Reducer(ReducerMethods):
 
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
+        rank = self.communicator.rank
+        if self.static is not None and self.static.waiting and not self._started:
+            raise self._fail(messages.never_began(rank))
         if self._unfinished:
-            options, rank = self.options, self.communicator.rank
+            options = self.options
             found, static = options.find_unused_parameters, options.static_graph
             missing = self._queue.missing()
             raise self._fail(messages.never_ready(rank, missing, self.model.names, find_unused=found, static=static))

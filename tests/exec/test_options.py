@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -37,8 +37,26 @@ class Output:
     rest: tuple[Tensor, ...]
 
 
+class Pair(NamedTuple):
+    main: Tensor
+    rest: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    main: Tensor
+    rest: tuple[Tensor, ...]
+
+
+class Opaque:
+    """What nobody looks into."""
+
+    def __init__(self, main: Tensor, rest: tuple[Tensor, ...]) -> None:
+        self.main, self.rest = main, rest
+
+
 class Odd(nn.Module):
-    """A shared weight, an unused layer where asked for, and a dataclass for an output."""
+    """A shared weight, an unused layer where asked for, and an output of a kind of choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +64,14 @@ class Odd(nn.Module):
         self.layers[3].weight = self.layers[0].weight
         self.register_buffer("mean", torch.zeros(8))
 
-    def forward(self, x: Tensor, skip: int = -1, checkpointed: str = "") -> Output:
+    def forward(self, x: Tensor, skip: int = -1, checkpointed: str = "", form: Callable[..., Any] = Output) -> Any:
         for number, layer in enumerate(self.layers):
             if number == skip:
                 continue
             x = checkpoint(layer, x, use_reentrant=checkpointed == "reentrant") if checkpointed else layer(x)
             x = x.tanh()
         self.mean += x.detach().mean(0)
-        return Output(x, (x * 2,))
+        return form(x, (x * 2,))
 
 
 def train(
@@ -108,7 +126,7 @@ def hooks_and_graphs(rank: int) -> None:
 
     for view in (False, True):
         same({**small, "gradient_as_bucket_view": view}, prepare=bf16)
-    same({**small, "static_graph": True}, checkpointed="reentrant")
+    same({**small, "static_graph": True}, checkpointed="reentrant", form=Pair)
     same(small, checkpointed="other")
     same({**small, "find_unused_parameters": True}, skip=2)
     same({"forward_sync_buffers": False})
@@ -181,8 +199,28 @@ def joins(rank: int) -> None:
             assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (by_initial, options, longest)
 
 
+def outputs(rank: int) -> None:
+    """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
+    warnings.simplefilter("ignore")
+    options = {"bucket_cap_mb": 0.0003, "static_graph": True}
+    expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
+    alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
+    assert not all(torch.equal(other, one) for other, one in zip(expected, alone, strict=True))
+    for form in (Pair, Output, Frozen):
+        for mine, other in zip(train(DistributedDataParallel, options, form=form), expected, strict=True):
+            assert torch.equal(mine, other), form
+    ddp = DistributedDataParallel(Odd(), static_graph=True)
+    ddp(torch.ones(1, 8), form=Opaque).main.sum().backward()
+    with pytest.raises(NeverReadyError, match=r"began at no output of forward.*; return tensors in lists, tuples"):
+        ddp(torch.ones(1, 8))
+
+
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
     ranks.run(2, hooks_and_graphs)
+
+
+def test_a_static_graph_is_reduced_whatever_forward_returns() -> None:
+    ranks.run(2, outputs)
 
 
 def test_groups_in_turn_and_order_policies_change_nothing_but_time() -> None:
