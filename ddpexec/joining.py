@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from ddpexec.flat import FlatBucket
 from ddpexec.parameters import broadcast_state
 
 if TYPE_CHECKING:
@@ -78,14 +77,9 @@ class ShadowHook(JoinHook):
         ddp.require_forward_param_sync = synced
         if not synced:
             return
-        zeros = [bucket for bucket in reducer.buckets if isinstance(bucket, FlatBucket)]
-        for bucket in zeros:
-            bucket.buffer.zero_()
-        works = [(bucket, reducer.in_flight.send(bucket, place)) for place, bucket in enumerate(zeros)]
-        for bucket, work in works:
-            reducer.in_flight.wait(work, bucket)
+        sent = reducer.in_flight.shadow()
         if reducer.options.searching:
-            reducer.used.reduce(len(works))
+            reducer.used.reduce(sent)
             reducer.used.finish(keep=False)
         reducer.observe_order(())
 

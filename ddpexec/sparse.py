@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 
 import torch
@@ -61,3 +62,11 @@ class SparseBucket:
             with torch.no_grad():
                 self._gradient.copy_(reduced)
         self._gradient = self.buffer = torch.empty(0)
+
+    def of_zeros(self) -> SparseBucket:
+        """Return a bucket like this one that holds no element: what a rank without input sends."""
+        twin, parameter = copy.copy(self), self.parameters[0].detach()
+        rows = parameter.new_empty((1, 0), dtype=torch.int64)
+        values = parameter.new_empty((0, *parameter.shape[1:]), dtype=self._dtype)
+        twin.buffer = torch.sparse_coo_tensor(rows, values, parameter.shape)
+        return twin

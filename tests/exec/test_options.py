@@ -195,7 +195,8 @@ def joins(rank: int) -> None:
                         with ddp.no_sync() if step == 4 else nullcontext():
                             ddp(x).square().sum().backward()
                         optimizer.step()
-                results.append([t.detach() for t in (*ddp.parameters(), *ddp.buffers())])
+                state = (*ddp.parameters(), *ddp.buffers(), *(p.grad for p in ddp.parameters()))
+                results.append([t.detach() for t in state])
             assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (by_initial, options, longest)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
 
 from ddpexec.ddp import DistributedDataParallel  # noqa: E402
+from ddpexec.process_groups import round_robin  # noqa: E402
 from tests.exec.ranks import run  # noqa: E402
 from tests.exec.streams import no_streams  # noqa: E402
 
@@ -99,3 +100,33 @@ def mixed(rank: int) -> None:
 
 def test_mixed_precision_reduces_sparse_gradients_too() -> None:
     run(2, mixed)
+
+
+def uneven(kind: Any, rank: int, longest: int, hook: Any, options: dict[str, Any]) -> list[Tensor]:
+    """Return parameters and gradients after training on more inputs on rank `longest` than on the other."""
+    ddp = kind(Words(), **options)
+    if hook is not None:
+        ddp.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with ddp.join():
+        for step in range(7 if rank == longest else 3):
+            optimizer.zero_grad()
+            indices = torch.randint(0, 10, (5,), generator=torch.Generator().manual_seed(10 * step + rank))
+            ddp(indices).square().sum().backward()
+            optimizer.step()
+    return [*(p.detach() for p in ddp.parameters()), *(p.grad.to_dense() for p in ddp.parameters())]
+
+
+def joined(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    groups = round_robin(2)
+    for longest in (0, 1):
+        for hook in (None, averaged):
+            for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0}):
+                ours, theirs = (uneven(kind, rank, longest, hook, options) for kind in BOTH)
+                same(ours, theirs)
+                same(uneven(DistributedDataParallel, rank, longest, hook, {**options, "process_group": groups}), theirs)
+
+
+def test_ranks_without_input_send_their_part_of_sparse_buckets() -> None:
+    run(2, joined)
