@@ -8,10 +8,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
+from ddpexec.errors import OptionError
 from ddpexec.parameters import broadcast_state
 
 if TYPE_CHECKING:
     from ddpexec.ddp import DistributedDataParallel
+    from ddpexec.drop import LayerDrop
     from ddpexec.process_groups import Communicator
     from ddpexec.reducer import Reducer
 
@@ -23,6 +25,7 @@ class UnevenInputs(Joinable):
     communicator: Communicator
     process_group: dist.ProcessGroup
     device: torch.device
+    drop: LayerDrop | None
     _divide_by_initial_world_size: bool
 
     def join(
@@ -53,6 +56,11 @@ class UnevenInputs(Joinable):
 
     def notify_join(self) -> None:
         """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        if self._join_config.enable and self.drop is not None:
+            raise OptionError(
+                "drop and join() do not go together: a rank without input cannot tell which buckets others leave out",
+                remedy="leave drop out, or give every rank as many inputs and leave join() out",
+            )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
             self.reducer.divisor = active_ranks(work)

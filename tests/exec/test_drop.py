@@ -122,6 +122,11 @@ def refused(rank):
     for option in ("find_unused_parameters", "static_graph"):
         with pytest.raises(OptionError, match=f"drop and {option}=True are both given; leave {option} out"):
             DistributedDataParallel(model, drop=drop, **{option: True})
+    ddp = DistributedDataParallel(model, drop=drop)
+    with pytest.raises(OptionError, match=r"drop and join\(\) do not go together"), ddp.join():
+        ddp(torch.ones(1, 8))
+    with ddp.join(enable=False):
+        ddp(torch.ones(1, 8)).sum().backward()
     with pytest.raises(PlanError, match=r"no parameter is below 'blocks\.7'"):
         LayerDrop(Stack(), {"blocks.7": 0.1})
 
