@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from ddpexec.ddp import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
 from tests.exec.ranks import run  # noqa: E402
 
 dist = torch.distributed
@@ -54,3 +55,15 @@ def compare(rank: int) -> None:
 
 def test_gradients_follow_the_process_group_as_torchs_do() -> None:
     run(3, compare)
+
+
+def unlike(rank: int) -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    if rank == 0:
+        both = r"process group 0 has the ranks \[0, 1\], process group 1 the ranks \[0, 2\]"
+        with pytest.raises(OptionError, match=both):
+            DistributedDataParallel(nn.Linear(2, 2), process_group=groups)
+
+
+def test_groups_in_turn_must_have_the_same_ranks() -> None:
+    run(3, unlike)
