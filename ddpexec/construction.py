@@ -201,13 +201,21 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
     return BufferSync(both, both)
 
 
-def check_drop(drop: LayerDrop | None, options: ReducerOptions) -> None:
-    """Raise OptionError where layers are left out and an option expects to find out, or that nothing changes."""
+def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
+    """Raise OptionError where an option expects to find out what is left out, or `drop` counts other parameters."""
+    if drop is None:
+        return
     for option in ("find_unused_parameters", "static_graph"):
-        if drop is not None and getattr(options, option):
+        if getattr(options, option):
             raise OptionError(
                 f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
             )
+    if drop.names != names:
+        alone = sorted(set(drop.names).symmetric_difference(names))
+        raise OptionError(
+            f"drop was made with other parameters than are trained: {', '.join(alone[:5]) or 'in another order'}",
+            remedy="make it of the module that is wrapped, after naming or freezing what is not trained",
+        )
 
 
 def first_plan(

@@ -116,10 +116,10 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             batched_grad_copy=batched_grad_copy,
         )
         self._order = rebuild, predictor, consensus
-        construction.check_drop(drop, self._options)
         self.drop = drop
         self._plan = plan
         model, first = self._first_plan()
+        construction.check_drop(drop, self._options, model.names)
         if init_sync:
             self._synchronise(model, first, buffers=sync.at_construction)
         self.mixed = None
