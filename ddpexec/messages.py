@@ -52,6 +52,15 @@ def never_began(rank: int) -> NeverReadyError:
     )
 
 
+def broken_off(rank: int, failure: Exception | None) -> ExecutionError:
+    """Return the error for a backward that had all its gradients, but ended in `failure` before they were reduced."""
+    reason = "" if failure is None else f": {failure}"
+    return ExecutionError(
+        f"{_UNFINISHED} that the previous backward on rank {rank} broke off before its gradients were reduced{reason}",
+        remedy="mend what that backward raised, then wrap the module anew",
+    )
+
+
 def ready_twice(rank: int, index: int, name: str) -> ReadyTwiceError:
     """Return the error for a gradient that came twice in one backward."""
     return ReadyTwiceError(

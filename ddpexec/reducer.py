@@ -73,7 +73,7 @@ class Reducer(ReducerMethods):
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
         self.dropped: frozenset[int] = frozenset()
-        self._unused: list[int] = []
+        self.unused: list[int] = []
         self._expecting = self._unfinished = self._started = self._unused_marked = False
         self._buckets = Buckets(model, options)
         self.buckets = self._buckets.all
@@ -109,9 +109,10 @@ class Reducer(ReducerMethods):
         if self.static is not None and self.static.waiting and not self._started:
             raise self._fail(messages.never_began(rank))
         if self._unfinished:
-            options = self.options
+            missing, options = self._queue.missing(), self.options
+            if not missing:
+                raise messages.broken_off(rank, self.failure)
             found, static = options.find_unused_parameters, options.static_graph
-            missing = self._queue.missing()
             raise self._fail(messages.never_ready(rank, missing, self.model.names, find_unused=found, static=static))
 
     def rebuild(self) -> bool:
@@ -138,10 +139,10 @@ class Reducer(ReducerMethods):
             with torch.autograd.profiler.record_function("search_unused_parameters"):
                 found = reachable(outputs, self._nodes)
             unused = [index for index in range(len(self.model.tensors)) if index not in found]
-            self.graph_static &= self.iteration == 1 or unused == self._unused
-            self._unused = unused
+            self.graph_static &= self.iteration == 1 or unused == self.unused
+            self.unused = unused
         else:
-            self._unused = sorted(self.dropped)
+            self.unused = sorted(self.dropped)
         self._visits = self.static is not None or self.options.find_unused_parameters
         self._queue.reset(self._skipped())
         self.in_flight.works = []
@@ -204,10 +205,10 @@ class Reducer(ReducerMethods):
         self._queue_callback()
         if not self._unused_marked:
             self._unused_marked = self._unfinished = True
-            for index in self._unused:
+            for index in self.unused:
                 if (eager := self._eager[index]) is not None:
                     eager[0].fill(eager[1], self._divisor)
-            self._launch(self._queue.start(self._unused))
+            self._launch(self._queue.start(self.unused))
 
     @property
     def _divisor(self) -> int | None:
@@ -230,15 +231,19 @@ class Reducer(ReducerMethods):
         self._started = False
         if not self._expecting:
             return
-        if self.counting:
-            self._reduce_at_end()
-        if self._unfinished and self._queue.launched_all:
-            self._finish()
+        try:
+            if self.counting:
+                self._reduce_at_end()
+            if self._unfinished and self._queue.launched_all:
+                self._finish()
+        except Exception as error:
+            self.failure = error
+            raise
 
     def _reduce_at_end(self) -> None:
         """Reduce everything after the first backward of a static graph."""
         assert self.static is not None
-        self._unused = self.static.finish_counting()
+        self.unused = self.static.finish_counting()
         self._unused_marked = self._unfinished = True
         for bucket in self.buckets:
             for place, index in enumerate(bucket.indices):
@@ -279,16 +284,11 @@ class Reducer(ReducerMethods):
 
     def _skipped(self) -> list[int]:
         spare = self.options.skip_all_reduce_unused_params or self.dropped
-        return skipped_buckets(self.plan.groups(), self._unused) if spare else []
+        return skipped_buckets(self.plan.groups(), self.unused) if spare else []
 
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""
         return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
-
-    @property
-    def unused_bytes(self) -> int:
-        """Bytes of the parameters that the last backward did not need."""
-        return sum(self.model.policy[index].size_bytes for index in self._unused)
 
     def remove_hooks(self) -> None:
         """Take the gradient hooks away; nothing is reduced any more."""

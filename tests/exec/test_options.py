@@ -324,6 +324,9 @@ def misused(rank: int) -> None:
         ddp.register_comm_hook(None, hook)
         with pytest.raises(ExecutionError, match=words):
             ddp(torch.ones(1, 8)).main.sum().backward()
+        assert words in str(ddp._get_ddp_logging_data()["error"])
+        with pytest.raises(ExecutionError, match=f"previous backward on rank 0 broke off before .*: .*{words}"):
+            ddp(torch.ones(1, 8))
     with pytest.raises(ValueError, match=r"must take \(state, bucket\), it takes \(bucket\)"):
         DistributedDataParallel(Odd()).register_comm_hook(None, lambda bucket: bucket)
     for view in (False, True):
