@@ -97,7 +97,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             mixed_with=mixed_precision is not None and find_unused_parameters,
         )
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
-        self.process_group, self.device_mesh = self.communicator.main, device_mesh
+        self.process_group, self.device_mesh, self._comm = self.communicator.main, device_mesh, comm
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
         construction.check_module(tensors)
@@ -210,23 +210,25 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         """
         if dist.distributed_c10d._rank_not_in_group(process_group):
             return
-        former, name = self.reducer.in_flight, self.reducer.hook_name
+        former, buffers = self.reducer, self.buffer_sync
         self._release()
-        self.communicator = construction.communicator_of(process_group, None, "real")
+        self.communicator = construction.communicator_of(process_group, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
-        if former.hook is not None and self.mixed is None and former.after_bucket is None:
-            self.reducer.in_flight.hook, self.reducer.hook_name = former.hook, name
+        self.reducer.stats.rate = former.stats.rate
+        self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
+        if former.in_flight.hook is not None and self.mixed is None and former.in_flight.after_bucket is None:
+            self.reducer.in_flight.hook, self.reducer.hook_name = former.in_flight.hook, former.hook_name
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.process_group is not dist.group.WORLD:
+        if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
             raise construction.only_default_group()
         dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh", "_release")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.communicator = construction.communicator_of(None, None, "real")
+        self.communicator = construction.communicator_of(None, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), None)
 

@@ -173,6 +173,13 @@ def files(rank: int) -> None:
     for other in (again, copy.deepcopy(ours)):
         other(torch.ones(1, 8)).main.sum().backward()
         assert all(torch.equal(a, b) for a, b in zip(other.parameters(), ours.parameters(), strict=True))
+    silent = DistributedDataParallel(Odd(), comm="noop")
+    for other in (pickle.loads(pickle.dumps(silent)), copy.deepcopy(silent)):
+        assert other.communicator.noop
+    several = DistributedDataParallel(Odd(), process_group=round_robin(2))
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(OptionError, match="only supported when using DDP with the default process group"):
+            copied(several)
 
 
 def joins(rank: int) -> None:

@@ -67,3 +67,29 @@ def unlike(rank: int) -> None:
 
 def test_groups_in_turn_must_have_the_same_ranks() -> None:
     run(3, unlike)
+
+
+def kept(rank: int) -> None:
+    """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
+    warnings.simplefilter("ignore")
+    calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
+    for kind, names in calls.items():
+        ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+        ddp._register_buffer_comm_hook(None, lambda state, buffers, names=names: names.append(sorted(buffers)))
+        for step in range(3):
+            if step == 1:
+                ddp._update_process_group(dist.group.WORLD)
+            ddp(torch.ones(3, 4)).sum().backward()
+    assert calls[DistributedDataParallel] == calls[STOCK] != []
+    silent = DistributedDataParallel(nn.Linear(2, 2), comm="noop")
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    ddp._set_ddp_runtime_logging_sample_rate(7)
+    for each in (silent, ddp):
+        each._update_process_group(dist.group.WORLD)
+    assert silent.communicator.noop
+    assert not ddp.communicator.noop
+    assert ddp.reducer.stats.rate == 7
+
+
+def test_what_was_registered_stays_with_another_process_group() -> None:
+    run(2, kept)
