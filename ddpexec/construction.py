@@ -57,6 +57,14 @@ def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communic
     return Communicator(groups, noop=comm == "noop")
 
 
+def localise(module: nn.Module, device_mesh: Any) -> None:
+    """Give a tensor parallel `module` local parameters, as torch does where `device_mesh` is part of a larger one."""
+    if device_mesh is not None and device_mesh._get_root_mesh() != device_mesh:
+        from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+        _pre_dp_module_transform(module)  # type: ignore[no-untyped-call]
+
+
 def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:
     """Raise for what does not apply here, with what to do instead; warn of what has no effect."""
     if dim != 0:

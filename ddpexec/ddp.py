@@ -98,6 +98,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         )
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
         self.process_group, self.device_mesh, self._comm = self.communicator.main, device_mesh, comm
+        construction.localise(module, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
         construction.check_module(tensors)
