@@ -274,7 +274,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
         synced = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if self.mixed is not None and not synced:
+        if self.mixed is not None and not (synced or self.reducer.expecting):
             self.mixed.restore()
         searching = self._options.searching
         if synced:

@@ -74,7 +74,7 @@ class Reducer(ReducerMethods):
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
         self.dropped: frozenset[int] = frozenset()
         self.unused: list[int] = []
-        self._expecting = self._unfinished = self._started = self._unused_marked = False
+        self.expecting = self._unfinished = self._started = self._unused_marked = False
         self._buckets = Buckets(model, options)
         self.buckets = self._buckets.all
         self.in_flight = InFlight(self._buckets, communicator, observer)
@@ -130,7 +130,7 @@ class Reducer(ReducerMethods):
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
         self.stats.note(Moment.BACKWARD)
-        self._expecting = True
+        self.expecting = True
         self._started = self._unused_marked = False
         self.arrival = []
         if self.static is not None:
@@ -154,7 +154,7 @@ class Reducer(ReducerMethods):
 
     def backward_started(self) -> None:
         """Reduce at the end of the outermost backward, where gradients are only counted until then."""
-        if self._expecting and self.counting and not self._started:
+        if self.expecting and self.counting and not self._started:
             self._queue_callback()
 
     def average_after(self, dtype: torch.dtype | None) -> None:
@@ -171,7 +171,7 @@ class Reducer(ReducerMethods):
     def _gradient(self, index: int, parameter: Tensor) -> None:
         # The path of every gradient of every step: few lookups, no call that is not needed.
         if not self._started:
-            if not self._expecting:
+            if not self.expecting:
                 if self.options.find_unused_parameters:
                     self.used.mark(index, parameter)
                 return
@@ -229,7 +229,7 @@ class Reducer(ReducerMethods):
 
     def _backward_ended(self) -> None:
         self._started = False
-        if not self._expecting:
+        if not self.expecting:
             return
         try:
             if self.counting:
@@ -265,7 +265,7 @@ class Reducer(ReducerMethods):
         if self.static is None or self.arrival:
             self.observe_order(self.arrival)
         self.futures = []
-        self._expecting = self._unfinished = False
+        self.expecting = self._unfinished = False
         self.stats.note(Moment.COMMUNICATED)
         if self.observer is not None:
             self.observer.finished(begin)
