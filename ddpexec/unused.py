@@ -29,6 +29,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 def reachable(outputs: Iterable[Tensor], indices: Mapping[Node, int]) -> set[int]:
     """Return the indices of those gradient accumulators that `outputs` depend on."""
+    outputs = list(outputs)
     stack = [output.grad_fn for output in outputs if output.grad_fn is not None]
     stack += [_accumulator(output) for output in _leaves(outputs)]
     seen: set[Node] = set(stack)

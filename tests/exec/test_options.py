@@ -223,12 +223,43 @@ def outputs(rank: int) -> None:
         ddp(torch.ones(1, 8))
 
 
+class Scaled(nn.Module):
+    """Returns a parameter of its own beside what it computed, or what is computed from that parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor, itself: bool) -> tuple[Tensor, Tensor]:
+        return self.layers[0](x), self.scale if itself else self.scale * 1
+
+
+def parameters_returned(rank: int) -> None:
+    """torch's own does not look at outputs that are parameters, so there one must be computed with."""
+    results = []
+    for kind in BOTH:
+        ddp = kind(Scaled(), find_unused_parameters=True)
+        output, scale = ddp(torch.full((2, 3), 1.0 + rank), kind is DistributedDataParallel)
+        (output * scale).sum().backward()
+        results.append([parameter.grad for parameter in ddp.parameters()])
+    for mine, other in zip(*results, strict=True):
+        assert (mine is None) == (other is None)
+        assert mine is None or torch.equal(mine, other)
+    assert results[0][0] is not None
+
+
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
     ranks.run(2, hooks_and_graphs)
 
 
 def test_a_static_graph_is_reduced_whatever_forward_returns() -> None:
     ranks.run(2, outputs)
+
+
+def test_an_output_may_be_a_parameter() -> None:
+    ranks.run(2, parameters_returned)
 
 
 def test_groups_in_turn_and_order_policies_change_nothing_but_time() -> None:
