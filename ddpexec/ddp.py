@@ -25,7 +25,7 @@ from ddpexec.reducer import Reducer
 from ddpexec.reducer_options import ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketPlan
-from ddpsim.order import Predictor, Rebuild
+from ddpsim.order import OrderPolicy, Predictor, Rebuild
 
 
 class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
@@ -189,9 +189,12 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         verify_plan(plan, self.communicator, self.device)
         broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
 
+    def order_policy(self, model: ModelParameters) -> OrderPolicy:
+        """Return when buckets are rebuilt and in which order, by the options in force."""
+        return construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
+
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
-        order = construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
-        self.reducer = Reducer(model, plan, self.communicator, self._options, order, observer)
+        self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
         if self.mixed is not None:
             self.reducer.average_after(self.mixed.reduce_dtype)
             self.reducer.before_write_back = self.mixed.restore
