@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 
@@ -23,10 +24,12 @@ class Buckets:
     Args:
         model: its parameters, in registration order.
         options: what buckets hold, and whether gradients become views of them.
+        rank: that errors name.
     """
 
-    def __init__(self, model: ModelParameters, options: ReducerOptions) -> None:
+    def __init__(self, model: ModelParameters, options: ReducerOptions, rank: int) -> None:
         self._model, self._options = model, options
+        self._called = functools.partial(model.called, rank=rank)
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
         self.runs: list[Run] = []
@@ -43,9 +46,11 @@ class Buckets:
             first = bucket.parameters[0]
             made: AnyBucket
             if model.policy[first].sparse:
-                made = SparseBucket(number, bucket, model.tensors, model.names[first], dtype)
+                made = SparseBucket(number, bucket, model.tensors, self._called, dtype)
             else:
-                made = FlatBucket(number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype)
+                made = FlatBucket(
+                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called
+                )
             self.all.append(made)
         for made in self.all:
             for place, index in enumerate(made.indices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -33,6 +33,7 @@ class FlatBucket:
         as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
         dtype: of the buffer; None is the parameters'.
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
+        called: what errors call the parameter of a registration index.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class FlatBucket:
         as_view: bool,
         batched: bool,
         dtype: torch.dtype | None = None,
+        called: Callable[[int], str] = "parameter {}".format,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
         self.parameters = [parameters[index] for index in bucket.parameters]
-        self.as_view, self._batched = as_view, batched
+        self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
         self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
@@ -179,12 +181,12 @@ class FlatBucket:
         view = self.views[place]
         if grad.layout != torch.strided:
             raise ExecutionError(
-                f"parameter {self.indices[place]} has a {grad.layout} gradient, a dense one was expected",
+                f"{self._called(self.indices[place])} has a {grad.layout} gradient, a dense one was expected",
                 remedy="only nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients",
             )
         if grad.dtype != view.dtype or grad.device != view.device or grad.shape != view.shape:
             raise ExecutionError(
-                f"the gradient of parameter {self.indices[place]} is {grad.dtype} {tuple(grad.shape)} on "
+                f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
                 f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
                 remedy="do not change a parameter's type or device after wrapping the module",
             )
@@ -196,7 +198,7 @@ class FlatBucket:
                 parameter.grad = view
             elif parameter.grad is not view and not self.is_view(parameter.grad, place):
                 raise ExecutionError(
-                    f"the gradient of parameter {self.indices[place]} is not the view of its bucket that "
+                    f"the gradient of {self._called(self.indices[place])} is not the view of its bucket that "
                     "gradient_as_bucket_view=True makes it",
                     remedy="do not replace .grad during backward, or leave gradient_as_bucket_view out",
                 )

@@ -75,7 +75,7 @@ class Reducer(ReducerMethods):
         self.dropped: frozenset[int] = frozenset()
         self.unused: list[int] = []
         self.expecting = self._unfinished = self._started = self._unused_marked = False
-        self._buckets = Buckets(model, options)
+        self._buckets = Buckets(model, options, communicator.rank)
         self.buckets = self._buckets.all
         self.in_flight = InFlight(self._buckets, communicator, observer)
         self._install(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ class SparseBucket:
         number: place in launch order.
         bucket: what the policy decided.
         parameters: all parameters of the model, by registration index.
-        name: of the parameter.
+        called: what errors call the parameter of a registration index.
         dtype: in which the gradient comes; None is the parameter's, in which it is kept.
     """
 
@@ -28,14 +28,14 @@ class SparseBucket:
         number: int,
         bucket: Bucket,
         parameters: Sequence[nn.Parameter],
-        name: str,
+        called: Callable[[int], str],
         dtype: torch.dtype | None = None,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
         self.size_bytes = bucket.size_bytes
         self.parameters = [parameters[bucket.parameters[0]]]
-        self.name = name
+        self._called = called
         self.eager = [False]
         self._dtype = dtype
         self._gradient = self.buffer = torch.empty(0)
@@ -46,7 +46,7 @@ class SparseBucket:
         if grad is None or not grad.is_sparse:
             found = "has no gradient" if grad is None else "has a dense gradient"
             raise ExecutionError(
-                f"parameter {self.indices[0]} ({self.name}) {found}, a sparse one was expected",
+                f"{self._called(self.indices[0])} {found}, a sparse one was expected",
                 remedy="use the embedding in every forward, or build it with sparse=False",
             )
         self._gradient = grad if divisor is None else grad.div_(divisor)

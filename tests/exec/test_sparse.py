@@ -14,6 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
 
 from ddpexec.ddp import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import ExecutionError  # noqa: E402
 from ddpexec.process_groups import round_robin  # noqa: E402
 from tests.exec.ranks import run  # noqa: E402
 from tests.exec.streams import no_streams  # noqa: E402
@@ -130,3 +131,25 @@ def joined(rank: int) -> None:
 
 def test_ranks_without_input_send_their_part_of_sparse_buckets() -> None:
     run(2, joined)
+
+
+class Dense(nn.Module):
+    """Says that its gradient is sparse, and has a dense one; or the other way round."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(4, 2, sparse=sparse)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return nn.functional.embedding(indices, self.words.weight, sparse=not self.words.sparse)
+
+
+def unlike(rank: int) -> None:
+    for sparse, words in ((True, "has a dense gradient, a sparse one was"), (False, "has a .* gradient, a dense one")):
+        ddp = DistributedDataParallel(Dense(sparse))
+        with pytest.raises(ExecutionError, match=rf"parameter 0 \(words\.weight\) of rank 0 {words}"):
+            ddp(torch.arange(3)).sum().backward()
+
+
+def test_a_gradient_of_another_layout_is_named() -> None:
+    run(1, unlike)
