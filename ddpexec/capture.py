@@ -30,6 +30,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ddpexec.ddp import DistributedDataParallel
 from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
 from ddpexec.parameters import collect
@@ -87,7 +88,7 @@ class Capture:
         batch_size: int | None = None,
         settings: Settings | None = None,
     ) -> None:
-        if isinstance(module, nn.parallel.DistributedDataParallel):
+        if isinstance(module, (DistributedDataParallel, nn.parallel.DistributedDataParallel)):
             raise InputError("the module is wrapped in DDP", place="Capture", remedy="capture the plain module")
         self.workload: Workload | None = None
         self._module, self._output, self._batch_size = module, output, batch_size
