@@ -182,7 +182,7 @@ def devices_of(
     if device_ids and single_gpu:
         index = _index(device_ids[0])
         return [index], index if output_device is None else _index(output_device)
-    if device_ids or output_device is not None:
+    if device_ids or output_device:
         raise OptionError(
             "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-"
             f"device GPU modules or CPU modules, but got device_ids {device_ids}, output_device {output_device}, and "

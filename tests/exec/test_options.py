@@ -293,6 +293,10 @@ def refused(rank: int) -> None:
     refuses(OptionError, "process_group is an empty list", process_group=[])
     refuses(InputError, "unknown rebuild policy 'often'", rebuild="often")
     refuses(OptionError, "device_ids", device_ids=[0, 1])
+    for kind in BOTH:
+        assert kind(Odd(), output_device=0).output_device is None
+        with pytest.raises(ValueError, match="device_ids and output_device arguments only work with"):
+            kind(Odd(), output_device=1)
     for kind, name, value, remedy in (
         ("int", "plan", 3, "BucketPlan"), ("str", "plan", "a.json", "from_document"), ("int", "drop", 1, "LayerDrop"),
         ("int", "rebuild", 3, "once"), ("int", "predictor", 3, "exponential"), ("NoneType", "consensus", None, "rank0"),
