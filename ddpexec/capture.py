@@ -123,8 +123,7 @@ class Capture:
 
     def _build(self) -> Workload:
         times = self._recorder.times(self._settings.warm_up, self._settings.iterations)
-        device = self._recorder.device
-        precision = self._recorder.precision
+        device, precision = self._recorder.device, self._recorder.precision
         batch_size = self._batch_size or self._recorder.batch_size
         if batch_size is None:
             remedy = "give the batch size"
