@@ -13,7 +13,9 @@ from ddpsim.bucketing import Bucket
 
 
 class SparseBucket:
-    """A bucket of one sparse gradient; its buffer is that gradient, from `complete` to `write_back`.
+    """A bucket of one sparse gradient, which is sent as it is.
+
+    Nothing is done to the gradient in place: those of embeddings that are added up lie in the same memory.
 
     Args:
         number: place in launch order.
@@ -41,7 +43,7 @@ class SparseBucket:
         self._gradient = self.buffer = torch.empty(0)
 
     def complete(self, divisor: int | None) -> None:
-        """Take the gradient, divided in place by `divisor`."""
+        """Take the gradient, divided by `divisor`."""
         grad = self.parameters[0].grad
         if grad is None or not grad.is_sparse:
             found = "has no gradient" if grad is None else "has a dense gradient"
@@ -49,18 +51,15 @@ class SparseBucket:
                 f"{self._called(self.indices[0])} {found}, a sparse one was expected",
                 remedy="use the embedding in every forward, or build it with sparse=False",
             )
-        self._gradient = grad if divisor is None else grad.div_(divisor)
-        # A gradient of another type gets the parameter's while the buffer may be on its way.
-        self.buffer = self._gradient if self._dtype is None else self._gradient.detach()
+        self._gradient, values = grad, grad.detach()
+        self.buffer = values.clone() if divisor is None else values / divisor
 
     def fill(self, place: int, divisor: int | None) -> None:
         """Do nothing: a sparse gradient is taken when its bucket is complete."""
 
     def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
-        """Make the gradient what `reduced` is, and let go of it."""
-        if reduced is not self._gradient:
-            with torch.no_grad():
-                self._gradient.copy_(reduced)
+        """Make the gradient what `reduced` is: the buffer itself, or what a communication hook made of it."""
+        self._gradient.data = reduced.to(self._gradient.dtype, copy=reduced is not self.buffer)
         self._gradient = self.buffer = torch.empty(0)
 
     def of_zeros(self) -> SparseBucket:

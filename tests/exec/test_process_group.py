@@ -63,6 +63,7 @@ def unlike(rank: int) -> None:
         both = r"process group 0 has the ranks \[0, 1\], process group 1 the ranks \[0, 2\]"
         with pytest.raises(OptionError, match=both):
             DistributedDataParallel(nn.Linear(2, 2), process_group=groups)
+    dist.barrier()  # or others were still connecting
 
 
 def test_groups_in_turn_must_have_the_same_ranks() -> None:
