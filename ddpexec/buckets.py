@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 
-from ddpexec.flat import FlatBucket, SparseBucket, copied, gradient_of
+from ddpexec.flat import FlatBucket, copied, gradient_of
 from ddpexec.parameters import ModelParameters
 from ddpexec.reducer_options import ReducerOptions
+from ddpexec.sparse import SparseBucket
 from ddpsim.bucketing import BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
@@ -22,10 +24,12 @@ class Buckets:
     Args:
         model: its parameters, in registration order.
         options: what buckets hold, and whether gradients become views of them.
+        rank: that errors name.
     """
 
-    def __init__(self, model: ModelParameters, options: ReducerOptions) -> None:
+    def __init__(self, model: ModelParameters, options: ReducerOptions, rank: int) -> None:
         self._model, self._options = model, options
+        self._called = functools.partial(model.called, rank=rank)
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
         self.runs: list[Run] = []
@@ -42,9 +46,11 @@ class Buckets:
             first = bucket.parameters[0]
             made: AnyBucket
             if model.policy[first].sparse:
-                made = SparseBucket(number, bucket, model.tensors, model.names[first])
+                made = SparseBucket(number, bucket, model.tensors, self._called, dtype)
             else:
-                made = FlatBucket(number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype)
+                made = FlatBucket(
+                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called
+                )
             self.all.append(made)
         for made in self.all:
             for place, index in enumerate(made.indices):

@@ -25,12 +25,12 @@ class BufferSynchroniser:
         self._communicator = communicator
         self._ignored = frozenset(ignored)
         self._owners = list(module.named_modules())
-        self._hook: tuple[BufferHook, Any] | None = None
+        self.hook: tuple[BufferHook, Any] | None = None
         self.after_forward = False
 
     def set_hook(self, hook: BufferHook, state: Any, *, after_forward: bool) -> None:
         """Let `hook(state, named buffers)` synchronise, before or after forward; it may return futures."""
-        self._hook, self.after_forward = (hook, state), after_forward
+        self.hook, self.after_forward = (hook, state), after_forward
 
     def named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""
@@ -54,8 +54,8 @@ class BufferSynchroniser:
         if not buffers or self._communicator.noop:
             return None
         with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
-            if self._hook is not None:
-                hook, state = self._hook
+            if self.hook is not None:
+                hook, state = self.hook
                 return list(hook(state, named) or ())
             broadcast(buffers, self._communicator, source)
         return []

@@ -30,6 +30,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ddpexec.ddp import DistributedDataParallel
 from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
 from ddpexec.parameters import collect
@@ -87,7 +88,7 @@ class Capture:
         batch_size: int | None = None,
         settings: Settings | None = None,
     ) -> None:
-        if isinstance(module, nn.parallel.DistributedDataParallel):
+        if isinstance(module, (DistributedDataParallel, nn.parallel.DistributedDataParallel)):
             raise InputError("the module is wrapped in DDP", place="Capture", remedy="capture the plain module")
         self.workload: Workload | None = None
         self._module, self._output, self._batch_size = module, output, batch_size
@@ -122,8 +123,7 @@ class Capture:
 
     def _build(self) -> Workload:
         times = self._recorder.times(self._settings.warm_up, self._settings.iterations)
-        device = self._recorder.device
-        precision = self._recorder.precision
+        device, precision = self._recorder.device, self._recorder.precision
         batch_size = self._batch_size or self._recorder.batch_size
         if batch_size is None:
             remedy = "give the batch size"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -159,7 +160,11 @@ class TorchMethods:
         _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
 
     def _set_static_graph(self) -> None:
+        if self.static_graph:
+            warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
+            return
         self.reducer.set_static_graph()
+        self.reducer.order = cast("DistributedDataParallel", self).order_policy(self.reducer.model)
 
     def _update_process_group(self, new_process_group: Any) -> None:
         cast("DistributedDataParallel", self).use_process_group(new_process_group)

@@ -57,6 +57,14 @@ def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communic
     return Communicator(groups, noop=comm == "noop")
 
 
+def localise(module: nn.Module, device_mesh: Any) -> None:
+    """Give a tensor parallel `module` local parameters, as torch does where `device_mesh` is part of a larger one."""
+    if device_mesh is not None and device_mesh._get_root_mesh() != device_mesh:
+        from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+        _pre_dp_module_transform(module)  # type: ignore[no-untyped-call]
+
+
 def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:
     """Raise for what does not apply here, with what to do instead; warn of what has no effect."""
     if dim != 0:
@@ -174,7 +182,7 @@ def devices_of(
     if device_ids and single_gpu:
         index = _index(device_ids[0])
         return [index], index if output_device is None else _index(output_device)
-    if device_ids or output_device is not None:
+    if device_ids or output_device:
         raise OptionError(
             "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-"
             f"device GPU modules or CPU modules, but got device_ids {device_ids}, output_device {output_device}, and "
@@ -201,13 +209,21 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
     return BufferSync(both, both)
 
 
-def check_drop(drop: LayerDrop | None, options: ReducerOptions) -> None:
-    """Raise OptionError where layers are left out and an option expects to find out, or that nothing changes."""
+def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
+    """Raise OptionError where an option expects to find out what is left out, or `drop` counts other parameters."""
+    if drop is None:
+        return
     for option in ("find_unused_parameters", "static_graph"):
-        if drop is not None and getattr(options, option):
+        if getattr(options, option):
             raise OptionError(
                 f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
             )
+    if drop.names != names:
+        alone = sorted(set(drop.names).symmetric_difference(names))
+        raise OptionError(
+            f"drop was made with other parameters than are trained: {', '.join(alone[:5]) or 'in another order'}",
+            remedy="make it of the module that is wrapped, after naming or freezing what is not trained",
+        )
 
 
 def first_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpexec import construction, in_backward, option_types
+from ddpexec import construction, gradient_hooks, in_backward, option_types
 from ddpexec.buffers import BufferSynchroniser
 from ddpexec.comm_hooks import Hook, check_hook
 from ddpexec.compatible import TorchMethods
@@ -24,7 +25,7 @@ from ddpexec.reducer import Reducer
 from ddpexec.reducer_options import ReducerOptions
 from ddpexec.unused import tensors_in, tie
 from ddpsim.bucketing import BucketPlan
-from ddpsim.order import Predictor, Rebuild
+from ddpsim.order import OrderPolicy, Predictor, Rebuild
 
 
 class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
@@ -96,7 +97,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             mixed_with=mixed_precision is not None and find_unused_parameters,
         )
         self.communicator = construction.communicator_of(process_group, device_mesh, comm)
-        self.process_group, self.device_mesh = self.communicator.main, device_mesh
+        self.process_group, self.device_mesh, self._comm = self.communicator.main, device_mesh, comm
+        construction.localise(module, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
         construction.check_module(tensors)
@@ -115,10 +117,10 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             batched_grad_copy=batched_grad_copy,
         )
         self._order = rebuild, predictor, consensus
-        construction.check_drop(drop, self._options)
         self.drop = drop
         self._plan = plan
         model, first = self._first_plan()
+        construction.check_drop(drop, self._options, model.names)
         if init_sync:
             self._synchronise(model, first, buffers=sync.at_construction)
         self.mixed = None
@@ -187,12 +189,18 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         verify_plan(plan, self.communicator, self.device)
         broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
 
+    def order_policy(self, model: ModelParameters) -> OrderPolicy:
+        """Return when buckets are rebuilt and in which order, by the options in force."""
+        return construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
+
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
-        order = construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
-        self.reducer = Reducer(model, plan, self.communicator, self._options, order, observer)
+        self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
         if self.mixed is not None:
             self.reducer.average_after(self.mixed.reduce_dtype)
             self.reducer.before_write_back = self.mixed.restore
+        # Hooks hold the reducer, its buckets and its graph: they go with this module, as torch's do.
+        self._release = weakref.finalize(self, gradient_hooks.remove, self.reducer.handles)
+        self._release.atexit = False
         self._optimizers_taken_over = False
         self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
         self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
@@ -206,23 +214,25 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         """
         if dist.distributed_c10d._rank_not_in_group(process_group):
             return
-        former, name = self.reducer.in_flight, self.reducer.hook_name
-        self.reducer.remove_hooks()
-        self.communicator = construction.communicator_of(process_group, None, "real")
+        former, buffers = self.reducer, self.buffer_sync
+        self._release()
+        self.communicator = construction.communicator_of(process_group, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
-        if former.hook is not None and self.mixed is None and former.after_bucket is None:
-            self.reducer.in_flight.hook, self.reducer.hook_name = former.hook, name
+        self.reducer.stats.rate = former.stats.rate
+        self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
+        if former.in_flight.hook is not None and self.mixed is None and former.in_flight.after_bucket is None:
+            self.reducer.in_flight.hook, self.reducer.hook_name = former.in_flight.hook, former.hook_name
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.process_group is not dist.group.WORLD:
+        if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
             raise construction.only_default_group()
-        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh")
+        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh", "_release")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.communicator = construction.communicator_of(None, None, "real")
+        self.communicator = construction.communicator_of(None, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), None)
 
@@ -267,7 +277,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
         synced = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if self.mixed is not None and not synced:
+        if self.mixed is not None and not (synced or self.reducer.expecting):
             self.mixed.restore()
         searching = self._options.searching
         if synced:

@@ -34,8 +34,9 @@ class LayerDrop:
         seed: int = 0,
         given: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        policy = collect(module, set()).policy
-        self.plan = DropPlan(layers_named(policy, probabilities), seed, given or {})
+        model = collect(module, getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self.names = model.names
+        self.plan = DropPlan(layers_named(model.policy, probabilities), seed, given or {})
         self.module = module
         self.layers: frozenset[int] = frozenset()
         for number, layer in enumerate(self.plan.layers):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -32,6 +33,7 @@ class FlatBucket:
         as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
         dtype: of the buffer; None is the parameters'.
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
+        called: what errors call the parameter of a registration index.
     """
 
     def __init__(
@@ -43,11 +45,12 @@ class FlatBucket:
         as_view: bool,
         batched: bool,
         dtype: torch.dtype | None = None,
+        called: Callable[[int], str] = "parameter {}".format,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
         self.parameters = [parameters[index] for index in bucket.parameters]
-        self.as_view, self._batched = as_view, batched
+        self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
         self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
@@ -138,6 +141,13 @@ class FlatBucket:
         view = self.views[place]
         return grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr())
 
+    def of_zeros(self) -> FlatBucket:
+        """Return a bucket like this one, of zeros: what a rank without input sends, and leaves its gradients alone."""
+        twin = copy.copy(self)
+        twin.buffer = torch.zeros_like(self.buffer)
+        twin.views = views_of(twin.buffer, self.parameters)
+        return twin
+
     def _runs(self) -> list[Tensor]:
         """Return slices of the buffer that together hold exactly the gradients copied late."""
         runs: list[tuple[int, int]] = []
@@ -171,12 +181,12 @@ class FlatBucket:
         view = self.views[place]
         if grad.layout != torch.strided:
             raise ExecutionError(
-                f"parameter {self.indices[place]} has a {grad.layout} gradient, a dense one was expected",
+                f"{self._called(self.indices[place])} has a {grad.layout} gradient, a dense one was expected",
                 remedy="only nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients",
             )
         if grad.dtype != view.dtype or grad.device != view.device or grad.shape != view.shape:
             raise ExecutionError(
-                f"the gradient of parameter {self.indices[place]} is {grad.dtype} {tuple(grad.shape)} on "
+                f"the gradient of {self._called(self.indices[place])} is {grad.dtype} {tuple(grad.shape)} on "
                 f"{grad.device}, its bucket holds {view.dtype} {tuple(view.shape)} on {view.device}",
                 remedy="do not change a parameter's type or device after wrapping the module",
             )
@@ -188,7 +198,7 @@ class FlatBucket:
                 parameter.grad = view
             elif parameter.grad is not view and not self.is_view(parameter.grad, place):
                 raise ExecutionError(
-                    f"the gradient of parameter {self.indices[place]} is not the view of its bucket that "
+                    f"the gradient of {self._called(self.indices[place])} is not the view of its bucket that "
                     "gradient_as_bucket_view=True makes it",
                     remedy="do not replace .grad during backward, or leave gradient_as_bucket_view out",
                 )
@@ -201,37 +211,6 @@ class FlatBucket:
                 parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(view)
             else:
                 parameter.grad.copy_(view)
-
-
-class SparseBucket:
-    """A bucket of one sparse gradient, which is reduced as it is, without a buffer."""
-
-    def __init__(self, number: int, bucket: Bucket, parameters: Sequence[nn.Parameter], name: str) -> None:
-        self.number = number
-        self.indices = bucket.parameters
-        self.size_bytes = bucket.size_bytes
-        self.parameters = [parameters[bucket.parameters[0]]]
-        self.name = name
-        self.eager = [False]
-        self.buffer = torch.empty(0)
-
-    def complete(self, divisor: int | None) -> None:
-        """Take the gradient, divided in place by `divisor`."""
-        grad = self.parameters[0].grad
-        if grad is None or not grad.is_sparse:
-            found = "has no gradient" if grad is None else "has a dense gradient"
-            raise ExecutionError(
-                f"parameter {self.indices[0]} ({self.name}) {found}, a sparse one was expected",
-                remedy="use the embedding in every forward, or build it with sparse=False",
-            )
-        self.buffer = grad.div_(divisor) if divisor is not None else grad
-
-    def fill(self, place: int, divisor: int | None) -> None:
-        """Do nothing: a sparse gradient is taken when its bucket is complete."""
-
-    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
-        """Drop the gradient, which was reduced in place."""
-        self.buffer = torch.empty(0)
 
 
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -69,6 +69,14 @@ class InFlight:
             raise lost(self._communicator, what, error) from error
         return bucket.buffer
 
+    def shadow(self) -> int:
+        """Take part in the reduction of all buckets with gradients of zero; return how many there are."""
+        zeros = [bucket.of_zeros() for bucket in self._buckets.all]
+        works = [(bucket, self.send(bucket, position)) for position, bucket in enumerate(zeros)]
+        for bucket, work in works:
+            self.wait(work, bucket)
+        return len(works)
+
     def finish(self, untouched: Callable[[AnyBucket], Collection[int]] | None) -> list[int]:
         """Wait for every bucket, write it back, and return the buckets' numbers in launch order.
 

@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from ddpexec.flat import FlatBucket
+from ddpexec.errors import OptionError
 from ddpexec.parameters import broadcast_state
 
 if TYPE_CHECKING:
     from ddpexec.ddp import DistributedDataParallel
+    from ddpexec.drop import LayerDrop
     from ddpexec.process_groups import Communicator
     from ddpexec.reducer import Reducer
 
@@ -24,6 +25,7 @@ class UnevenInputs(Joinable):
     communicator: Communicator
     process_group: dist.ProcessGroup
     device: torch.device
+    drop: LayerDrop | None
     _divide_by_initial_world_size: bool
 
     def join(
@@ -54,6 +56,11 @@ class UnevenInputs(Joinable):
 
     def notify_join(self) -> None:
         """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        if self._join_config.enable and self.drop is not None:
+            raise OptionError(
+                "drop and join() do not go together: a rank without input cannot tell which buckets others leave out",
+                remedy="leave drop out, or give every rank as many inputs and leave join() out",
+            )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
             self.reducer.divisor = active_ranks(work)
@@ -78,14 +85,9 @@ class ShadowHook(JoinHook):
         ddp.require_forward_param_sync = synced
         if not synced:
             return
-        zeros = [bucket for bucket in reducer.buckets if isinstance(bucket, FlatBucket)]
-        for bucket in zeros:
-            bucket.buffer.zero_()
-        works = [(bucket, reducer.in_flight.send(bucket, place)) for place, bucket in enumerate(zeros)]
-        for bucket, work in works:
-            reducer.in_flight.wait(work, bucket)
+        sent = reducer.in_flight.shadow()
         if reducer.options.searching:
-            reducer.used.reduce(len(works))
+            reducer.used.reduce(sent)
             reducer.used.finish(keep=False)
         reducer.observe_order(())
 

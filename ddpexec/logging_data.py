@@ -42,7 +42,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
         "has_sync_bn": int(any(isinstance(module, nn.SyncBatchNorm) for module in ddp.module.modules())),
         "is_multi_device_module": int(len(reducer.model.devices) > 1),
         "has_rebuilt_buckets": int(reducer.order.rebuilds > 0),
-        "unused_parameter_size": reducer.unused_bytes,
+        "unused_parameter_size": sum(policy[index].size_bytes for index in reducer.unused),
         "prev_iteration_grad_ready_order_indices": ", ".join(map(str, reducer.arrival)),
         "join_uneven_inputs": int(ddp._join_config.enable),
         "torch_version": str(torch.__version__),

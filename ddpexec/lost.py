@@ -87,7 +87,9 @@ def ended_ranks(places: Sequence[Place], patience_s: float) -> list[int]:
 def _silent_ranks(communicator: Communicator) -> list[int]:
     """Ask the ranks by way of the store which of them has timed out too; return those that do not answer."""
     members = dist.get_process_group_ranks(communicator.main)
-    keys = {rank: f"ddpexec/timed_out/{member}" for rank, member in enumerate(members)}
+    # By group, for one that has timed out is of no more use, and its answers are none to the next.
+    name = communicator.main.group_name
+    keys = {rank: f"ddpexec/timed_out/{name}/{member}" for rank, member in enumerate(members)}
     try:
         store = dist.distributed_c10d._get_default_store()
         store.set(keys.pop(communicator.rank), "1")

@@ -43,6 +43,24 @@ def never_ready(
     return NeverReadyError(message, remedy=f"{_REMEDY_FOUND if find_unused else _REMEDY_UNUSED}; {_DEBUG}")
 
 
+def never_began(rank: int) -> NeverReadyError:
+    """Return the error for gradients that a static graph counted without being told of the backward they came in."""
+    return NeverReadyError(
+        f"static_graph=True, but the first backward on rank {rank} began at no output of forward, so that its "
+        "gradients were not reduced",
+        remedy="return tensors in lists, tuples, dicts or dataclasses, and call backward on what comes of them",
+    )
+
+
+def broken_off(rank: int, failure: Exception | None) -> ExecutionError:
+    """Return the error for a backward that had all its gradients, but ended in `failure` before they were reduced."""
+    reason = "" if failure is None else f": {failure}"
+    return ExecutionError(
+        f"{_UNFINISHED} that the previous backward on rank {rank} broke off before its gradients were reduced{reason}",
+        remedy="mend what that backward raised, then wrap the module anew",
+    )
+
+
 def ready_twice(rank: int, index: int, name: str) -> ReadyTwiceError:
     """Return the error for a gradient that came twice in one backward."""
     return ReadyTwiceError(

@@ -43,9 +43,11 @@ class MixedPrecision:
 
     @torch.no_grad()
     def lower(self) -> None:
-        """Compute with copies in the lower precision from now on."""
+        """Compute with copies in the lower precision from now on, of other weights where `.data` was replaced."""
         for parameter in self._parameters:
             low: Tensor = parameter._mp_param  # type: ignore[attr-defined]
+            if parameter.data_ptr() not in (low.data_ptr(), parameter._fp_param.data_ptr()):  # type: ignore[attr-defined]
+                parameter._fp_param = parameter.data  # type: ignore[attr-defined]
             low.copy_(parameter._fp_param)  # type: ignore[attr-defined]
             self._swap(parameter, low)
 

@@ -43,6 +43,10 @@ class ModelParameters:
         """The distinct devices, in order of first sight."""
         return list(dict.fromkeys(tensor.device for tensor in self.tensors))
 
+    def called(self, index: int, rank: int) -> str:
+        """Return what errors of `rank` call a parameter."""
+        return f"parameter {index} ({self.policy[index].name}) of rank {rank}"
+
 
 def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
     """Return the parameters of `module` that need a gradient, as torch's DDP visits them.

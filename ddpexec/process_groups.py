@@ -54,11 +54,8 @@ class Communicator:
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, noop: bool = False) -> None:
         if not groups:
             raise OptionError("process_group is an empty list", remedy="give one process group, or leave it out")
-        sizes = {group.size() for group in groups}
-        if len(sizes) > 1:
-            raise OptionError(
-                f"the process groups have different sizes: {sorted(sizes)}", remedy="give groups of the same ranks"
-            )
+        if len(groups) > 1:
+            _check_same_ranks(groups)
         self.groups = tuple(groups)
         self._sends = [group.allreduce for group in groups]
         self.noop = noop
@@ -116,3 +113,13 @@ def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.Proce
     if default is None:
         raise OptionError("no default process group", remedy="call torch.distributed.init_process_group first")
     return [default, *(dist.new_group(timeout=timeout) for _ in range(count - 1))]
+
+
+def _check_same_ranks(groups: Sequence[dist.ProcessGroup]) -> None:
+    first, *others = (dist.get_process_group_ranks(group) for group in groups)
+    for number, ranks in enumerate(others, 1):
+        if ranks != first:
+            raise OptionError(
+                f"process group 0 has the ranks {first}, process group {number} the ranks {ranks}",
+                remedy="give groups of the same ranks",
+            )

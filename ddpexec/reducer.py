@@ -20,7 +20,7 @@ from ddpexec.buckets import AnyBucket, Buckets
 from ddpexec.compatible import ReducerMethods
 from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
-from ddpexec.gradient_hooks import hook_gradients
+from ddpexec.gradient_hooks import hook_gradients, remove
 from ddpexec.in_flight import InFlight
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
@@ -73,16 +73,16 @@ class Reducer(ReducerMethods):
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
         self.dropped: frozenset[int] = frozenset()
-        self._unused: list[int] = []
-        self._expecting = self._unfinished = self._started = self._unused_marked = False
-        self._buckets = Buckets(model, options)
+        self.unused: list[int] = []
+        self.expecting = self._unfinished = self._started = self._unused_marked = False
+        self._buckets = Buckets(model, options, communicator.rank)
         self.buckets = self._buckets.all
         self.in_flight = InFlight(self._buckets, communicator, observer)
         self._install(plan)
         if options.static_graph:
             self.set_static_graph()
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
-        self._handles = hook_gradients(model, hook)
+        self.handles = hook_gradients(model, hook)
 
     # ---- before forward and before backward
 
@@ -105,10 +105,14 @@ class Reducer(ReducerMethods):
 
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
+        rank = self.communicator.rank
+        if self.static is not None and self.static.waiting and not self._started:
+            raise self._fail(messages.never_began(rank))
         if self._unfinished:
-            options, rank = self.options, self.communicator.rank
+            missing, options = self._queue.missing(), self.options
+            if not missing:
+                raise messages.broken_off(rank, self.failure)
             found, static = options.find_unused_parameters, options.static_graph
-            missing = self._queue.missing()
             raise self._fail(messages.never_ready(rank, missing, self.model.names, find_unused=found, static=static))
 
     def rebuild(self) -> bool:
@@ -126,7 +130,7 @@ class Reducer(ReducerMethods):
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
         self.stats.note(Moment.BACKWARD)
-        self._expecting = True
+        self.expecting = True
         self._started = self._unused_marked = False
         self.arrival = []
         if self.static is not None:
@@ -135,10 +139,10 @@ class Reducer(ReducerMethods):
             with torch.autograd.profiler.record_function("search_unused_parameters"):
                 found = reachable(outputs, self._nodes)
             unused = [index for index in range(len(self.model.tensors)) if index not in found]
-            self.graph_static &= self.iteration == 1 or unused == self._unused
-            self._unused = unused
+            self.graph_static &= self.iteration == 1 or unused == self.unused
+            self.unused = unused
         else:
-            self._unused = sorted(self.dropped)
+            self.unused = sorted(self.dropped)
         self._visits = self.static is not None or self.options.find_unused_parameters
         self._queue.reset(self._skipped())
         self.in_flight.works = []
@@ -150,7 +154,7 @@ class Reducer(ReducerMethods):
 
     def backward_started(self) -> None:
         """Reduce at the end of the outermost backward, where gradients are only counted until then."""
-        if self._expecting and self.counting and not self._started:
+        if self.expecting and self.counting and not self._started:
             self._queue_callback()
 
     def average_after(self, dtype: torch.dtype | None) -> None:
@@ -167,7 +171,7 @@ class Reducer(ReducerMethods):
     def _gradient(self, index: int, parameter: Tensor) -> None:
         # The path of every gradient of every step: few lookups, no call that is not needed.
         if not self._started:
-            if not self._expecting:
+            if not self.expecting:
                 if self.options.find_unused_parameters:
                     self.used.mark(index, parameter)
                 return
@@ -201,10 +205,10 @@ class Reducer(ReducerMethods):
         self._queue_callback()
         if not self._unused_marked:
             self._unused_marked = self._unfinished = True
-            for index in self._unused:
+            for index in self.unused:
                 if (eager := self._eager[index]) is not None:
                     eager[0].fill(eager[1], self._divisor)
-            self._launch(self._queue.start(self._unused))
+            self._launch(self._queue.start(self.unused))
 
     @property
     def _divisor(self) -> int | None:
@@ -225,17 +229,21 @@ class Reducer(ReducerMethods):
 
     def _backward_ended(self) -> None:
         self._started = False
-        if not self._expecting:
+        if not self.expecting:
             return
-        if self.counting:
-            self._reduce_at_end()
-        if self._unfinished and self._queue.launched_all:
-            self._finish()
+        try:
+            if self.counting:
+                self._reduce_at_end()
+            if self._unfinished and self._queue.launched_all:
+                self._finish()
+        except Exception as error:
+            self.failure = error
+            raise
 
     def _reduce_at_end(self) -> None:
         """Reduce everything after the first backward of a static graph."""
         assert self.static is not None
-        self._unused = self.static.finish_counting()
+        self.unused = self.static.finish_counting()
         self._unused_marked = self._unfinished = True
         for bucket in self.buckets:
             for place, index in enumerate(bucket.indices):
@@ -257,7 +265,7 @@ class Reducer(ReducerMethods):
         if self.static is None or self.arrival:
             self.observe_order(self.arrival)
         self.futures = []
-        self._expecting = self._unfinished = False
+        self.expecting = self._unfinished = False
         self.stats.note(Moment.COMMUNICATED)
         if self.observer is not None:
             self.observer.finished(begin)
@@ -276,21 +284,15 @@ class Reducer(ReducerMethods):
 
     def _skipped(self) -> list[int]:
         spare = self.options.skip_all_reduce_unused_params or self.dropped
-        return skipped_buckets(self.plan.groups(), self._unused) if spare else []
+        return skipped_buckets(self.plan.groups(), self.unused) if spare else []
 
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""
         return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
 
-    @property
-    def unused_bytes(self) -> int:
-        """Bytes of the parameters that the last backward did not need."""
-        return sum(self.model.policy[index].size_bytes for index in self._unused)
-
     def remove_hooks(self) -> None:
         """Take the gradient hooks away; nothing is reduced any more."""
-        for handle in self._handles:
-            handle.remove()
+        remove(self.handles)
 
     def _fail(self, error: ExecutionError) -> ExecutionError:
         self.failure = error

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
@@ -21,13 +22,14 @@ def tensors_in(value: object) -> Iterator[Tensor]:
         yield from itertools.chain.from_iterable(map(tensors_in, value))
     elif isinstance(value, dict):
         yield from itertools.chain.from_iterable(map(tensors_in, value.values()))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif _is_record(value):
         for field in dataclasses.fields(value):
             yield from tensors_in(getattr(value, field.name))
 
 
 def reachable(outputs: Iterable[Tensor], indices: Mapping[Node, int]) -> set[int]:
     """Return the indices of those gradient accumulators that `outputs` depend on."""
+    outputs = list(outputs)
     stack = [output.grad_fn for output in outputs if output.grad_fn is not None]
     stack += [_accumulator(output) for output in _leaves(outputs)]
     seen: set[Node] = set(stack)
@@ -58,13 +60,36 @@ def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:
     Outputs that the loss does not use get undefined gradients, so that the parameters behind them are visited all
     the same. Tensors without a graph are passed as they are.
     """
-    leaves, spec = tree_flatten(output)
+    parts, spec = tree_flatten(output)
+    leaves = list(_opened(parts))
     passed = _Tie.apply(started, clone, *leaves)  # type: ignore[no-untyped-call]
-    kept = [
+    kept = (
         leaf if isinstance(leaf, Tensor) and leaf.grad_fn is None else tied
         for leaf, tied in zip(leaves, passed, strict=True)
-    ]
-    return tree_unflatten(kept, spec)
+    )
+    return tree_unflatten([_rebuilt(part, kept) for part in parts], spec)
+
+
+def _opened(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield `parts`, and instead of a dataclass, which torch's trees leave whole, the leaves of its fields."""
+    for part in parts:
+        if _is_record(part):
+            for field in dataclasses.fields(part):
+                yield from _opened(tree_leaves(getattr(part, field.name)))
+        else:
+            yield part
+
+
+def _rebuilt(part: Any, leaves: Iterator[Any]) -> Any:
+    """Return the next of `leaves` in place of `part`, or a copy of it that holds the next ones."""
+    if not _is_record(part):
+        return next(leaves)
+    copied = copy.copy(part)
+    for field in dataclasses.fields(part):
+        inside, spec = tree_flatten(getattr(part, field.name))
+        value = tree_unflatten([_rebuilt(each, leaves) for each in inside], spec)
+        object.__setattr__(copied, field.name, value)  # frozen ones too
+    return copied
 
 
 class _Tie(torch.autograd.Function):
@@ -78,6 +103,10 @@ class _Tie(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         ctx.started()
         return (None, None, *gradients)
+
+
+def _is_record(value: object) -> TypeGuard[Any]:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _leaves(outputs: Iterable[Tensor]) -> list[Tensor]:

@@ -76,6 +76,11 @@ class StaticGraph:
         self._remaining: list[int] = []
         self.counting = True
 
+    @property
+    def waiting(self) -> bool:
+        """Whether visits were counted, and the end of that backward has not come."""
+        return self.counting and any(self._counts)
+
     def restart(self) -> None:
         """Expect the counted visits once more."""
         self._remaining = list(self._counts)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capture import Capture, Settings, capture_model, capture_step  # noqa: E402
+from ddpexec.ddp import DistributedDataParallel  # noqa: E402
 from ddpexec.recorder import Stamp, _phase  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
@@ -134,6 +135,13 @@ def test_three_lines_around_a_training_loop(tmp_path):
     assert torch.autograd.backward is backward
     assert not model._forward_pre_hooks
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("kind", [DistributedDataParallel, torch.nn.parallel.DistributedDataParallel])
+def test_a_wrapped_module_is_refused(kind):
+    with pytest.raises(InputError, match="Capture: the module is wrapped in DDP; capture the plain module"):
+        Capture(kind(torch.nn.Linear(1, 1)), settings=QUICK)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])

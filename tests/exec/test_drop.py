@@ -116,12 +116,42 @@ def test_nothing_is_left_out_in_evaluation():
     assert run(1, evaluated) == [(False, True)]
 
 
+def ignoring(rank):
+    """A parameter that DDP ignores shifts the indices of those behind it."""
+    answers = []
+    for kind in (DistributedDataParallel, nn.parallel.DistributedDataParallel):
+        model = Stack()
+        kind._set_params_and_buffers_to_ignore_for_model(model, ["stem.weight"])
+        drop = LayerDrop(model, BLOCKS, seed=3)
+        ours = kind is DistributedDataParallel
+        ddp = kind(model, **({"drop": drop, "bucket_cap_mb": 0} if ours else {"find_unused_parameters": True}))
+        answers.append(trained(rank, ddp, (lambda iteration: None) if ours else drop.start))
+    for mine, theirs in zip(*answers, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or torch.equal(a, b)
+    model = Stack()
+    drop = LayerDrop(model, BLOCKS)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["stem.weight"])
+    with pytest.raises(OptionError, match=r"drop was made with other parameters than are trained: stem\.weight;"):
+        DistributedDataParallel(model, drop=drop)
+
+
+def test_parameters_that_are_ignored_are_not_counted():
+    run(2, ignoring)
+
+
 def refused(rank):
     model = Stack()
     drop = LayerDrop(model, BLOCKS)
     for option in ("find_unused_parameters", "static_graph"):
         with pytest.raises(OptionError, match=f"drop and {option}=True are both given; leave {option} out"):
             DistributedDataParallel(model, drop=drop, **{option: True})
+    ddp = DistributedDataParallel(model, drop=drop)
+    with pytest.raises(OptionError, match=r"drop and join\(\) do not go together"), ddp.join():
+        ddp(torch.ones(1, 8))
+    with ddp.join(enable=False):
+        ddp(torch.ones(1, 8)).sum().backward()
     with pytest.raises(PlanError, match=r"no parameter is below 'blocks\.7'"):
         LayerDrop(Stack(), {"blocks.7": 0.1})
 

@@ -105,3 +105,24 @@ def used(rank: int) -> None:
 
 def test_used_parameters_and_whether_the_graph_was_static() -> None:
     run(2, used)
+
+
+def set_later(rank: int) -> None:
+    found = []
+    for kind in (DistributedDataParallel, STOCK):
+        ddp = kind(model(), find_unused_parameters=True, bucket_cap_mb=0.0005)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ddp._set_static_graph()
+        with pytest.warns(UserWarning, match="no need to set it again"):
+            ddp._set_static_graph()
+        for _ in range(5):
+            ddp(torch.ones(2, 4)).sum().backward()
+        data = ddp._get_ddp_logging_data()
+        found.append({key: value for key, value in data.items() if "bucket" in key or key == "static_graph"})
+    assert found[0] == found[1]
+    assert found[0]["has_rebuilt_buckets"] == 1
+
+
+def test_a_static_graph_may_be_asked_for_after_construction() -> None:
+    run(2, set_later)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -146,13 +145,62 @@ def refused(rank: int) -> None:
     with pytest.raises(OptionError, match="a communication hook and mixed_precision do not go together"):
         ddp.register_comm_hook(None, lambda state, bucket: None)
     before = [p.detach().clone() for p in ddp.parameters()]
-    for context in (nullcontext(), torch.no_grad()):
-        with context:
-            ddp.eval()({"x": (torch.ones(2, 6), 3)})
     with torch.no_grad():
-        ddp({"x": (torch.ones(2, 6), 3)})
+        ddp.eval()({"x": (torch.ones(2, 6), 3)})
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ddp.parameters(), before, strict=True))
+    ddp.eval()({"x": (torch.ones(2, 6), 3)}).float().sum().backward()
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ddp.parameters(), before, strict=True))
 
 
 def test_what_does_not_go_together_is_refused_and_evaluation_leaves_parameters_alone() -> None:
     run(1, refused)
+
+
+def stepped(ddp: Any, x: Any) -> list[Any]:
+    ddp.zero_grad()
+    ddp({"x": (x, 3)}).float().square().mean().backward()
+    return [p.grad.clone() for p in ddp.parameters() if p.requires_grad]
+
+
+def exchanged(rank: int) -> None:
+    """Averaged weights put in by `.data` are computed with, kept, and taken out again."""
+    warnings.simplefilter("ignore")
+    no_streams()
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    ours, theirs = (kind(Net(), mixed_precision=DTYPES["bf16"]) for kind in (DistributedDataParallel, STOCK))
+    expected = stepped(ours, x)
+    before = [p.data for p in ours.parameters()]
+    averages = [torch.full_like(p, 0.25) for p in ours.parameters()]
+    for ddp in (ours, theirs):
+        for parameter, average in zip(ddp.parameters(), averages, strict=True):
+            parameter.data = average
+    with torch.no_grad():
+        mine = ours({"x": (x, 3)})
+    assert torch.equal(mine, theirs({"x": (x, 3)}))
+    assert all(p.data_ptr() == average.data_ptr() for p, average in zip(ours.parameters(), averages, strict=True))
+    for parameter, data in zip(ours.parameters(), before, strict=True):
+        parameter.data = data
+    assert all(torch.equal(a, b) for a, b in zip(stepped(ours, x), expected, strict=True))
+
+
+def test_weights_that_are_exchanged_are_computed_with() -> None:
+    run(2, exchanged)
+
+
+def between(rank: int) -> None:
+    """A forward without gradients, between a forward and its backward, leaves them the precision they began in."""
+    ddp = DistributedDataParallel(Net(), mixed_precision=DTYPES["bf16"])
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    expected = stepped(ddp, x)
+    ddp.zero_grad()
+    loss = ddp({"x": (x, 3)}).float().square().mean()
+    with torch.no_grad():
+        ddp.eval()({"x": (x, 3)})
+    loss.backward()
+    found = [p.grad for p in ddp.parameters() if p.requires_grad]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(p.dtype == torch.float32 for p in ddp.parameters())
+
+
+def test_a_forward_without_gradients_may_come_before_backward() -> None:
+    run(2, between)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -37,8 +37,26 @@ class Output:
     rest: tuple[Tensor, ...]
 
 
+class Pair(NamedTuple):
+    main: Tensor
+    rest: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    main: Tensor
+    rest: tuple[Tensor, ...]
+
+
+class Opaque:
+    """What nobody looks into."""
+
+    def __init__(self, main: Tensor, rest: tuple[Tensor, ...]) -> None:
+        self.main, self.rest = main, rest
+
+
 class Odd(nn.Module):
-    """A shared weight, an unused layer where asked for, and a dataclass for an output."""
+    """A shared weight, an unused layer where asked for, and an output of a kind of choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +64,14 @@ class Odd(nn.Module):
         self.layers[3].weight = self.layers[0].weight
         self.register_buffer("mean", torch.zeros(8))
 
-    def forward(self, x: Tensor, skip: int = -1, checkpointed: str = "") -> Output:
+    def forward(self, x: Tensor, skip: int = -1, checkpointed: str = "", form: Callable[..., Any] = Output) -> Any:
         for number, layer in enumerate(self.layers):
             if number == skip:
                 continue
             x = checkpoint(layer, x, use_reentrant=checkpointed == "reentrant") if checkpointed else layer(x)
             x = x.tanh()
         self.mean += x.detach().mean(0)
-        return Output(x, (x * 2,))
+        return form(x, (x * 2,))
 
 
 def train(
@@ -108,7 +126,7 @@ def hooks_and_graphs(rank: int) -> None:
 
     for view in (False, True):
         same({**small, "gradient_as_bucket_view": view}, prepare=bf16)
-    same({**small, "static_graph": True}, checkpointed="reentrant")
+    same({**small, "static_graph": True}, checkpointed="reentrant", form=Pair)
     same(small, checkpointed="other")
     same({**small, "find_unused_parameters": True}, skip=2)
     same({"forward_sync_buffers": False})
@@ -155,6 +173,13 @@ def files(rank: int) -> None:
     for other in (again, copy.deepcopy(ours)):
         other(torch.ones(1, 8)).main.sum().backward()
         assert all(torch.equal(a, b) for a, b in zip(other.parameters(), ours.parameters(), strict=True))
+    silent = DistributedDataParallel(Odd(), comm="noop")
+    for other in (pickle.loads(pickle.dumps(silent)), copy.deepcopy(silent)):
+        assert other.communicator.noop
+    several = DistributedDataParallel(Odd(), process_group=round_robin(2))
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(OptionError, match="only supported when using DDP with the default process group"):
+            copied(several)
 
 
 def joins(rank: int) -> None:
@@ -177,12 +202,64 @@ def joins(rank: int) -> None:
                         with ddp.no_sync() if step == 4 else nullcontext():
                             ddp(x).square().sum().backward()
                         optimizer.step()
-                results.append([t.detach() for t in (*ddp.parameters(), *ddp.buffers())])
+                state = (*ddp.parameters(), *ddp.buffers(), *(p.grad for p in ddp.parameters()))
+                results.append([t.detach() for t in state])
             assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (by_initial, options, longest)
+
+
+def outputs(rank: int) -> None:
+    """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
+    warnings.simplefilter("ignore")
+    options = {"bucket_cap_mb": 0.0003, "static_graph": True}
+    expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
+    alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
+    assert not all(torch.equal(other, one) for other, one in zip(expected, alone, strict=True))
+    for form in (Pair, Output, Frozen):
+        for mine, other in zip(train(DistributedDataParallel, options, form=form), expected, strict=True):
+            assert torch.equal(mine, other), form
+    ddp = DistributedDataParallel(Odd(), static_graph=True)
+    ddp(torch.ones(1, 8), form=Opaque).main.sum().backward()
+    with pytest.raises(NeverReadyError, match=r"began at no output of forward.*; return tensors in lists, tuples"):
+        ddp(torch.ones(1, 8))
+
+
+class Scaled(nn.Module):
+    """Returns a parameter of its own beside what it computed, or what is computed from that parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor, itself: bool) -> tuple[Tensor, Tensor]:
+        return self.layers[0](x), self.scale if itself else self.scale * 1
+
+
+def parameters_returned(rank: int) -> None:
+    """torch's own does not look at outputs that are parameters, so there one must be computed with."""
+    results = []
+    for kind in BOTH:
+        ddp = kind(Scaled(), find_unused_parameters=True)
+        output, scale = ddp(torch.full((2, 3), 1.0 + rank), kind is DistributedDataParallel)
+        (output * scale).sum().backward()
+        results.append([parameter.grad for parameter in ddp.parameters()])
+    for mine, other in zip(*results, strict=True):
+        assert (mine is None) == (other is None)
+        assert mine is None or torch.equal(mine, other)
+    assert results[0][0] is not None
 
 
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
     ranks.run(2, hooks_and_graphs)
+
+
+def test_a_static_graph_is_reduced_whatever_forward_returns() -> None:
+    ranks.run(2, outputs)
+
+
+def test_an_output_may_be_a_parameter() -> None:
+    ranks.run(2, parameters_returned)
 
 
 def test_groups_in_turn_and_order_policies_change_nothing_but_time() -> None:
@@ -216,6 +293,10 @@ def refused(rank: int) -> None:
     refuses(OptionError, "process_group is an empty list", process_group=[])
     refuses(InputError, "unknown rebuild policy 'often'", rebuild="often")
     refuses(OptionError, "device_ids", device_ids=[0, 1])
+    for kind in BOTH:
+        assert kind(Odd(), output_device=0).output_device is None
+        with pytest.raises(ValueError, match="device_ids and output_device arguments only work with"):
+            kind(Odd(), output_device=1)
     for kind, name, value, remedy in (
         ("int", "plan", 3, "BucketPlan"), ("str", "plan", "a.json", "from_document"), ("int", "drop", 1, "LayerDrop"),
         ("int", "rebuild", 3, "once"), ("int", "predictor", 3, "exponential"), ("NoneType", "consensus", None, "rank0"),
@@ -285,12 +366,16 @@ def misused(rank: int) -> None:
         ddp.register_comm_hook(None, hook)
         with pytest.raises(ExecutionError, match=words):
             ddp(torch.ones(1, 8)).main.sum().backward()
+        assert words in str(ddp._get_ddp_logging_data()["error"])
+        with pytest.raises(ExecutionError, match=f"previous backward on rank 0 broke off before .*: .*{words}"):
+            ddp(torch.ones(1, 8))
     with pytest.raises(ValueError, match=r"must take \(state, bucket\), it takes \(bucket\)"):
         DistributedDataParallel(Odd()).register_comm_hook(None, lambda bucket: bucket)
+    named = r"gradient of parameter \d \(layers\.\d\.(weight|bias)\) of rank 0 is torch.float64 .* holds torch.float32"
     for view in (False, True):
         ddp = DistributedDataParallel(Odd(), gradient_as_bucket_view=view)
         ddp.module.double()
-        with pytest.raises(ExecutionError, match=r"gradient of parameter \d is torch.float64 .* holds torch.float32"):
+        with pytest.raises(ExecutionError, match=named):
             ddp(torch.ones(1, 8).double()).main.sum().backward()
 
 

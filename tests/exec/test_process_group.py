@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from ddpexec.ddp import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
 from tests.exec.ranks import run  # noqa: E402
 
 dist = torch.distributed
@@ -54,3 +55,42 @@ def compare(rank: int) -> None:
 
 def test_gradients_follow_the_process_group_as_torchs_do() -> None:
     run(3, compare)
+
+
+def unlike(rank: int) -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    if rank == 0:
+        both = r"process group 0 has the ranks \[0, 1\], process group 1 the ranks \[0, 2\]"
+        with pytest.raises(OptionError, match=both):
+            DistributedDataParallel(nn.Linear(2, 2), process_group=groups)
+    dist.barrier()  # or others were still connecting
+
+
+def test_groups_in_turn_must_have_the_same_ranks() -> None:
+    run(3, unlike)
+
+
+def kept(rank: int) -> None:
+    """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
+    warnings.simplefilter("ignore")
+    calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
+    for kind, names in calls.items():
+        ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+        ddp._register_buffer_comm_hook(None, lambda state, buffers, names=names: names.append(sorted(buffers)))
+        for step in range(3):
+            if step == 1:
+                ddp._update_process_group(dist.group.WORLD)
+            ddp(torch.ones(3, 4)).sum().backward()
+    assert calls[DistributedDataParallel] == calls[STOCK] != []
+    silent = DistributedDataParallel(nn.Linear(2, 2), comm="noop")
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    ddp._set_ddp_runtime_logging_sample_rate(7)
+    for each in (silent, ddp):
+        each._update_process_group(dist.group.WORLD)
+    assert silent.communicator.noop
+    assert not ddp.communicator.noop
+    assert ddp.reducer.stats.rate == 7
+
+
+def test_what_was_registered_stays_with_another_process_group() -> None:
+    run(2, kept)

@@ -24,17 +24,12 @@ Hook = Callable[[Any], None]
 def hooks_of(*devices: str, observer: Observer | None = None) -> tuple[DistributedDataParallel, list[tuple[Hook, Any]]]:
     """Return a wrapped module with a parameter a device, each with its gradient, and what autograd would call."""
     parameters = [nn.Parameter(torch.ones(4, device=device)) for device in devices]
-    hooks: list[tuple[Hook, Any]] = []
-
-    def register(parameter: Any, hook: Hook) -> None:
-        parameter.grad = torch.ones_like(parameter)
-        hooks.append((hook, parameter))
-
-    with (
-        mock.patch.object(nn.Parameter, "register_post_accumulate_grad_hook", register),
-        mock.patch("ddpexec.construction.check_module"),
-    ):
+    with mock.patch("ddpexec.construction.check_module"):
         ddp = DistributedDataParallel(nn.ParameterList(parameters), comm="noop", init_sync=False, observer=observer)
+    hooks: list[tuple[Hook, Any]] = []
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+        hooks += [(hook, parameter) for hook in parameter._post_accumulate_grad_hooks.values()]
     return ddp, hooks
 
 

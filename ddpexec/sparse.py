@@ -1,0 +1,71 @@
+"""A bucket of one sparse gradient, which is sent as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.errors import ExecutionError
+from ddpsim.bucketing import Bucket
+
+
+class SparseBucket:
+    """A bucket of one sparse gradient, which is sent as it is.
+
+    Nothing is done to the gradient in place: those of embeddings that are added up lie in the same memory.
+
+    Args:
+        number: place in launch order.
+        bucket: what the policy decided.
+        parameters: all parameters of the model, by registration index.
+        called: what errors call the parameter of a registration index.
+        dtype: in which the gradient comes; None is the parameter's, in which it is kept.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        bucket: Bucket,
+        parameters: Sequence[nn.Parameter],
+        called: Callable[[int], str],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.number = number
+        self.indices = bucket.parameters
+        self.size_bytes = bucket.size_bytes
+        self.parameters = [parameters[bucket.parameters[0]]]
+        self._called = called
+        self.eager = [False]
+        self._dtype = dtype
+        self._gradient = self.buffer = torch.empty(0)
+
+    def complete(self, divisor: int | None) -> None:
+        """Take the gradient, divided by `divisor`."""
+        grad = self.parameters[0].grad
+        if grad is None or not grad.is_sparse:
+            found = "has no gradient" if grad is None else "has a dense gradient"
+            raise ExecutionError(
+                f"{self._called(self.indices[0])} {found}, a sparse one was expected",
+                remedy="use the embedding in every forward, or build it with sparse=False",
+            )
+        self._gradient, values = grad, grad.detach()
+        self.buffer = values.clone() if divisor is None else values / divisor
+
+    def fill(self, place: int, divisor: int | None) -> None:
+        """Do nothing: a sparse gradient is taken when its bucket is complete."""
+
+    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
+        """Make the gradient what `reduced` is: the buffer itself, or what a communication hook made of it."""
+        self._gradient.data = reduced.to(self._gradient.dtype, copy=reduced is not self.buffer)
+        self._gradient = self.buffer = torch.empty(0)
+
+    def of_zeros(self) -> SparseBucket:
+        """Return a bucket like this one that holds no element: what a rank without input sends."""
+        twin, parameter = copy.copy(self), self.parameters[0].detach()
+        rows = parameter.new_empty((1, 0), dtype=torch.int64)
+        values = parameter.new_empty((0, *parameter.shape[1:]), dtype=self._dtype)
+        twin.buffer = torch.sparse_coo_tensor(rows, values, parameter.shape)
+        return twin
