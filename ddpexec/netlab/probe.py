@@ -25,20 +25,28 @@ def measure(namespaces: Sequence[str], addresses: Sequence[str]) -> float:
     return sum(streams(namespaces, addresses))
 
 
-def streams(namespaces: Sequence[str], addresses: Sequence[str]) -> list[float]:
-    """Return the bytes/s that each host receives from the one before it while all send."""
+def streams(
+    namespaces: Sequence[str], addresses: Sequence[str], pairs: Sequence[tuple[int, int]] | None = None
+) -> list[float]:
+    """Return the bytes/s of streams that all run at once.
+
+    Args:
+        namespaces, addresses: of the hosts.
+        pairs: source and target of each stream, no host twice a target; None is from each host to the next.
+    """
+    count = len(namespaces)
+    pairs = pairs or [((target - 1) % count, target) for target in range(count)]
 
     def start(namespace: str, *arguments: str) -> subprocess.Popen[str]:
         environment = module_environment()
         command = ["ip", "netns", "exec", namespace, sys.executable, "-m", __name__, *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=die_with_parent)
 
-    processes = receivers = [start(namespace, "receive", str(SECONDS)) for namespace in namespaces]
+    processes = receivers = [start(namespaces[target], "receive", str(SECONDS)) for _, target in pairs]
     try:
         for receiver in receivers:
             read_line(receiver, _RECEIVER)
-        following = [*addresses[1:], addresses[0]]
-        senders = [start(namespace, "send", to) for namespace, to in zip(namespaces, following, strict=True)]
+        senders = [start(namespaces[source], "send", addresses[target]) for source, target in pairs]
         processes = receivers + senders
         return [float(read_line(receiver, _RECEIVER)) for receiver in receivers]
     finally:
