@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec import under_load  # noqa: E402
+from ddpexec.copies import LARGE_BYTES, Copies, _Beside  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
 from ddpexec.process_groups import Communicator  # noqa: E402
 from ddpexec.stopwatch import Span  # noqa: E402
@@ -61,3 +62,18 @@ def test_of_several_rounds_the_median_counts_and_nothing_is_faster_under_load(mo
     launched = Launched(Communicator([torch.distributed.group.WORLD]), torch.device("cpu"), 1)
     found = under_load.measure_slowdowns(launched, lambda: None, rounds=3)
     assert found == under_load.Slowdowns(2.0, 1.5, 1.0)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_copies_and_collectives_slow_each_other_by_what_is_loaded_over_what_is_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def beside(_: Copies, communicator: Communicator, tensor: torch.Tensor) -> _Beside:
+        large = tensor.nbytes == LARGE_BYTES
+        return _Beside((5.0, 5.004), (7.0, 7.010 if large else 7.024), 1.5)
+
+    monkeypatch.setattr("ddpexec.copies.BUCKET_BYTES", 4800)
+    monkeypatch.setattr(Copies, "_beside", beside)
+    communicator = Communicator([torch.distributed.group.WORLD])
+    found = Copies(torch.device("cpu")).slowdowns(communicator)
+    assert found == pytest.approx({"copy_slowdown": 1.5, "communication_slowdown": 2.5, "step_slowdown": 6.0})
