@@ -106,7 +106,7 @@ def sleeping(name: str, device: torch.device) -> TrainingModel:
 
 
 def fastest(rank: int) -> list[float]:
-    """Return this rank's shortest forward, backward and step, of a model that sleeps, with rank 1 three times slower."""
+    """Return the shortest forward, backward and step of a model that sleeps, rank 1 three times slower."""
     with mock.patch("ddpexec.run.build", sleeping):
         run = Run(Settings(iterations=8, stragglers={1: 3.0}), torch.device("cpu"), model="sleeping")
     run.train()
