@@ -132,7 +132,7 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
     ],
 )
 def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
-    """`netlab --topology recorded/pair-1ms/topology.yaml -- MB --together 8M,8M`, torch 2.13; constants of other runs."""
+    """`netlab --topology recorded/pair-1ms/topology.yaml -- MB --together 8M,8M`; constants are of other runs."""
     folder = Path(__file__).parent / "recorded" / network
     topology = load_topology(str(folder / "topology.yaml"))
     constants = calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration
