@@ -3,21 +3,50 @@ from __future__ import annotations
 from pathlib import Path
 from unittest import mock
 
+import pytest
+import typer
+
+from ddpexec.__main__ import app as ddpexec
+from ddpsim.cli.app import app as ddpsim
 from demo import demo
 
+Called = list[tuple[str, list[str]]]
 
-def test_the_demo_stays_on_the_processor_where_there_is_a_gpu_too(tmp_path: Path) -> None:
-    lines: list[str] = []
+
+@pytest.fixture
+def called(tmp_path: Path) -> Called:
+    """The modules that the demo's second half runs, each with its words; none of them runs."""
+    found: Called = []
 
     def noted(name: str, *arguments: object, shown: str | None = None) -> str:
-        lines.append(" ".join(map(str, arguments)))
+        found.append((name, [str(argument) for argument in arguments]))
         return ""
 
     read = ("validate", "validation_row", "load_prediction", "read_trace", "json_text", "table", "draw_comparison")
     with mock.patch.multiple(demo, module=noted, **dict.fromkeys(read, mock.DEFAULT)) as unread:
         unread["json_text"].return_value = ""
         demo.hold_against_a_real_run(tmp_path)
-    ranks = [line for line in lines if "--nproc-per-node" in line]
+    return found
+
+
+def test_the_demo_stays_on_the_processor_where_there_is_a_gpu_too(called: Called) -> None:
+    lines = [" ".join(words) for _, words in called]
+    ranks = [line for line in lines if "microbench" in line or "ddpexec run" in line]
     assert len(ranks) == 4
     assert all("--backend gloo" in line for line in ranks)
-    assert all("--device cpu" in line for line in lines if line.startswith("capture"))
+    assert [line for line in lines if "ddpexec capture" in line and "--device cpu" in line]
+
+
+def test_every_command_of_the_demo_has_the_options_it_is_given(called: Called) -> None:
+    parsed = [parse(name, words) for name, words in called]
+    assert parsed == ["capture", "microbench", "calibrate", *["predict"] * 3, *["run"] * 3]
+
+
+def parse(name: str, words: list[str]) -> str:
+    """Parse a command line as its program would; return the command."""
+    if name == "torch.distributed.run":
+        launcher, (name, *words) = words[: words.index("-m")], words[words.index("-m") + 1 :]
+        assert launcher == ["--standalone", "--nproc-per-node", str(demo.RANKS)]
+    group = typer.main.get_command(ddpexec() if name == "ddpexec" else ddpsim)
+    group.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+    return words[0]

@@ -120,8 +120,9 @@ def _forwarder(network: LabNetwork, descriptors: list[int]) -> Iterator[None]:
         preexec_fn=die_with_parent,
     )
     try:
-        print(describe(network, descriptors), file=process.stdin, flush=True)
-        probe.read_line(process)
+        with contextlib.suppress(BrokenPipeError):  # where it has ended, which the next line tells
+            print(describe(network, descriptors), file=process.stdin, flush=True)
+        probe.read_line(process, "the forwarder")
         yield
     finally:
         process.kill()

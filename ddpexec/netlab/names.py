@@ -20,12 +20,13 @@ LOCKS = Path("/run/ddpexec-netlab")
 @contextlib.contextmanager
 def claimed_name() -> Iterator[str]:
     """Yield a lab's name, held by a lock that dies with this process; remove the leftovers of dead labs first."""
-    LOCKS.mkdir(parents=True, exist_ok=True)
-    remove_leftovers()
     name = f"{PREFIX}-{os.getpid()}"
     path = LOCKS / f"{name}.lock"
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with contextlib.ExitStack() as stack:
+        with _one_at_a_time():
+            _remove_dead()
+            lock = stack.enter_context(path.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         try:
@@ -41,13 +42,8 @@ def remove_leftovers() -> list[str]:
 
     Only namespaces that carry this project's prefix and whose lock nobody holds are touched.
     """
-    owners = {m[1] for n in namespaces() if (m := re.fullmatch(rf"({PREFIX}-\d+)-\w+", n))}
-    owners |= {path.stem for path in LOCKS.glob(f"{PREFIX}-*.lock")}
-    dead = [name for name in sorted(owners) if not _alive(name)]
-    for name in dead:
-        remove_namespaces(name)
-        (LOCKS / f"{name}.lock").unlink(missing_ok=True)
-    return dead
+    with _one_at_a_time():
+        return _remove_dead()
 
 
 def remove_namespaces(name: str) -> None:
@@ -65,6 +61,28 @@ def namespaces() -> list[str]:
     """Return the names of all network namespaces of this machine."""
     result = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     return [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold the lock under which labs are claimed and dead ones removed.
+
+    A lab that has opened its own lock and not taken it yet would else look dead to another.
+    """
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with (LOCKS / "claiming.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_dead() -> list[str]:
+    owners = {m[1] for n in namespaces() if (m := re.fullmatch(rf"({PREFIX}-\d+)-\w+", n))}
+    owners |= {path.stem for path in LOCKS.glob(f"{PREFIX}-*.lock")}
+    dead = [name for name in sorted(owners) if not _alive(name)]
+    for name in dead:
+        remove_namespaces(name)
+        (LOCKS / f"{name}.lock").unlink(missing_ok=True)
+    return dead
 
 
 def _alive(name: str) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Sequence
 
 from ddpexec.netlab.signals import die_with_parent
 from ddpexec.netlab.support import module_environment
+from ddpsim.errors import InputError
 
 PORT = 29400
 SECONDS = 0.6
+_RECEIVER = "a receiver of the network probe"
 
 
 def measure(namespaces: Sequence[str], addresses: Sequence[str]) -> float:
@@ -21,38 +25,57 @@ def measure(namespaces: Sequence[str], addresses: Sequence[str]) -> float:
     return sum(streams(namespaces, addresses))
 
 
-def streams(namespaces: Sequence[str], addresses: Sequence[str]) -> list[float]:
-    """Return the bytes/s that each host receives from the one before it while all send."""
+def streams(
+    namespaces: Sequence[str], addresses: Sequence[str], pairs: Sequence[tuple[int, int]] | None = None
+) -> list[float]:
+    """Return the bytes/s of streams that all run at once.
+
+    Args:
+        namespaces, addresses: of the hosts.
+        pairs: source and target of each stream, no host twice a target; None is from each host to the next.
+    """
+    count = len(namespaces)
+    pairs = pairs or [((target - 1) % count, target) for target in range(count)]
 
     def start(namespace: str, *arguments: str) -> subprocess.Popen[str]:
         environment = module_environment()
         command = ["ip", "netns", "exec", namespace, sys.executable, "-m", __name__, *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=die_with_parent)
 
-    processes = receivers = [start(namespace, "receive", str(SECONDS)) for namespace in namespaces]
+    processes = receivers = [start(namespaces[target], "receive", str(SECONDS)) for _, target in pairs]
     try:
         for receiver in receivers:
-            read_line(receiver)
-        following = [*addresses[1:], addresses[0]]
-        senders = [start(namespace, "send", to) for namespace, to in zip(namespaces, following, strict=True)]
+            read_line(receiver, _RECEIVER)
+        senders = [start(namespaces[source], "send", addresses[target]) for source, target in pairs]
         processes = receivers + senders
-        return [float(read_line(receiver)) for receiver in receivers]
+        return [float(read_line(receiver, _RECEIVER)) for receiver in receivers]
     finally:
         for process in processes:
             process.kill()
             process.wait()
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that `process` prints; raise where it ends instead."""
+def read_line(process: subprocess.Popen[str], what: str) -> str:
+    """Return the next line that `process` prints.
+
+    Raises:
+        InputError: it ends instead; `what` names it.
+    """
     line = process.stdout.readline() if process.stdout else ""
     if not line:
-        raise ChildProcessError(f"the network probe ended with exit code {process.wait()}")
+        raise InputError(
+            f"{what} ended with exit code {process.wait()}",
+            place="netlab",
+            remedy="see what it wrote; a negative code is the signal that killed it, -9 where memory ran out",
+        )
     return line
 
 
 def receive(seconds: float) -> None:
-    """Accept one stream, read it for `seconds`, print its bytes/s."""
+    """Accept one stream, read it for `seconds`, print its bytes/s.
+
+    What came before and is read late, for this process had to wait for a processor, is not counted.
+    """
     with socket.create_server(("", PORT)) as server:
         print("listening", flush=True)
         stream, _ = server.accept()
@@ -60,10 +83,17 @@ def receive(seconds: float) -> None:
     warm_s = time.monotonic() + seconds / 3
     while time.monotonic() < warm_s:
         stream.recv_into(buffer)
-    start_s, received = time.monotonic(), 0
-    while (now_s := time.monotonic()) < start_s + seconds:
+    start_s = time.monotonic()
+    received = -_unread(stream)
+    while time.monotonic() < start_s + seconds:
         received += stream.recv_into(buffer)
-    print(received / (now_s - start_s), flush=True)
+    received += _unread(stream)
+    print(received / (time.monotonic() - start_s), flush=True)
+
+
+def _unread(stream: socket.socket) -> int:
+    """Return the bytes that have come and wait to be read."""
+    return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def send(address: str) -> None:

@@ -50,11 +50,12 @@ def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None
     """Return for each site the documented constants fitted to every other site's tables, each table thinned alike."""
     sites = list(dict.fromkeys(system.site for system in samples))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        fits = pool.map(_without, sites, [dict(samples)] * len(sites))
+        fits = pool.map(without, sites, [dict(samples)] * len(sites))
         return {site: (progress(site), found)[1] for site, found in zip(sites, fits, strict=True)}
 
 
-def _without(site: str, samples: Mapping[System, Sample]) -> Calibration:
+def without(site: str, samples: Mapping[System, Sample]) -> Calibration:
+    """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
     start = documented()
     others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
     return _free(replace(fit_samples(others, start)[1], curves=()), start)

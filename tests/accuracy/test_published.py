@@ -7,7 +7,6 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import PRIORS, Collectives
-from ddpsim.collectives.schedules import ring_s
 from ddpsim.topology.spec import parse_topology
 from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS
@@ -61,11 +60,6 @@ def test_the_page_holds_what_is_predicted_today():
         row = re.search(rf"\| {model} \| {gpus} \| [0-9.]+ ± [0-9.]+ \| ([0-9.]+) \|", text)
         assert row
         assert predictor.seconds(Case(model, gpus), constants) == pytest.approx(float(row[1]) / 1e3, rel=5e-3)
-
-
-def test_the_posts_closed_forms():
-    assert ring_s(4, 25e6, 0.0, 1 / 25e9) == pytest.approx(1.5e-3)
-    assert ring_s(8, 25e6, 0.0, 1 / 10e9) == pytest.approx(4.375e-3)
 
 
 def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire():

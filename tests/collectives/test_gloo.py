@@ -1,3 +1,10 @@
+"""gloo's collectives, held against single figures measured on the lab's networks and on loopback.
+
+`microbench`, here MB, measures each anew, on the network that the test names:
+
+    python -m ddpexec netlab --ranks 4 --rate 1gbit --delay 5ms -- python -m ddpexec MB -b 64K -e 64K -o table.json
+"""
+
 from __future__ import annotations
 
 from collections.abc import Generator
@@ -26,6 +33,7 @@ def allreduce_s(placement: Placement, size_bytes: int, fidelity: str = "flow", *
 
 
 def test_figures_measured_on_shaped_links_and_on_loopback() -> None:
+    """`netlab --ranks 4 --rate 1gbit -- MB -b 25M -e 25M`; `torchrun --nproc-per-node 2 -m ddpexec MB -b 4K -e 25M`."""
     assert allreduce_s(shaped(4), 25 * MIB) == pytest.approx(0.3309, rel=0.01)
     loopback = load_topology("loopback").place(1, 2)
     assert allreduce_s(loopback, 4096) == pytest.approx(0.25e-3, rel=0.1)
@@ -33,7 +41,10 @@ def test_figures_measured_on_shaped_links_and_on_loopback() -> None:
 
 
 def test_a_small_message_waits_for_a_round_trip_a_step() -> None:
-    # Two ports of 2.5 ms each: 10 ms a round trip, six steps on four ranks; 68 ms were measured.
+    """`netlab --ranks 4 --rate 1gbit --delay 5ms -- MB -b 64K -e 64K` gave 68 ms.
+
+    Two ports of 2.5 ms each: 10 ms a round trip, six steps on four ranks.
+    """
     assert allreduce_s(shaped(4, "2.5ms"), 65536) == pytest.approx(0.068, rel=0.05)
 
 
@@ -42,7 +53,7 @@ def test_a_small_message_waits_for_a_round_trip_a_step() -> None:
     [(MIB, "2.5ms", 0.0392), (4 * MIB, "2.5ms", 0.0929), (64 * MIB, "2.5ms", 1.5225), (64 * MIB, "0.5ms", 1.2244)],
 )
 def test_every_segment_waits_for_its_handshake(size_bytes: int, delay: str, measured_s: float) -> None:
-    # Two ranks over 500 Mbit/s with 5 and 1 ms one way, forwarded in user space, torch 2.13.
+    """`netlab --ranks 2 --rate 500mbit --delay 5ms -- MB -b 1M -e 64M -f 4`, and with 1 ms; torch 2.13, user space."""
     text = SHAPED.replace("DELAY", delay).replace("1gbit", "500mbit")
     assert allreduce_s(parse_topology(text, "shaped.yaml").place(2), size_bytes) == pytest.approx(measured_s, rel=0.05)
 
@@ -121,8 +132,8 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
     ],
 )
 def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
-    # `microbench --together 8M,8M` on the lab's networks, torch 2.13; their constants are of other runs.
-    folder = Path(__file__).parents[2] / "traces/lab/networks" / network
+    """`netlab --topology recorded/pair-1ms/topology.yaml -- MB --together 8M,8M`; constants are of other runs."""
+    folder = Path(__file__).parent / "recorded" / network
     topology = load_topology(str(folder / "topology.yaml"))
     constants = calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration
     collectives = Collectives(None, topology.place(), backend="gloo", calibration=constants)

@@ -2,7 +2,7 @@
 
     python tests/conformance/run.py [--class module:Class | torch] [-k EXPRESSION] [--world 2]
 
-Exit code 1 where a test that torch's class passes does not pass.
+Exit code 1 where a test that torch's class passes does not pass, or without -k is no longer there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
 OURS = "ddpexec.ddp:DistributedDataParallel"
+GONE = "absent", "was not collected: torch has it no more, or under another name"
 
 
 def main() -> int:
@@ -33,7 +35,7 @@ def main() -> int:
         rows = {row["test"]: row for row in csv.DictReader(file, delimiter="\t")}
     with tempfile.TemporaryDirectory() as folder:
         results = run(list(rows), arguments, Path(folder))
-    return report(rows, results)
+    return report(rows, results, whole=arguments.pick is None)
 
 
 def run(names: list[str], arguments: argparse.Namespace, folder: Path) -> dict[str, tuple[str, str]]:
@@ -61,22 +63,30 @@ def run(names: list[str], arguments: argparse.Namespace, folder: Path) -> dict[s
     return {case.get("name", ""): _status(case) for case in ElementTree.parse(folder / "results.xml").iter("testcase")}
 
 
-def report(rows: dict[str, dict[str, str]], results: dict[str, tuple[str, str]]) -> int:
-    """Print what torch's class passes and this one does not; return 1 where there is any."""
+def report(rows: Mapping[str, Mapping[str, str]], results: Mapping[str, tuple[str, str]], *, whole: bool) -> int:
+    """Print what torch's class passes and this one does not; return 1 where there is any.
+
+    Args:
+        rows: of `tests.tsv`, by test.
+        results: status and message, by test.
+        whole: every test was to run; one that did not is missing too.
+    """
     passed, expected = Counter[str](), Counter[str]()
     missing = []
-    for name, (status, message) in sorted(results.items()):
-        tier = rows[name]["tier"]
-        if rows[name]["torch"] != "passed":
+    for name, row in sorted(rows.items()):
+        if row["torch"] != "passed" or not (whole or name in results):
             continue
-        expected[tier] += 1
-        passed[tier] += status == "passed"
+        status, message = results.get(name, GONE)
+        expected[row["tier"]] += 1
+        passed[row["tier"]] += status == "passed"
         if status != "passed":
-            missing.append((tier, name, message))
+            missing.append((row["tier"], name, message))
     for tier in sorted(expected):
         print(f"tier {tier}: {passed[tier]} of {expected[tier]}")
     for tier, name, message in missing:
         print(f"  {tier} {name}: {message}")
+    for name in sorted(results.keys() - rows.keys()):
+        print(f"  not in tests.tsv: {name} ({results[name][0]})")
     if not results:
         print("no test was selected")
     return int(not results or bool(missing))

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 if TYPE_CHECKING:
-    from tests.exec.pretended_gpu import Gpu
+    from tests.exec.pretended_gpu import Gpu, HostTime
 
 
 @pytest.fixture
@@ -26,6 +26,17 @@ def one_rank() -> Iterator[None]:
     time.sleep(0.02)  # lets gloo's threads drop what callbacks held, a reference to the group perhaps
     torch.distributed.destroy_process_group()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def host_time() -> Iterator[HostTime]:
+    """A clock of the test's own in place of the host's: nothing else that runs on the machine is seen in it."""
+    pytest.importorskip("torch")
+    from tests.exec.pretended_gpu import HostTime
+
+    clock = HostTime()
+    with mock.patch.multiple("time", perf_counter=clock.perf_counter, sleep=clock.sleep):
+        yield clock
 
 
 @pytest.fixture

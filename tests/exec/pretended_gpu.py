@@ -24,6 +24,27 @@ CYCLES_A_SECOND = 1.4e9
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero")
 
 
+class HostTime:
+    """The host's clock where a test is to the microsecond: it moves as the host sleeps, and `LOOK_S` at each look.
+
+    For one thread alone; what several sleep would add up.
+    """
+
+    LOOK_S = 1e-6
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def perf_counter(self) -> float:
+        """Return the time, in place of `time.perf_counter`."""
+        self.now_s += self.LOOK_S
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, in place of `time.sleep`."""
+        self.now_s += max(0.0, seconds)
+
+
 class Stream:
     """What is queued here runs in order; `free_s` is when all of it has, on `time.perf_counter`."""
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,23 +49,28 @@ def outcomes(
 ) -> list[Outcome]:
     """Call `function(rank, *arguments)` on each rank and return how each ended, by rank.
 
+    No rank outlives the call: after `timeout_s` seconds, or an interruption, those that still run are killed.
+
     Ranks on a GPU need `start="spawn"`, for CUDA does not survive a fork, and with it a function that a module holds.
     Under `backend="nccl"` rank r has GPU r.
     """
     with tempfile.TemporaryDirectory() as folder:
         context: Any = multiprocessing.get_context(start)
         group = Group(world_size, folder, group_timeout_s, backend)
-        processes = [
-            context.Process(target=_main, args=(rank, group, function, arguments)) for rank in range(world_size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(timeout_s)
-        hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
-        for process in processes:
-            process.kill()
-            process.join()
+        deadline_s = time.monotonic() + timeout_s
+        processes = []
+        try:
+            for rank in range(world_size):
+                process = context.Process(target=_main, args=(rank, group, function, arguments), daemon=True)
+                process.start()
+                processes.append(process)
+            for process in processes:
+                process.join(max(0.0, deadline_s - time.monotonic()))
+            hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
         if hung:
             raise TimeoutError(f"ranks {hung} were still running after {timeout_s} s")
         return [_outcome(Path(folder) / str(rank), process.exitcode) for rank, process in enumerate(processes)]

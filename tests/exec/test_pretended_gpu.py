@@ -39,7 +39,7 @@ def nearest(moments: list[float], to: float) -> float:
     return min(moments, key=lambda moment: abs(moment - to))
 
 
-@pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
+@pytest.mark.usefixtures("one_rank", "cuda_is_cpu", "host_time")
 @pytest.mark.parametrize("view", [False, True])
 def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(gpu: Gpu, view: bool) -> None:
     workload = small_workload(step_s=4 * MS)
@@ -57,36 +57,37 @@ def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(g
         backward = min(gradient.ready_s for gradient in iteration.gradients) - 4 * MS
         for gradient in iteration.gradients:
             ready = float(workload.gradient_ready_s[0, gradient.parameter])
-            assert gradient.ready_s - backward == pytest.approx(ready, rel=0.01, abs=0.2 * MS)
+            assert gradient.ready_s - backward == pytest.approx(ready, abs=0.05 * MS)
             assert gradient.hook_s < gradient.ready_s
         for bucket in iteration.buckets:
             assert bucket.launched_s < bucket.ready_s <= bucket.started_s
-            assert bucket.finished_s == pytest.approx(nearest(nccl.ends_s, bucket.finished_s), abs=1 * MS)
+            assert bucket.finished_s == pytest.approx(nearest(nccl.ends_s, bucket.finished_s), abs=0.05 * MS)
             assert bucket.finished_s <= bucket.written_s
-        assert iteration.forward_s == pytest.approx(4 * MS, abs=1 * MS)
-        assert iteration.backward_compute_s == pytest.approx(24 * MS, abs=1 * MS)
-        assert iteration.exposed_comm_s == pytest.approx(3 * MS, abs=1 * MS)
-        assert iteration.end_s - start == pytest.approx(35 * MS, abs=2 * MS)
+        assert iteration.forward_s == pytest.approx(4 * MS, abs=0.1 * MS)
+        assert iteration.backward_compute_s == pytest.approx(24 * MS, abs=0.1 * MS)
+        assert iteration.exposed_comm_s == pytest.approx(3 * MS, abs=0.1 * MS)
+        assert iteration.end_s - start == pytest.approx(35 * MS, abs=0.2 * MS)
 
 
 @pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
 def test_a_step_with_gloo_waits_once_for_a_bucket_at_the_end_of_backward(gpu: Gpu) -> None:
-    gloo = Gloo(gpu, 3 * MS)
+    gloo = Gloo(gpu, 30 * MS)
     settings = Settings(iterations=2, caps=BucketCaps(bucket_cap_mb=0.02))
-    run = run_on_gpu(settings, small_workload(step_s=4 * MS), "gloo")
+    run = run_on_gpu(settings, small_workload(step_s=20 * MS), "gloo")
     before = len(gpu.waits)
     with sent_by(gloo), gpu.reading_tensors_waits():
         run.train()
     for iteration in run.trace().iterations[1:]:
         backward = iteration.gradients[0].hook_s
         for bucket in iteration.buckets:
-            assert bucket.launched_s < backward + 10 * MS, "the host runs ahead of the device's 24 ms"
-            assert bucket.finished_s == pytest.approx(nearest(gloo.ends_s, bucket.finished_s), abs=3 * MS)
-        assert 2 * MS < iteration.exposed_comm_s < 15 * MS
+            assert bucket.launched_s < backward + 60 * MS, "the host runs ahead of the device's 120 ms"
+            assert bucket.finished_s == pytest.approx(nearest(gloo.ends_s, bucket.finished_s), abs=15 * MS)
+        assert 20 * MS < iteration.exposed_comm_s < 90 * MS
     buckets = sum(len(note.buckets) for note in run.observer.notes)
     assert gpu.waits[before:].count("GlooWork.wait") <= buckets
 
 
+@pytest.mark.usefixtures("host_time")
 def test_the_map_of_used_parameters_is_sent_without_waiting_for_backward(gpu: Gpu) -> None:
     model = mock.Mock(tensors=[torch.ones(2), torch.ones(3)])
     sent: list[torch.Tensor] = []
@@ -101,6 +102,7 @@ def test_the_map_of_used_parameters_is_sent_without_waiting_for_backward(gpu: Gp
     assert sent[0].tolist() == [0, 1]
 
 
+@pytest.mark.usefixtures("host_time")
 def test_runtime_statistics_are_of_the_device_and_wait_for_it_only_where_they_are_read(gpu: Gpu) -> None:
     busy(20 * MS)  # the host is ahead
     stats = RuntimeStats([CUDA])
@@ -142,6 +144,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.usefixtures("host_time")
 @pytest.mark.parametrize("bits", GRADIENTS)
 def test_precision_on_a_gpu_is_chosen_when_the_bucket_starts_again(gpu: Gpu, bits: int) -> None:
     bucket = Bucket(GRADIENTS[bits])

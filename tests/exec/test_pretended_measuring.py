@@ -30,6 +30,7 @@ from tests.exec.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
 from tests.exec.small import small_workload  # noqa: E402
 
 
+@pytest.mark.usefixtures("host_time")
 def test_a_spin_lasts_as_long_as_it_is_to_with_all_that_a_kernel_takes(gpu: Gpu) -> None:
     gpu.kernel_s = 10e-6
     spin = spinner(CUDA)
@@ -38,7 +39,7 @@ def test_a_spin_lasts_as_long_as_it_is_to_with_all_that_a_kernel_takes(gpu: Gpu)
     assert gpu.spun_s - before_s == pytest.approx(7 * MS + 50e-6, rel=0.01)
 
 
-@pytest.mark.usefixtures("cuda_is_cpu")
+@pytest.mark.usefixtures("cuda_is_cpu", "host_time")
 def test_gradients_closer_than_two_kernels_do_not_stretch_a_backward(gpu: Gpu) -> None:
     gpu.kernel_s = 10e-6
     timed = timed_model(small_workload(parameters=200, step_s=7e-6), device=CUDA)
@@ -51,7 +52,7 @@ def test_gradients_closer_than_two_kernels_do_not_stretch_a_backward(gpu: Gpu) -
     assert np.isnan(timed.replay.lateness_s).all()
 
 
-@pytest.mark.usefixtures("cuda_is_cpu")
+@pytest.mark.usefixtures("cuda_is_cpu", "host_time")
 def test_the_speed_of_copies_is_the_devices_not_that_of_the_host_which_queues_them(gpu: Gpu) -> None:
     def round_trip(_: Copies) -> None:
         for _ in range(4):
@@ -61,7 +62,7 @@ def test_the_speed_of_copies_is_the_devices_not_that_of_the_host_which_queues_th
     with mock.patch("ddpexec.copies.BUCKET_BYTES", 4800), mock.patch.object(Copies, "round_trip", round_trip):
         copies = Copies(CUDA)
         speed = copies.speed(mock.Mock())
-    assert copies.size_bytes / speed == pytest.approx(2 * MS, rel=0.1)
+    assert copies.size_bytes / speed == pytest.approx(2 * MS, rel=0.01)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def gil_is_kept() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_rank", "gil_is_kept")
 def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu: Gpu) -> None:
-    nccl, tensor, spans, devices = Nccl(gpu, 3 * MS), torch.zeros(1), list[Span](), list[torch.device]()
+    nccl, tensor, spans, devices = Nccl(gpu, 20 * MS), torch.zeros(1), list[Span](), list[torch.device]()
 
     def collective() -> Span:
         spans.append(span_of(lambda: nccl.all_reduce(tensor, 0).wait(), CUDA))
@@ -88,8 +89,9 @@ def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu
     launched = Launched(Communicator([torch.distributed.group.WORLD]), CUDA, 1)
     with mock.patch("torch.cuda.set_device", devices.append):
         _, median_s = _beside(launched, compute, collective, 9)
-    assert median_s == pytest.approx(3 * MS, abs=1 * MS)
-    assert statistics.median(end_s for _, end_s in spans) == pytest.approx(nccl.ends_s[4], abs=1 * MS)
+    assert median_s == pytest.approx(20 * MS, abs=10 * MS), "a host that has waited gets the GIL 50 ms later"
+    late_s = [abs(end_s - ended_s) for (_, end_s), ended_s in zip(spans, nccl.ends_s, strict=True)]
+    assert statistics.median(late_s) < 10 * MS
     assert devices == [CUDA]
 
 
@@ -122,6 +124,7 @@ def test_a_model_is_captured_with_its_device_as_the_current_one(gpu: Gpu) -> Non
     current.device.assert_called_once_with(SECOND)
 
 
+@pytest.mark.usefixtures("host_time")
 def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
     module = torch.nn.Linear(3, 2)
     recorder = Recorder(module)
@@ -136,7 +139,7 @@ def test_capture_stamps_both_clocks_and_leaves_the_host_alone(gpu: Gpu) -> None:
     assert gpu.waits == []
     torch.cuda.synchronize()
     times = recorder.times(0, 3)
-    assert times.forward.device_s == pytest.approx(np.full(3, 4 * MS), abs=1 * MS)
-    assert times.backward.device_s == pytest.approx(np.full(3, 6 * MS), abs=1 * MS)
-    assert times.gradient_ready_s[:, 0] == pytest.approx(np.full(3, 6 * MS), abs=1 * MS)
-    assert (times.gradient_hook_s[:, 0] < 3 * MS).all()
+    assert times.forward.device_s == pytest.approx(np.full(3, 4 * MS), abs=0.05 * MS)
+    assert times.backward.device_s == pytest.approx(np.full(3, 6 * MS), abs=0.05 * MS)
+    assert times.gradient_ready_s[:, 0] == pytest.approx(np.full(3, 6 * MS), abs=0.05 * MS)
+    assert (times.gradient_hook_s[:, 0] < 1 * MS).all()

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ddpexec.netlab import support
+from tests.netlab.processes import end
+
+ROOT = Path(__file__).parents[2]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -25,3 +31,19 @@ def lab_machine() -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / "ddpexec-netlab-tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture
+def ddpexec(lab_machine: None) -> Iterator[Start]:
+    """Start a command of ddpexec in a session of its own; at the test's end it is gone, and its lab with it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ddpexec", *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        end(process)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ddpexec.netlab import names
+from tests.netlab.processes import children, running_in, until
 
 pytestmark = pytest.mark.usefixtures("lab_machine")
 
-ROOT = Path(__file__).parents[2]
 FILE = """
 name: short
 iterations: 2
@@ -27,37 +26,26 @@ runs:
 """
 
 
-def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 def labs() -> set[str]:
     return {name for name in names.namespaces() if name.startswith(names.PREFIX)}
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    (folder / "c.yaml").write_text(FILE)
-    command = [sys.executable, "-m", "ddpexec", "campaign", str(folder / "c.yaml"), "--out", str(folder / "out")]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_campaign_stopped_with_its_group_leaves_nothing_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_campaign_stopped_with_its_group_leaves_nothing_and_goes_on(
+    number: signal.Signals, tmp_path: Path, ddpexec: Callable[..., subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "c.yaml").write_text(FILE)
+    command = ("campaign", tmp_path / "c.yaml", "--out", tmp_path / "out")
     before = labs()
-    campaign = start(tmp_path)
-    own: list[str] = []
-    for _ in range(6000):
-        own = [n for c in children(campaign.pid) for n in names.namespaces() if n.startswith(f"{names.PREFIX}-{c}-")]
-        inside = [subprocess.run(["ip", "netns", "pids", name], capture_output=True).stdout.split() for name in own]
-        if sum(map(len, inside)) == 2:
-            break
-        time.sleep(0.01)
-    assert own, "no lab within a minute"
+    campaign = ddpexec(*command)
+
+    def both_ranks_run() -> bool:
+        return any(running_in(child) == 2 for child in children(campaign.pid))
+
+    until(both_ranks_run, 60, "a lab with both ranks")
     os.killpg(campaign.pid, number)
-    _, said = campaign.communicate(timeout=30)
+    _, said = campaign.communicate(timeout=40)
     assert campaign.returncode == 128 + number
     assert "Traceback" not in said
     assert said.splitlines()[-1] == (
@@ -66,7 +54,7 @@ def test_a_campaign_stopped_with_its_group_leaves_nothing_and_goes_on(number: si
     assert labs() <= before
     assert not list((tmp_path / "out").rglob("result.json"))
     if number == signal.SIGINT:
-        again = start(tmp_path)
-        _, said = again.communicate(timeout=90)
+        again = ddpexec(*command)
+        _, said = again.communicate(timeout=110)
         assert again.returncode == 0, said
         assert len(list((tmp_path / "out").rglob("result.json"))) == 1

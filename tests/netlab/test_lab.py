@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,60 +12,19 @@ from ddpexec.netlab import command, launch, names, probe
 from ddpexec.netlab.lab import build
 from ddpexec.netlab.shapes import lab_network, lab_topology
 from ddpsim.errors import InputError
-from ddpsim.topology.cluster import Topology
+from tests.netlab.processes import namespaces_of, running_in, until
 
 pytestmark = pytest.mark.usefixtures("lab_machine")
 
 MBIT = 1e6 / 8
-ROOT = Path(__file__).parents[2]
-HOLD = [sys.executable, "-m", "ddpexec", "netlab", "--ranks", "2", "--rate", "100mbit", "--", "sleep", "60"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("waited ten seconds in vain")
-
-
-def of(pid: int) -> list[str]:
-    return [name for name in names.namespaces() if name.startswith(f"{names.PREFIX}-{pid}-")]
 
 
 @pytest.fixture
-def held_lab() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(HOLD, cwd=ROOT)
-
-    def sleeping() -> bool:
-        pids = [subprocess.run(["ip", "netns", "pids", n], capture_output=True).stdout.split() for n in of(process.pid)]
-        return sum(map(len, pids)) == 2
-
-    until(sleeping)
+def held_lab(ddpexec: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    """A lab of two ranks that do nothing."""
+    process = ddpexec("netlab", "--ranks", 2, "--rate", "100mbit", "--", "sleep", 60)
+    until(lambda: running_in(process.pid) == 2, 30, "a lab with both ranks")
     return process
-
-
-@pytest.mark.parametrize("shaper", ["kernel", "forwarder"])
-@pytest.mark.parametrize(
-    "topology",
-    [
-        lab_topology(2, 100 * MBIT),
-        lab_topology(4, 300 * MBIT, trunk=50 * MBIT),
-        lab_topology(3, 100 * MBIT, slow_node=1, slow_rate=30 * MBIT),
-    ],
-    ids=["flat", "trunk", "slow"],
-)
-def test_no_stream_is_faster_than_its_narrowest_wire(
-    topology: Topology, shaper: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe, "SECONDS", 0.3)
-    network = lab_network(topology)
-    with build(network, shaper) as lab:
-        count = len(network.hosts)
-        measured = probe.streams(lab.namespaces, [network.address(i) for i in range(count)])
-    for host, rate in enumerate(measured):
-        narrowest = min(network.wires[i].rate for i in network.routes[(host - 1) % count, host])
-        assert 0 < rate <= narrowest * 1.03
 
 
 def test_each_rank_has_torchruns_environment_and_its_own_address(tmp_path: Path) -> None:
@@ -108,7 +65,7 @@ def test_traffic_stays_inside() -> None:
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit $((RANK * 3))", 3), ("kill -9 $$", 137)])
 def test_the_first_failure_is_the_exit_code(script: str, code: int) -> None:
     assert command.run_command(lab_topology(2, 100 * MBIT), ["sh", "-c", script]) == code
-    assert of(os.getpid()) == []
+    assert namespaces_of(os.getpid()) == []
 
 
 def test_a_failed_rank_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,24 +75,24 @@ def test_a_failed_rank_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_takes_the_lab_down(held_lab: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def test_a_signal_takes_the_lab_down(held_lab: subprocess.Popen[str], number: signal.Signals) -> None:
     held_lab.send_signal(number)
-    assert held_lab.wait(10) == 128 + number
-    assert of(held_lab.pid) == []
+    assert held_lab.wait(30) == 128 + number
+    assert namespaces_of(held_lab.pid) == []
     assert not (names.LOCKS / f"{names.PREFIX}-{held_lab.pid}.lock").exists()
 
 
-def test_a_second_start_removes_a_dead_labs_leftovers_and_nothing_else(held_lab: subprocess.Popen[bytes]) -> None:
+def test_a_second_start_removes_a_dead_labs_leftovers_and_nothing_else(held_lab: subprocess.Popen[str]) -> None:
     foreign = f"{names.PREFIX}x-{os.getpid()}-h0"
     subprocess.run(["ip", "netns", "add", foreign], check=True)
     try:
-        assert names.remove_leftovers() == []
-        assert len(of(held_lab.pid)) == 3
+        assert f"{names.PREFIX}-{held_lab.pid}" not in names.remove_leftovers()
+        assert len(namespaces_of(held_lab.pid)) == 3
         held_lab.kill()
         held_lab.wait()
-        assert len(of(held_lab.pid)) == 3
+        assert len(namespaces_of(held_lab.pid)) == 3
         assert f"{names.PREFIX}-{held_lab.pid}" in names.remove_leftovers()
-        assert of(held_lab.pid) == []
+        assert namespaces_of(held_lab.pid) == []
         assert foreign in names.namespaces()
     finally:
         subprocess.run(["ip", "netns", "delete", foreign], check=True)
@@ -145,4 +102,4 @@ def test_a_network_beyond_the_forwarder_is_refused_with_a_rate_that_works(monkey
     monkeypatch.setattr(probe, "SECONDS", 0.2)
     with pytest.raises(InputError, match="sustains"), build(lab_network(lab_topology(2, 800_000 * MBIT, 1e-3))):
         pytest.fail("built")
-    assert of(os.getpid()) == []
+    assert namespaces_of(os.getpid()) == []
