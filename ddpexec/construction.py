@@ -62,7 +62,7 @@ def localise(module: nn.Module, device_mesh: Any) -> None:
     if device_mesh is not None and device_mesh._get_root_mesh() != device_mesh:
         from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
-        _pre_dp_module_transform(module)  # type: ignore[no-untyped-call]
+        _pre_dp_module_transform(module)
 
 
 def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:

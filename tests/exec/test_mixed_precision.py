@@ -200,6 +200,9 @@ def between(rank: int) -> None:
     found = [p.grad for p in ddp.parameters() if p.requires_grad]
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert all(p.dtype == torch.float32 for p in ddp.parameters())
+    no_streams()
+    with torch.no_grad(), pytest.raises(AttributeError, match="next_functions"):  # torch's own knows no such forward
+        STOCK(Net(), mixed_precision=DTYPES["bf16"])({"x": (x, 3)})
 
 
 def test_a_forward_without_gradients_may_come_before_backward() -> None:
