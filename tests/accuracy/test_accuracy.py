@@ -39,6 +39,7 @@ def test_every_table_fits_its_machine_and_shipped_constants_are_within_a_factor(
 
 
 @needs_data
+@pytest.mark.timeout(300)
 def test_eight_rows_of_two_and_four_v100_predict_the_rest_within_two_percent() -> None:
     errors = cases.eight_rows(samples("vtrain"), priors("vtrain"))
     for each in errors[:2]:
@@ -46,6 +47,7 @@ def test_eight_rows_of_two_and_four_v100_predict_the_rest_within_two_percent() -
 
 
 @needs_data
+@pytest.mark.timeout(300)
 def test_one_and_two_nodes_predict_four_within_ten_percent() -> None:
     (errors,) = cases.more_nodes(samples("abci-v"), priors("abci-v"), only=("abci_V_v100_16gpu",))
     ours, baseline = (np.abs(errors.columns[name]).mean() for name in ("ddpsim", "constant busbw"))
