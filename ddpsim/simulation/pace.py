@@ -7,9 +7,9 @@ device times r, both from the start of backward on their own clock,
 
     r[j] = max(r[j-1] + work[j], h[j] + lag[j])
 
-holds by construction for the `work` and `lag` computed here. Where the device was busy throughout, `work` is the
-interval between completions and `lag` is zero; where it idled, `work` is that interval times the busy share of
-backward and `lag` is what the record shows.
+holds by construction for the `work` and `lag` computed here, where no completion comes before its hook. Where the
+device was busy, throughout or from one completion to the next, `work` is the interval between them and `lag` is zero;
+elsewhere `work` is the interval times the busy share of all such intervals, and `lag` is what the record shows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Seconds
@@ -97,11 +98,10 @@ def _pace(workload: Workload, iteration: int) -> Pace:
     backward_host = float(workload.backward.host_s[iteration])
     backward_busy = float(workload.backward.device_s[iteration])
     wall = float(ready[-1]) if len(order) else 0.0
-    busy_share = min(1.0, backward_busy / wall) if wall > 0 else 1.0
-    if busy_share >= BUSY_THROUGHOUT:
-        work, lag = intervals, np.zeros_like(intervals)
-    else:
-        work, lag = intervals * busy_share, np.maximum(ready - hooks, 0.0)
+    busy = _busy(hooks, ready, backward_busy)
+    left, idled = backward_busy - float(intervals[busy].sum()), float(intervals[~busy].sum())
+    share = min(max(left / idled, 0.0), 1.0) if idled > 0 else 1.0
+    work, lag = np.where(busy, intervals, intervals * share), np.where(busy, 0.0, np.maximum(ready - hooks, 0.0))
     return Pace(
         forward_host=float(workload.forward.host_s[iteration]),
         forward_work=float(workload.forward.device_s[iteration]),
@@ -115,6 +115,18 @@ def _pace(workload: Workload, iteration: int) -> Pace:
         optimizer_work=float(workload.optimizer.device_s[iteration]),
         idle_s=max(0.0, wall - float(work.sum())),
     )
+
+
+def _busy(hooks: Seconds, ready: Seconds, busy_s: float) -> NDArray[np.bool_]:
+    """Return for each gradient whether the device was busy from the completion before to its own.
+
+    It was where the host had queued all that the gradient needs when the one before was complete.
+    """
+    wall = float(ready[-1]) if len(ready) else 0.0
+    if busy_s >= BUSY_THROUGHOUT * wall:
+        return np.ones(len(ready), dtype=np.bool_)
+    before = np.concatenate(([0.0], ready[:-1]))
+    return np.asarray(before >= hooks)
 
 
 def latest(drawn: list[Pace], since: list[float], *, local: bool = False) -> Pace:

@@ -42,6 +42,30 @@ def test_a_host_bound_device_replays_its_record_and_halving_its_work_changes_lit
     assert halved[-1] >= source.gradient_hook_s.max()
 
 
+def test_a_gradient_behind_others_in_the_queue_is_the_devices_work_and_no_lag():
+    # The host is slow at first; from the second gradient on it is ahead, and the device is busy to the end.
+    source = workload(device="A100", gradients=4, backward=0.08)
+    hooks, ready = np.array([[0.022, 0.021, 0.020, 0.010]]), np.array([[0.080, 0.060, 0.040, 0.012]])
+    backward = Phase(np.array([0.022]), np.array([0.062]))
+    source = dataclasses.replace(source, gradient_hook_s=hooks, gradient_ready_s=ready, backward=backward)
+    [pace] = paces(source)
+    assert replay(pace)[1] == pytest.approx(ready[0, ::-1])
+    assert pace.work.sum() == pytest.approx(0.062)
+    assert pace.lag == pytest.approx([0.002, 0.020, 0.0, 0.0])
+    [twice_as_fast] = paces(source, scale_compute=0.5)
+    assert replay(twice_as_fast)[1][-1] == pytest.approx(0.060)
+
+
+@given(st.floats(0.05, 0.9), st.lists(st.floats(0, 0.05), min_size=2, max_size=12), st.floats(0.1, 1))
+def test_a_device_that_idles_replays_its_record(busy_share, lags, host_share):
+    source = workload(device="A100", gradients=len(lags), host_share=host_share)
+    ready = np.maximum.accumulate(source.gradient_hook_s[0, ::-1] + np.array(lags))[None, ::-1]
+    busy = Phase(source.backward.host_s, ready[:, 0] * busy_share)
+    [pace] = paces(dataclasses.replace(source, gradient_ready_s=ready, backward=busy))
+    assert replay(pace)[1] == pytest.approx(ready[0, ::-1])
+    assert np.all(pace.work <= np.diff(ready[0, ::-1], prepend=0.0) + 1e-12)
+
+
 def test_parameters_without_a_gradient_are_not_replayed():
     source = workload(gradients=4)
     hooks = source.gradient_hook_s.copy()
