@@ -106,18 +106,15 @@ def sleeping(name: str, device: torch.device) -> TrainingModel:
 
 
 def fastest(rank: int) -> list[float]:
-    """Return the shortest forward, backward and step of a model that sleeps, rank 1 three times slower."""
+    """Return the shortest forward and backward of a model that sleeps, rank 1 three times slower."""
     with mock.patch("ddpexec.run.build", sleeping):
         run = Run(Settings(iterations=8, stragglers={1: 3.0}), torch.device("cpu"), model="sleeping")
     run.train()
     iterations = run.trace().iterations
-    return [min(getattr(it, name) for it in iterations) for name in ("forward_s", "backward_compute_s", "iteration_s")]
+    return [min(getattr(it, name) for it in iterations) for name in ("forward_s", "backward_compute_s")]
 
 
-def test_a_straggler_of_a_run_computes_so_many_times_as_long() -> None:
+def test_a_straggler_of_a_run_computes_so_many_times_as_long_and_no_other_rank_does() -> None:
     usual, slow = ranks.run(2, fastest)
-    forward, backward, step = (late_s / other_s for late_s, other_s in zip(slow, usual, strict=True))
-    assert forward == pytest.approx(3, rel=0.25)
-    assert backward == pytest.approx(3, rel=0.25)
-    assert step == pytest.approx(1, rel=0.25), "the others wait for it"
-    assert slow[2] >= 3 * LAYERS * (FORWARD_S + BACKWARD_S)
+    for own_s, usual_s, slow_s in zip((LAYERS * FORWARD_S, LAYERS * BACKWARD_S), usual, slow, strict=True):
+        assert own_s <= usual_s < 3 * own_s <= slow_s
