@@ -11,6 +11,7 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
+from ddpexec.torchrun import is_first_rank
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
@@ -48,7 +49,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         refuse_repeated(typer.main.get_command(app()), given)
         code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
-        if os.environ.get("RANK", "0") == "0":
+        if is_first_rank():
             print(usage_message(error, given, _PROGRAM), file=sys.stderr)
         return 2
     except (typer.Abort, KeyboardInterrupt):
@@ -56,7 +57,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return 130
     except InputError as error:
         # Whether rank 0 is among those left to tell of a lost rank, none of them knows.
-        if os.environ.get("RANK", "0") == "0" or isinstance(error, LostRankError):
+        if is_first_rank() or isinstance(error, LostRankError):
             print(f"error: {error}", file=sys.stderr)
         return 2
     except SystemExit as done:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,11 +11,6 @@ import torch.distributed as dist
 from ddpexec.launched import launched
 from ddpsim.workload import Workload
 from ddpsim.workload.pool import pooled
-
-
-def under_torchrun() -> bool:
-    """Return whether this process is one of several ranks."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def capture_together(capture: Callable[[str], Workload], device: str = "") -> Workload | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ddpexec.campaign import stages
+from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.pace import Pace, least_step_s, spoken
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
@@ -139,8 +139,8 @@ def _one(configuration: Configuration, folder: Path) -> Result:
     network = stages.describe_network(configuration, folder)
     workload = stages.prepare_workload(configuration, network, own)
     stages.measure_network(configuration, network, own)
-    stages.refuse_hindsight(configuration, network, own)
-    stages.write_prediction(configuration, network, workload, own)
+    predicting.refuse_hindsight(configuration, network, own)
+    predicting.write_prediction(configuration, network, workload, own)
     for repeat in range(configuration.repeats):
         stages.measure_run(configuration, network, workload, own, repeat)
     return stages.conclude(configuration, network, workload, own)

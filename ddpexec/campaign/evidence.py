@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpexec.campaign import stages
+from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.campaign import is_current
 from ddpexec.campaign.record import unpack
 from ddpexec.campaign.results import Result
@@ -131,7 +131,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
         _held(configuration, now),
         _moment(stamp["written_at"]),
         min(_begun(trace) for trace in traces),
-        stamp["inputs_fingerprint"] == stages.inputs_fingerprint(configuration, network, own),
+        stamp["inputs_fingerprint"] == predicting.inputs_fingerprint(configuration, network, own),
         str(traces[0].provenance.get("torch")),
         sum(map(float, late)) / len(late) if late else None,  # type: ignore[arg-type]
     )
@@ -141,7 +141,7 @@ def _held(configuration: Configuration, folder: Path) -> Held:
     own = folder / "runs" / configuration.name
     network = stages.Network.of(configuration, folder)
     workload = load_workload(own / "workload.json.gz")
-    stages.write_prediction(configuration, network, workload, own)
+    predicting.write_prediction(configuration, network, workload, own)
     result = stages.conclude(configuration, network, workload, own)
     held = _mapping(own / "validation.json")
     return Held(

@@ -117,29 +117,23 @@ def summarised(results: Sequence[Result]) -> dict[str, Any]:
 def _choices(results: Sequence[Result]) -> dict[str, Any]:
     """Return what following the prediction's best cap costs and gains, where several caps were run."""
     groups = [group for group in _groups(results).values() if len(group) > 1]
-    regrets, captured, default_regrets = [], [], []
-    for group in groups:
-        best = min(result.step_s for result in group)
-        chosen = min(group, key=lambda result: result.predicted_s).step_s
-        regrets.append(chosen / best - 1)
-        if (default := _step_of(group, "default")) is not None:
-            default_regrets.append(default / best - 1)
-        if (share := _captured(group, chosen)) is not None:
-            captured.append(share)
+    regrets = _regrets(groups, None)
+    shares = [_captured(group, _chosen_s(group)) for group in groups]
+    captured = [share for share in shares if share is not None]
     cap, having = _best_single_cap(groups)
     by_cap = [share for group in having if cap and (share := _captured(group, _step_of(group, cap))) is not None]
     return {
         "cap_groups": len(groups),
-        "regret_mean": fmean(regrets) if regrets else None,
+        "regret_mean": _mean(regrets),
         "regret_worst": max(regrets, default=None),
-        "regret_of_default_mean": fmean(default_regrets) if default_regrets else None,
+        "regret_of_default_mean": _mean(_regrets(groups, "default")),
         "best_single_cap": cap,
         "best_single_cap_groups": len(having),
-        "regret_of_best_single_cap_mean": _mean_regret(having, cap),
-        "regret_mean_where_best_single_cap_ran": _mean_regret(having, None),
+        "regret_of_best_single_cap_mean": _mean(_regrets(having, cap)) if cap else None,
+        "regret_mean_where_best_single_cap_ran": _mean(_regrets(having, None)),
         "groups_worth_tuning": len(captured),
-        "captured_share_mean": fmean(captured) if captured else None,
-        "captured_share_of_best_single_cap_mean": fmean(by_cap) if by_cap else None,
+        "captured_share_mean": _mean(captured),
+        "captured_share_of_best_single_cap_mean": _mean(by_cap),
         "captured_share_of_default_mean": 0.0 if captured else None,
     }
 
@@ -160,19 +154,19 @@ def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, li
     """Return the one cap that hindsight likes best, of those that at least half of the groups ran, and these groups."""
     ran = {caps: [g for g in groups if _step_of(g, caps) is not None] for g in groups for caps in {r.caps for r in g}}
     common = {caps: having for caps, having in ran.items() if 2 * len(having) >= len(groups) and caps != "default"}
-    best = min(sorted(common), key=lambda caps: _mean_regret(common[caps], caps) or 0.0, default=None)
+    best = min(sorted(common), key=lambda caps: fmean(_regrets(common[caps], caps)), default=None)
     return best, [] if best is None else common[best]
 
 
-def _mean_regret(groups: Sequence[Sequence[Result]], caps: str | None) -> float | None:
-    """Return the mean regret of `caps` in groups that ran it, or of the cap with the best predicted time."""
-    regrets = []
-    for group in groups:
-        predicted_s = min(group, key=lambda result: result.predicted_s).step_s
-        taken_s = predicted_s if caps is None else _step_of(group, caps)
-        if taken_s is not None:
-            regrets.append(taken_s / min(result.step_s for result in group) - 1)
-    return fmean(regrets) if regrets else None
+def _chosen_s(group: Sequence[Result]) -> float:
+    """Return the measured step of the cap with the best predicted time."""
+    return min(group, key=lambda result: result.predicted_s).step_s
+
+
+def _regrets(groups: Sequence[Sequence[Result]], caps: str | None) -> list[float]:
+    """Return by how much `caps` is slower than the best cap of each group that ran it; None is the predicted best."""
+    taken = [(group, _chosen_s(group) if caps is None else _step_of(group, caps)) for group in groups]
+    return [step_s / min(result.step_s for result in group) - 1 for group, step_s in taken if step_s is not None]
 
 
 def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -188,6 +182,10 @@ def _over(error: float | None, other: float | None) -> float | None:
 
 def _absolute(values: Iterable[float | None]) -> list[float]:
     return [abs(value) for value in values if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _median(values: Sequence[float]) -> float | None:

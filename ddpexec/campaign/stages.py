@@ -1,12 +1,10 @@
-"""The steps of a campaign, each leaving a file: a network measured, a prediction written, runs, a result.
+"""The steps of a campaign beside its predictions, each leaving a file: a network measured, runs, a result.
 
 What needs torch or a network runs as a command of its own, as a user would type it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,23 +12,18 @@ from typing import Any
 
 import numpy as np
 
-import ddpsim
 from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
-from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrate import calibrate
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.metrics import summarise
-from ddpsim.prediction import predict
 from ddpsim.prediction_document import load_prediction
-from ddpsim.simulation import Options
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace_json import read_trace
@@ -165,74 +158,6 @@ def wire_s(configuration: Configuration, workload: Workload) -> float:
     ranks = configuration.network.ranks
     payload = 2 * (ranks - 1) / ranks * workload.gradient_bytes
     return wire_bytes(int(payload)) / configuration.network.narrowest
-
-
-def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
-    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
-    path = folder / "prediction.json"
-    if path.exists():
-        return
-    calibration = load_calibration(str(network.calibration))
-    topology = load_topology(str(network.topology))
-    prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
-    stamp = {
-        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
-        "simulator_fingerprint": simulator_fingerprint(),
-        "configuration": configuration.name,
-    }
-    write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
-
-
-def refuse_hindsight(configuration: Configuration, network: Network, folder: Path) -> None:
-    """Throw away a prediction that was made from something else than what is there now.
-
-    Raises:
-        InputError: there are runs, but no prediction that was made before them from what is there now.
-    """
-    path, what = folder / "prediction.json", "it has run, but its prediction is gone"
-    if path.exists():
-        stamp = _mapping(path).get("campaign")
-        inputs = inputs_fingerprint(configuration, network, folder)
-        if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
-            return
-        what = "its workload, network or constants have changed since it was predicted"
-    if any(folder.glob("run*/run.json")):
-        raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
-    path.unlink(missing_ok=True)
-
-
-def simulator_fingerprint() -> str:
-    """Return 16 hexadecimal digits of the simulator's source."""
-    package = Path(ddpsim.__file__).parent
-    content = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
-    """Return 16 hexadecimal digits of all that a prediction is made from."""
-    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
-    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def options(configuration: Configuration) -> Options:
-    """Return the configuration as the simulation takes it."""
-    run = configuration.run
-    return Options(
-        caps=BucketCaps(
-            run.bucket_cap_mb,
-            run.first_bucket_mb,
-            None if run.bucket_cap_mb_list is None else tuple(run.bucket_cap_mb_list),
-        ),
-        backend="gloo",
-        gradient_as_bucket_view=run.gradient_as_bucket_view,
-        broadcast_buffers=run.broadcast_buffers,
-        no_sync_every=run.no_sync_every,
-        process_groups=run.process_groups,
-        stragglers=run.straggler,
-        seed=run.seed + 1,
-    )
 
 
 def measure_run(configuration: Configuration, network: Network, workload: Workload, folder: Path, repeat: int) -> None:

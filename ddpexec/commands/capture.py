@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from ddpexec.torchrun import has_others, is_first_rank
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def capture(
         what = "--precision" if precision is not None else "--device"
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
     from ddpexec.capture import Settings, capture_model, capture_step
-    from ddpexec.capture_together import capture_together, under_torchrun
+    from ddpexec.capture_together import capture_together
     from ddpsim.units import format_time
     from ddpsim.workload.files import save_workload
 
     def progress(done: int, total: int, seconds: float) -> None:
         line = f"capture: iteration {done} of {total}, {format_time(seconds)}"
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
-        if os.environ.get("RANK", "0") == "0":
+        if is_first_rank():
             print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
 
     settings = Settings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
@@ -64,7 +64,7 @@ def capture(
             return capture_step(step, settings, batch_size=batch_size)
         return capture_model(str(model), settings, batch_size=batch_size, precision=precision or "fp32", device=place)
 
-    workload = capture_together(record, device) if under_torchrun() else record(device)
+    workload = capture_together(record, device) if has_others() else record(device)
     if workload is None:
         return
     save_workload(workload, output)

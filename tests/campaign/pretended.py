@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddpexec.campaign import stages
+from ddpexec.campaign import predicting
 from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Campaign, Configuration
@@ -58,9 +58,9 @@ class PretendedLab:
 
     @staticmethod
     def _measured(configuration: Configuration, folder: Path, topology: Path, stretch: float) -> Trace:
-        calibration = stages.load_calibration(str(topology.parent / "calibration.json"))
+        calibration = predicting.load_calibration(str(topology.parent / "calibration.json"))
         workload = load_workload(folder / "workload.json.gz")
-        trace = simulate(workload, load_topology(str(topology)).place(), stages.options(configuration), calibration)
+        trace = simulate(workload, load_topology(str(topology)).place(), predicting.options(configuration), calibration)
         return replace(trace, iterations=[stretched(each, stretch) for each in trace.iterations])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpexec.campaign import stages
+from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
@@ -96,14 +96,14 @@ def test_some_configurations_run_alone_and_those_done_before_still_count(
 def test_a_fault_in_one_configuration_leaves_the_others_alone(
     campaign: Campaign, lab: PretendedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, first = stages.write_prediction, campaign.configurations[0]
+    good, first = predicting.write_prediction, campaign.configurations[0]
 
     def faulty(configuration: Configuration, *rest: Any) -> None:
         if configuration == first:
             raise ZeroDivisionError("by a fault")
         good(configuration, *rest)
 
-    monkeypatch.setattr(stages, "write_prediction", faulty)
+    monkeypatch.setattr(predicting, "write_prediction", faulty)
     results, failures = go(campaign, tmp_path)
     assert [result.caps for result in results] == ["cap5"]
     assert len(failures) == 1

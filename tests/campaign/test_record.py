@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign import record, stages
+from ddpexec.campaign import predicting, record, stages
 from ddpexec.campaign.campaign import finished
 from ddpexec.campaign.spec import Campaign, parse_campaign
 from ddpsim.errors import InputError
@@ -44,7 +44,7 @@ def test_unpacked_it_concludes_as_the_campaign_did(carried_out: Path, campaign: 
         assert len({(path / "prediction.json").read_bytes() for path in own}) == 1
         network = stages.Network(again / "networks" / "flat")
         stamp = json.loads((own[1] / "prediction.json").read_text())["campaign"]
-        assert stages.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
+        assert predicting.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
 
 
 def test_a_record_is_small_and_names_no_path_of_a_machine(carried_out: Path, campaign: Campaign) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpexec.campaign import stages
+from ddpexec.campaign import predicting
 from ddpexec.campaign.evidence import Evidence, Recorded, load
 from ddpexec.campaign.factors import by_factor, factors
 from ddpexec.campaign.report import MEASURES
@@ -40,13 +40,13 @@ def test_predictions_are_older_than_the_runs_and_follow_from_what_is_kept(eviden
 def test_a_change_of_the_model_moves_todays_column_alone(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = stages.predict
+    usual = predicting.predict
 
     def slower(workload: Any, *rest: Any, **options: Any) -> Any:
         made = usual(workload, *rest, **options)
         return replace(made, summary=replace(made.summary, iteration_s=2 * made.summary.iteration_s))
 
-    monkeypatch.setattr(stages, "predict", slower)
+    monkeypatch.setattr(predicting, "predict", slower)
     changed = load(RECORD, tmp_path)
     for was, is_ in zip(evidence.recorded, changed.recorded, strict=True):
         assert is_.before == was.before

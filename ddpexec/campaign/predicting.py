@@ -1,0 +1,88 @@
+"""A configuration's prediction: made before its runs from what is there then, and never after them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import ddpsim
+from ddpexec.campaign.spec import Configuration
+from ddpexec.campaign.stages import Network
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
+from ddpsim.files import json_text, write_whole
+from ddpsim.prediction import predict
+from ddpsim.prediction_document import load_prediction
+from ddpsim.simulation import Options
+from ddpsim.simulation.costs import load_calibration
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
+
+
+def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
+    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
+    path = folder / "prediction.json"
+    if path.exists():
+        return
+    calibration = load_calibration(str(network.calibration))
+    topology = load_topology(str(network.topology))
+    prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
+    stamp = {
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
+        "simulator_fingerprint": simulator_fingerprint(),
+        "configuration": configuration.name,
+    }
+    write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
+
+
+def refuse_hindsight(configuration: Configuration, network: Network, folder: Path) -> None:
+    """Throw away a prediction that was made from something else than what is there now.
+
+    Raises:
+        InputError: there are runs, but no prediction that was made before them from what is there now.
+    """
+    path, what = folder / "prediction.json", "it has run, but its prediction is gone"
+    if path.exists():
+        stamp = load_prediction(path).get("campaign")
+        inputs = inputs_fingerprint(configuration, network, folder)
+        if isinstance(stamp, dict) and stamp.get("inputs_fingerprint") == inputs:
+            return
+        what = "its workload, network or constants have changed since it was predicted"
+    if any(folder.glob("run*/run.json")):
+        raise InputError(what, place=str(folder), remedy="delete the folder to predict and run it anew")
+    path.unlink(missing_ok=True)
+
+
+def simulator_fingerprint() -> str:
+    """Return 16 hexadecimal digits of the simulator's source."""
+    package = Path(ddpsim.__file__).parent
+    content = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
+    """Return 16 hexadecimal digits of all that a prediction is made from."""
+    inputs = [folder / "workload.json.gz", network.topology, network.calibration]
+    content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def options(configuration: Configuration) -> Options:
+    """Return the configuration as the simulation takes it."""
+    run = configuration.run
+    return Options(
+        caps=BucketCaps(
+            run.bucket_cap_mb,
+            run.first_bucket_mb,
+            None if run.bucket_cap_mb_list is None else tuple(run.bucket_cap_mb_list),
+        ),
+        backend="gloo",
+        gradient_as_bucket_view=run.gradient_as_bucket_view,
+        broadcast_buffers=run.broadcast_buffers,
+        no_sync_every=run.no_sync_every,
+        process_groups=run.process_groups,
+        stragglers=run.straggler,
+        seed=run.seed + 1,
+    )
