@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.plots.figure import save
+from ddpsim.plots.figure import label_decades, save
 
 Curve = Sequence[tuple[float, float]]
 _COLUMNS = 3
@@ -119,6 +119,8 @@ def plot_validation(
     axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}", xlim=ends, ylim=ends)
     if high / max(low, 1e-12) > 5:
         axes.set(xscale="log", yscale="log")
+        label_decades(axes.xaxis)
+        label_decades(axes.yaxis)
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)
     save(figure, path)

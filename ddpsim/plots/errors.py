@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ddpsim.plots.figure import save
+from ddpsim.plots.figure import label_decades, save
 
 BANDS = (0.05, 0.02)
 """Half widths that are shaded."""
@@ -45,6 +45,7 @@ def plot_errors(
     times = [measured for group in points.values() for measured, _, _ in group]
     if max(times) > 5 * min(times):
         axes.set(xscale="log")
+        label_decades(axes.xaxis)
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)
     save(figure, path)
