@@ -51,8 +51,8 @@ def section(data: Path) -> Iterator[str]:
             f"{measured * 1e3:.2f} ms |"
         )
     yield ""
-    yield "Two p3.8xlarge, 8 V100 over 10 Gbit/s (NCCL, priors), by a ring as in the post's days, and as NCCL picks now,"
-    yield "which on two nodes is a tree for large messages:"
+    yield "Two p3.8xlarge, 8 V100 over 10 Gbit/s (NCCL, priors), by a ring as in the post's days, and as NCCL picks"
+    yield "now, which on two nodes is a tree for large messages:"
     yield ""
     yield "| size, MB | " + " | ".join(f"{size / 1e6:.3g}" for size in SIZES) + " |"
     yield "|---" * (len(SIZES) + 1) + "|"
