@@ -262,8 +262,8 @@ class Layout:
 
 
 def _keeps_no_order(template: NodeTemplate) -> bool:
-    """Whether the NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
-    return any(nic.kind == "efa" and nic.gpudirect for nic in template.nics)
+    """Whether a NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
+    return any(nic.gpudirect and not nic.in_order for nic in template.nics)
 
 
 def _edges(nodes: int) -> Iterator[tuple[int, int]]:

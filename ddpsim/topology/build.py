@@ -80,7 +80,7 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
     capable = spec.gpus is not None and (model is None or model.peer_to_peer)
     numbers = count()
     return tuple(
-        Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, _gpudirect(nics, capable))
+        Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, _gpudirect(nics, capable), _in_order(nics))
         for nics in spec.nics
         for _ in range(nics.count)
     )
@@ -92,6 +92,10 @@ def _check_rings(rings: list[list[str]], known: set[str], place: str) -> None:
             if name not in known:
                 raise UnknownNameError.among("device", name, known, place=f"{place}.{number}")
         check_ring(ring, f"{place}.{number}")
+
+
+def _in_order(nics: NicsSpec) -> bool:
+    return nics.kind != "efa" if nics.in_order is None else nics.in_order
 
 
 def _gpudirect(nics: NicsSpec, capable: bool) -> bool:

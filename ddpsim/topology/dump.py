@@ -165,7 +165,8 @@ def _nics(template: NodeTemplate, links: dict[str, Link]) -> list[object]:
         document: dict[str, object] = {"rate": format_bandwidth(nic.bandwidth), "kind": nic.kind}
         if nic.latency_s:
             document["latency"] = _time(nic.latency_s)
-        return document | _delay(links[f"{nic.name}>{NETWORK}"]) | {"gpudirect": nic.gpudirect}
+        document |= _delay(links[f"{nic.name}>{NETWORK}"]) | {"gpudirect": nic.gpudirect}
+        return document | ({} if nic.in_order == (nic.kind != "efa") else {"in_order": nic.in_order})
 
     return [{"count": len(list(same))} | document for document, same in groupby(map(alike, template.nics))]
 

@@ -66,6 +66,7 @@ class Nic:
         bandwidth: bytes per second, one direction.
         latency_s: what NCCL adds to a network hop for it (from its plugin or XML); no part of a link's delay.
         gpudirect: whether a GPU's memory may be read and written by it directly.
+        in_order: whether it writes memory in the order it was sent, which LL and LL128 rest on.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Nic:
     bandwidth: float
     latency_s: float = 0.0
     gpudirect: bool = False
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)

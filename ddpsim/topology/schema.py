@@ -135,7 +135,10 @@ class CpuSpec(Spec):
 
 
 class NicsSpec(Spec):
-    """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way."""
+    """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way.
+
+    `in_order`: whether writes to memory keep their order; where left out, all but EFA's do.
+    """
 
     count: Count = 1
     rate: Bandwidth
@@ -143,6 +146,7 @@ class NicsSpec(Spec):
     latency: Time = 0.0
     delay: Time = 0.0
     gpudirect: bool | None = None
+    in_order: bool | None = None
 
 
 class NodeSpec(Spec):

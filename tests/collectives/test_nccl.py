@@ -176,3 +176,10 @@ def test_a_broadcast_runs_simple_where_the_network_keeps_no_order() -> None:
     get = ring.calibration
     steps_s = ring.allreduce(8).latency_s + ring.allreduce(8).stall_s - get["nccl.start.simple_s"]
     assert ring.broadcast(8).latency_s == pytest.approx(get["nccl.start.simple_s"] + steps_s / 2, rel=0.05)
+
+
+def test_a_card_that_writes_out_of_order_leaves_only_simple() -> None:
+    old, new = (collectives(load_topology(name).place(2)) for name in ("p4d.24xlarge", "p5.48xlarge"))
+    assert {old.choice(size).protocol for size in SIZES} == {"simple"}
+    assert new.choice(1024).protocol == "ll"
+    assert {collectives(load_topology("p4d.24xlarge").place(1)).choice(1024).protocol} == {"ll"}
