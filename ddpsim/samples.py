@@ -12,7 +12,7 @@ import numpy as np
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
-from ddpsim.collectives.nccl import NcclTransport
+from ddpsim.collectives.nccl import PRIORS, NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
 from ddpsim.collectives.transport import Transport
 from ddpsim.collectives.tuning import CURRENT
@@ -20,6 +20,32 @@ from ddpsim.errors import CalibrationError, InputError
 from ddpsim.fitting import Vector
 from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
+
+_ISOLATED_S = next(constant.value for constant in PRIORS if constant.name == "nccl.isolated_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a table's collectives were launched, as its header states it.
+
+    Attributes:
+        version: of NCCL, major * 1000 + minor; None where the header says nothing.
+        algorithm: the one that was forced, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+    """
+
+    version: int | None = None
+    algorithm: str = "auto"
+    gpus_per_process: int = 1
+    isolated: bool = False
+
+    @classmethod
+    def of(cls, table: MeasuredTable) -> Conditions:
+        """Return the conditions of `table`."""
+        header = table.header
+        forced = _forced(header.get("algorithm", ""))
+        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +59,7 @@ class Sample:
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
     """
 
     table: MeasuredTable
@@ -43,20 +70,23 @@ class Sample:
     version_known: bool
     algorithm: str
     gpus_per_process: int
+    isolated: bool = False
     _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Sample:
         """Return the sample of `table` on `nodes` nodes of `topology`; see `place_table`."""
+        stated = Conditions.of(table)
         return cls(
             table=table,
             placement=place_table(table, topology, nodes),
             sizes=tuple(row.size_bytes for row in table.rows),
             measured=np.array([row.time_s for row in table.rows]),
-            version=_version(table.header.get("nccl", "")) or CURRENT,
-            version_known=_version(table.header.get("nccl", "")) is not None,
-            algorithm=_forced(table.header.get("algorithm", "")),
-            gpus_per_process=_gpus_per_process(table.header),
+            version=stated.version or CURRENT,
+            version_known=stated.version is not None,
+            algorithm=stated.algorithm,
+            gpus_per_process=stated.gpus_per_process,
+            isolated=stated.isolated,
         )
 
     def only(self, rows: Sequence[int]) -> Sample:
@@ -74,8 +104,8 @@ class Sample:
         return np.fromiter(map(transport.allreduce_s, self.sizes), float, len(self.sizes))
 
     def curve(self) -> Curve:
-        """Return the rows as a curve of exactly this machine and rank count."""
-        points = zip(self.sizes, self.measured.tolist(), strict=True)
+        """Return the rows as a curve of exactly this machine and rank count, as if measured back to back."""
+        points = zip(self.sizes, self._back_to_back(), strict=True)
         placement = self.placement
         return Curve(
             placement.topology.fingerprint(),
@@ -83,6 +113,13 @@ class Sample:
             placement.gpus_per_node,
             tuple(CurvePoint(size, time_s) for size, time_s in points),
         )
+
+    def _back_to_back(self) -> list[float]:
+        """Return the times without an idle stream's start; no less than half of them is left."""
+        backend = self.table.header.get("backend", self.placement.topology.backend)
+        start_s = _ISOLATED_S if self.isolated and backend == "nccl" else 0.0
+        times: list[float] = np.maximum(self.measured - start_s, self.measured / 2).tolist()
+        return times
 
     def layout(self) -> Layout:
         """Return what NCCL's patterns load on the placement, found once."""
@@ -96,19 +133,22 @@ class Sample:
 
     def transport(self, calibration: Calibration) -> Transport:
         """Return what the rows were measured on, as `calibration` has it."""
-        transport: Transport
         if calibration.backend == "gloo":
-            transport = GlooTransport(self.placement, calibration)
-        else:
-            transport = NcclTransport(
-                self.layout(),
-                calibration,
-                algorithm=self.algorithm,
-                isolated=False,
-                gpus_per_process=self.gpus_per_process,
-            )
+            return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
         curve = matching(calibration, self.placement)
-        return transport if curve is None else CurveTransport.over(transport, curve)
+        transport = NcclTransport(
+            self.layout(),
+            calibration,
+            algorithm=self.algorithm,
+            isolated=self.isolated and curve is None,
+            gpus_per_process=self.gpus_per_process,
+        )
+        return self._corrected(transport, calibration, calibration["nccl.isolated_s"] if self.isolated else 0.0)
+
+    def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
+        """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
+        curve = matching(calibration, self.placement)
+        return transport if curve is None else CurveTransport.over(transport, curve, start_s)
 
 
 def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Placement:
