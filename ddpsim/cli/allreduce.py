@@ -48,7 +48,10 @@ def allreduce(
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
 ) -> None:
-    """Predict allreduce times, in nccl-tests' columns; beside a table, of its ranks, launched as it was measured."""
+    """Predict allreduce times, in nccl-tests' columns.
+
+    Beside a measured table: of its ranks, launched as it was measured.
+    """
     from ddpsim.collectives.execute import Collectives, correcting_curve
     from ddpsim.samples import Conditions
     from ddpsim.simulation.costs import load_calibration

@@ -9,8 +9,8 @@ from ddpsim.errors import CalibrationError
 from ddpsim.measured.table import Cells, MeasuredTable, header_of, table_of
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
-_SIZE_COLUMNS = ("size_bytes", "size(B)")
-_REMEDY = f"columns wanted: {' or '.join(_SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
+SIZE_COLUMNS = ("size_bytes", "size(B)")
+_REMEDY = f"columns wanted: {' or '.join(SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
 
 
 def parse(lines: Sequence[str], place: str) -> MeasuredTable:
@@ -21,7 +21,7 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
     """
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
     columns = [name.strip() for name in next(csv.reader([numbered[0][1]]))]
-    size_at = next((columns.index(name) for name in _SIZE_COLUMNS if name in columns), None)
+    size_at = next((columns.index(name) for name in SIZE_COLUMNS if name in columns), None)
     time_at = [columns.index(name) for name in _TIME_COLUMNS if name in columns]
     if size_at is None or not time_at:
         wanted = "size" if size_at is None else "time"

@@ -29,4 +29,5 @@ def parse_table(text: str, place: str) -> MeasuredTable:
     if nccl_tests.printed(lines):
         return nccl_tests.parse(lines, place)
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    return csv_text.parse(lines, place) if "," in first else nccl_tests.parse(lines, place)
+    named = "," in first or any(name in first for name in csv_text.SIZE_COLUMNS)
+    return csv_text.parse(lines, place) if named else nccl_tests.parse(lines, place)

@@ -16,6 +16,7 @@ from pathlib import Path
 from ddpsim.errors import CalibrationError
 
 REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
+_SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
 _OTHER_UNIT = 10.0
 """Factor between a row's rate and its size over its time from which on one of them is in another unit."""
 
@@ -82,7 +83,7 @@ class Cells:
             CalibrationError: a size or time that is none, or a rate that contradicts both.
         """
         size, time, algbw, _ = (self.place + column for column in self.columns)
-        row = MeasuredRow(_size(self.size, size), _time(self.time, time) * self.unit_s, self.place)
+        row = MeasuredRow(_size(self.size, size), _time(self.time, time, self.unit_s), self.place)
         rate = rate_of(self.algbw)
         if rate is not None and rate > 0.1 and row.size_bytes:
             found = row.size_bytes / row.time_s / 1e9
@@ -122,7 +123,8 @@ def table_of(
             notes.append(f"{place}: size {size_bytes} stands in {places}; their median is taken")
     if not merged:
         raise CalibrationError("no rows", place=place, remedy="give nccl-tests text or -J JSON, or a CSV")
-    ranks, nodes = (_count(header, keys) for keys in (("ranks", "nranks", "world_size"), ("nodes", "nnodes")))
+    ranks = _count(header, "ranks", ("ranks", "nranks", "world_size"), place)
+    nodes = _count(header, "nodes", ("nodes", "nnodes"), place)
     if ranks is None:
         ranks = _ranks_of(stated)
         what = "every GPU of its nodes is taken" if ranks is None else f"{ranks} by busbw over size / time"
@@ -188,21 +190,26 @@ def _check_ranks(stated: Iterable[Cells], ranks: int) -> None:
             raise CalibrationError(what, place=each.place + each.columns[3], remedy=remedy)
 
 
-def _count(header: Mapping[str, str], keys: Iterable[str]) -> int | None:
+def _count(header: Mapping[str, str], what: str, keys: Iterable[str], place: str) -> int | None:
     for key in keys:
-        if (match := re.match(r"\d+", header.get(key, ""))) and int(match[0]) > 0:
+        if match := re.match(r"-?\d{1,9}(?!\d)", header.get(key, "")):
+            if int(match[0]) < 1:
+                raise CalibrationError(f"{match[0]} {what}", place=f"{place}: {key}", remedy="state at least one")
             return int(match[0])
     return None
 
 
-def _time(cell: object, place: str) -> float:
+def _time(cell: object, place: str, unit_s: float) -> float:
     try:
         value = as_float(cell)
     except (TypeError, ValueError):
         raise CalibrationError(f"{cell!r} is not a number", place=place, remedy="write it without a unit") from None
     if not math.isfinite(value) or value <= 0:
         raise CalibrationError(f"time {cell!r} is not positive", place=place, remedy="leave such rows out")
-    return value
+    if not _SHORTEST_S <= value * unit_s <= _LONGEST_S:
+        what = f"time {cell!r} is {value * unit_s:.3g} s, which no allreduce takes"
+        raise CalibrationError(what, place=place, remedy="state it in the unit of the others")
+    return value * unit_s
 
 
 def _size(cell: object, place: str) -> int:
@@ -210,6 +217,6 @@ def _size(cell: object, place: str) -> int:
         value = as_float(cell)
     except (TypeError, ValueError):
         raise CalibrationError(f"{cell!r} is not a number of bytes", place=place) from None
-    if not math.isfinite(value) or value < 0 or value != int(value):
+    if not 0 <= value <= _LARGEST_BYTES or value != int(value):
         raise CalibrationError(f"size {cell!r} is not a whole number of bytes", place=place)
     return int(value)
