@@ -58,7 +58,15 @@ def across(nodes: int, sm: int, **more: object) -> Shape:
         (VOLTA_PCI, RING, LL, 6.6 + 14 * 1.0),
         (VOLTA_PCI, RING, LL128, 14 + 14 * 2.5),
         (VOLTA_PCI, RING, SIMPLE, 8.4 + 14 * 5.7),
+        (VOLTA_PCI, TREE, LL, 6.8 + 14 * 1.0),
         (VOLTA_PCI, TREE, LL128, 14 + 14 * 1.9),
+        (VOLTA_PCI, TREE, SIMPLE, 8.4 + 14 * 4),
+        (replace(VOLTA_PCI, version=2008), RING, LL, 3.6 + 14 * 1.0),
+        (replace(VOLTA_PCI, version=2008), RING, LL128, 10 + 14 * 2.5),
+        (replace(VOLTA_PCI, version=2008), RING, SIMPLE, 8.4 + 14 * 5.7),
+        (replace(VOLTA_PCI, version=2008), TREE, LL, 4.4 + 14 * 1.0),
+        (replace(VOLTA_PCI, version=2008), TREE, LL128, 4.4 + 14 * 1.9),
+        (replace(VOLTA_PCI, version=2008), TREE, SIMPLE, 14 * 28),
         # Two nodes: 28 hops inside, at least an overhead by processor; 2 between, by version.
         (TWO_A100, RING, LL, 6.6 + 28 * 1 + 2 * 3.3),
         (TWO_AMD, RING, LL, 6.6 + 28 * 2 + 2 * 3.3),
@@ -69,6 +77,8 @@ def across(nodes: int, sm: int, **more: object) -> Shape:
         (TWO_A100, TREE, SIMPLE, 8.4 + 14 * 4 + 2 * 15.2),
         (TWO_2008, RING, LL, 3.6 + 28 * 1 + 2 * 2.7),
         (TWO_2008, RING, SIMPLE, 8.4 + 28 * 3.4 + 2 * 9.6),
+        (TWO_2008, RING, LL128, 10 + 28 * 1.9 + 2 * 4),
+        (TWO_2008, TREE, LL, 4.4 + 14 * 0.52 + 2 * 5),
         (TWO_2008, TREE, LL128, 4.4 + 14 * 1.25 + 2 * 8.5),
         (TWO_2008, TREE, SIMPLE, 14 * 28 + 2 * 28),
         # Five nodes: two levels of trees.
@@ -142,26 +152,39 @@ def test_a_large_simple_ring_over_nodes_pays_more_latency() -> None:
     assert time_us(simple, TWO_A100, size) == pytest.approx(1.4 * simple.latency_us + size / 1000 / simple.bandwidth)
 
 
-def test_a_trees_bandwidth_is_corrected_by_size_as_nccls_table_says() -> None:
-    found = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (TREE, LL128))
-    for place, factor in ((15, 0.6), (16, 0.8), (17, 0.9), (20, 0.9), (21, 1.0), (22, 1.0)):
-        size = 64 << place
-        corrected_us = found.latency_us + size / 1000 / (found.bandwidth * factor)
-        assert time_us(found, TWO_A100, size) == pytest.approx(corrected_us)
+@pytest.mark.parametrize(
+    ("protocol", "tenths"),
+    [
+        (LL, "10 10 10 10 9 8 7 7 7 7 6 5 4 4 5 6 7 8 9 10 10 10 10 10 10"),
+        (LL128, "10 10 10 10 10 9 8 8 8 7 6 6 6 6 6 6 8 9 9 9 9 10 10 10 10"),
+        (SIMPLE, "9 9 9 9 9 9 9 8 7 6 6 5 5 5 5 6 7 8 7 7 8 9 9 9 10"),
+    ],
+)
+def test_a_trees_bandwidth_is_corrected_by_size_as_nccls_table_says(protocol: str, tenths: str) -> None:
+    found = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (TREE, protocol))
+    for place, factor in enumerate(map(int, tenths.split())):
+        for size in (64 << place, (128 << place) - 1):
+            corrected_us = found.latency_us + size / 100 / (found.bandwidth * factor)
+            assert time_us(found, TWO_A100, size) == pytest.approx(corrected_us, rel=1e-12)
+
+
+INTEL, AMD, MIXED = {}, {"amd": True}, {"mixed": True}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "sm", "host", "expected"),
+    ("sm", "host", "by_nodes"),
     [
-        (1, 70, {}, 39.0),
-        (1, 80, {"amd": True}, 87.7),
-        (2, 70, {"amd": True}, 22.5),
-        (2, 80, {}, 39.0),
-        (2, 90, {}, 39.0),
-        (3, 90, {"mixed": True}, 19.0),
+        (70, INTEL, (39.0, 39.0, 20.4)),
+        (70, AMD, (39.0, 22.5, 19.0)),
+        (80, INTEL, (87.7, 39.0, 20.4)),
+        (80, AMD, (87.7, 22.5, 19.0)),
+        (90, INTEL, (141.0, 39.0, 20.4)),
+        (90, MIXED, (141.0, 22.5, 19.0)),
+        (100, AMD, (141.0, 22.5, 19.0)),
     ],
 )
 def test_ll_goes_no_further_than_the_gpu_allows_inside_and_the_host_between_nodes(
-    nodes: int, sm: int, host: dict[str, bool], expected: float
+    sm: int, host: dict[str, bool], by_nodes: tuple[float, ...]
 ) -> None:
-    assert ll_max(Shape(8 * nodes, nodes, 8, 24.0, 24.0, sm=sm, nvlink=True, **host)) == expected
+    for nodes, expected in enumerate(by_nodes, 1):
+        assert ll_max(across(nodes, sm, **host)) == expected
