@@ -66,7 +66,7 @@ def test_a_row_that_is_far_off_and_constants_that_no_row_tells_are_named(ddpsim:
     table = write_table(tmp_path / "t.csv", 1, wild=4)
     said = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
     named = dict(re.findall(r"row (\d+): outlier, measured (\S+) times", said.err))
-    assert float(named.pop("8")) > 4
+    assert float(named.pop("8")) > 2
     assert all(0.5 < float(factor) < 2 for factor in named.values())
     unused = next(line for line in said.err.splitlines() if "no row depends on" in line)
     assert "nccl.efficiency.net.simple" in unused
