@@ -53,7 +53,7 @@ def allreduce(
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.collectives.execute import Collectives, correcting_curve
-    from ddpsim.samples import Conditions
+    from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
 
     machine = topology_named(topology)
