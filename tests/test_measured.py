@@ -67,6 +67,11 @@ def test_nanoseconds_in_a_column_named_twice() -> None:
     assert sizes_and_us(text) == [(1048576, 70.14)]
 
 
+def test_csv_with_a_remark_of_sizes_and_times() -> None:
+    assert sizes_and_us("# size in bytes, time in us\nsize_bytes,time_us\n8,2\n") == [(8, 2.0)]
+    assert sizes_and_us("\ufeffsize_bytes,time_us\n8,2\n") == [(8, 2.0)]
+
+
 def test_json_of_nccl_tests_and_of_the_microbenchmark() -> None:
     results = [
         {"size": 8, "out_of_place": {"time": 12.5}, "in_place": {"time": 12.0}},

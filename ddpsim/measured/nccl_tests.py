@@ -28,8 +28,8 @@ _OLD = ("size", "count", "type", "redop", "time", "algbw", "busbw")
 
 
 def printed(lines: Iterable[str]) -> bool:
-    """Return whether nccl-tests printed these lines: its column names stand in one."""
-    return any(_names(_without_prefix(line)) for line in lines)
+    """Return whether nccl-tests printed these lines: the names of its times and rates stand in one."""
+    return any("busbw" in (_names(_without_prefix(line)) or ()) for line in lines)
 
 
 def parse(lines: Sequence[str], place: str) -> MeasuredTable:
