@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddpsim.errors import CalibrationError
 from ddpsim.measured import MeasuredTable, parse_table
@@ -209,3 +212,31 @@ def test_what_contradicts_itself_or_is_no_allreduce_names_row_and_column(name: s
     lines, message = BAD[name]
     with pytest.raises(CalibrationError, match=message):
         parse_table("\n".join(lines), "log")
+
+
+ODD = st.sampled_from(
+    ["", "-", "nan", "inf", "-1", "0", "1e999", "9" * 400, "abc", "#", "[1,0]<stdout>:", ",", "\x00", "{"]
+)
+
+
+@given(st.sampled_from(sorted(SHAPES)), st.lists(st.tuples(st.integers(0, 999), ODD), min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_odd_words_are_refused_or_leave_rows_that_are_some(shape: str, changes: list[tuple[int, str]]) -> None:
+    text = "\n".join(SHAPES[shape])
+    for number, odd in changes:
+        words = list(re.finditer(r"\S+", text))
+        word = words[number % len(words)]
+        text = text[: word.start()] + odd + text[word.end() :]
+    try:
+        found = parse_table(text, "log")
+    except CalibrationError:
+        return
+    assert found.rows
+    assert all(row.size_bytes > 0 and 0 < row.time_s < 1e6 for row in found.rows)
+
+
+def test_a_size_of_nothing_with_a_rate_is_left_out() -> None:
+    cells = "0,70,26.2\n1048576,70,26.2\n"
+    assert parse_table(f"# ranks: 8\nsize_bytes,time_us,busbw_GBps\n{cells}", "t").notes == (
+        "t: row 3: size 0 left out",
+    )

@@ -98,7 +98,10 @@ class Cells:
         far, off = _rounding(self.busbw), _rounding(self.time)
         if busbw is None or busbw <= 20 * far or time <= 20 * off:
             return None
-        a_unit = 1e9 * self.unit_s / as_float(self.size)
+        size_bytes = as_float(self.size)
+        if not size_bytes:
+            return None
+        a_unit = 1e9 * self.unit_s / size_bytes
         return (busbw - far) * (time - off) * a_unit, (busbw + far) * (time + off) * a_unit
 
 
