@@ -135,7 +135,7 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
     What the rows do not determine is put back to its prior, and the rest fitted again.
     """
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
-    measured = np.concatenate([sample.measured for sample in samples])
+    measured = np.concatenate([sample.undisturbed for sample in samples])
 
     def predict(values: Mapping[str, float]) -> Vector:
         return predicted(samples, start.with_values(values, source="trial"))

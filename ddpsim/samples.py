@@ -30,6 +30,7 @@ class Sample:
     Attributes:
         sizes: bytes of each row.
         measured: seconds of each row.
+        undisturbed: what fits and curves take for it (`MeasuredRow.undisturbed_s`).
         version: of NCCL, major * 1000 + minor; the current one where the header says nothing.
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
@@ -41,6 +42,7 @@ class Sample:
     placement: Placement
     sizes: tuple[int, ...]
     measured: Vector
+    undisturbed: Vector
     version: int
     version_known: bool
     algorithm: str
@@ -57,6 +59,7 @@ class Sample:
             placement=place_table(table, topology, nodes),
             sizes=tuple(row.size_bytes for row in table.rows),
             measured=np.array([row.time_s for row in table.rows]),
+            undisturbed=np.array([row.undisturbed_s for row in table.rows]),
             version=stated.version or CURRENT,
             version_known=stated.version is not None,
             algorithm=stated.algorithm,
@@ -70,6 +73,7 @@ class Sample:
             self,
             sizes=tuple(self.sizes[row] for row in rows),
             measured=self.measured[list(rows)],
+            undisturbed=self.undisturbed[list(rows)],
             _layouts=self._layouts,
         )
 
@@ -93,7 +97,7 @@ class Sample:
         """Return the times without an idle stream's start; no less than half of them is left."""
         backend = self.table.header.get("backend", self.placement.topology.backend)
         start_s = _ISOLATED_S if self.isolated and backend == "nccl" else 0.0
-        times: list[float] = np.maximum(self.measured - start_s, self.measured / 2).tolist()
+        times: list[float] = np.maximum(self.undisturbed - start_s, self.undisturbed / 2).tolist()
         return times
 
     def layout(self) -> Layout:

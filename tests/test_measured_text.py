@@ -64,7 +64,8 @@ SHAPES: dict[str, list[str]] = {
     "unchecked": [*TOP, *DEVICES, *NEW, *body(wrong="N/A"), *BOTTOM],
     "in place only": [*TOP, *DEVICES, *NEW, *body(place="in"), *BOTTOM],
     "each iteration reported": [*TOP, *DEVICES, *PER_ITERATION, *body(more="1.0 2.0 3.0 4.0"), *BOTTOM],
-    "with time stamps": [*NEW[:1], NEW[1] + " timestamp", *body(more="2026-01-01 10:00:00")],
+    "with time stamps": [NEW[1] + " timestamp", *(row + "  2026-01-01 10:00:00" for row in body())],
+    "in place only, with time stamps": [NEW[1] + " timestamp", *(row + " 2026 10:00" for row in body(place="in"))],
     "header without #": [line.lstrip("#") for line in NEW] + body(),
     "old header without #": [line.lstrip("#") for line in OLD] + body(root=""),
     "rows alone": body(),
@@ -90,6 +91,8 @@ def test_sizes_times_and_ranks_of_every_shape(shape: str) -> None:
     found = parse_table("\n".join(SHAPES[shape]) + "\n", "log")
     times = {row.size_bytes: row.time_s * 1e6 for row in found.rows}
     assert times == pytest.approx(TIMES_US, rel=1e-3, abs=0.5)
+    others = [] if "in place only" in shape else list(TIMES_US.values())
+    assert [row.in_place_s * 1e6 for row in found.rows if row.in_place_s] == pytest.approx(others, rel=1e-3, abs=0.5)
     assert found.ranks == RANKS
     stated = any("Rank" in line for line in SHAPES[shape])
     assert found.nodes == (2 if stated else None)

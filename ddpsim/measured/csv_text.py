@@ -37,7 +37,8 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
             raise CalibrationError(f"{len(cells)} cells under {len(columns)} columns", place=where)
         index = next((i for i in time_at if cells[i].strip()), time_at[0])
         algbw, busbw = (_rate_at(columns, columns[index], rate) for rate in ("algbw", "busbw"))
-        found_at = (size_at, index, algbw, busbw)
+        found_at, other = (size_at, index, algbw, busbw), _in_place_at(columns, cells, index)
+        named = ["" if at is None else f", column {columns[at]}" for at in found_at]
         rows.append(
             Cells(
                 size=cells[size_at],
@@ -46,10 +47,19 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
                 unit_s=_TIME_COLUMNS[columns[index]],
                 algbw=None if algbw is None else cells[algbw],
                 busbw=None if busbw is None else cells[busbw],
-                columns=tuple("" if at is None else f", column {columns[at]}" for at in found_at),
+                in_place=None if other is None else cells[other],
+                in_place_unit_s=_TIME_COLUMNS["time_us" if other is None else columns[other]],
+                columns=(*named, "" if other is None else f", column {columns[other]} in place"),
             )
         )
     return table_of(place, rows, header_of(lines))
+
+
+def _in_place_at(columns: Sequence[str], cells: Sequence[str], time_at: int) -> int | None:
+    """Return the column of the in-place time beside that in `time_at`: a second one of its name, or its own."""
+    name = columns[time_at] if columns[time_at] in columns[time_at + 1 :] else "ip_time_us"
+    other = len(columns) - 1 - columns[::-1].index(name) if name in columns else time_at
+    return other if other != time_at and cells[other].strip() else None
 
 
 def _rate_at(columns: Sequence[str], time: str, rate: str) -> int | None:

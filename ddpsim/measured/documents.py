@@ -44,6 +44,7 @@ def _cells(entry: object, place: str) -> Cells:
     if not isinstance(entry, dict):
         raise CalibrationError(f"{entry!r} is not a row", place=place)
     refuse_other_tests(str(entry.get("redop")), f"{place}.redop")
+    beside = entry.get("in_place")
     for key in ("out_of_place", "in_place"):
         part = entry.get(key)
         if isinstance(part, dict) and part.get("time") is not None:
@@ -53,7 +54,8 @@ def _cells(entry: object, place: str) -> Cells:
                 place=place,
                 algbw=part.get("alg_bw"),
                 busbw=part.get("bus_bw"),
-                columns=(".size", *(f".{key}.{name}" for name in ("time", "alg_bw", "bus_bw"))),
+                in_place=beside.get("time") if isinstance(beside, dict) and beside is not part else None,
+                columns=(".size", *(f".{key}.{name}" for name in ("time", "alg_bw", "bus_bw")), ".in_place.time"),
             )
         if isinstance(part, dict) and "cpu_time" in part:
             raise CalibrationError("a processor's time", place=f"{place}.{key}.cpu_time", remedy="measure without -C")

@@ -23,8 +23,9 @@ _VERSION = re.compile(r"\bNCCL version (\d+\.\d+\S*)")
 _LIBRARY = re.compile(r"\bnccl-library=(\d+)")
 _MODE = re.compile(r"#\s*(nThreads? \d+ nGpus \d+)")
 _ALGORITHM = re.compile(r"\bNCCL_ALGO(?:=| set by environment to )\"?(\w+)[\".]*\s*$")
-_NEW = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw")
-_OLD = ("size", "count", "type", "redop", "time", "algbw", "busbw")
+_FIGURES = ("time", "algbw", "busbw", "#wrong")
+_NEW = ("size", "count", "type", "redop", "root", *_FIGURES, *_FIGURES)
+_OLD = ("size", "count", "type", "redop", *_FIGURES, *_FIGURES)
 
 
 def printed(lines: Iterable[str]) -> bool:
@@ -123,7 +124,10 @@ def _cells(words: Sequence[str], columns: Sequence[str] | None, place: str) -> C
         words[i] if i < len(columns) and columns[i] == name and i < len(words) else None for i, name in _rates(at)
     )
     unit_s = 1e-3 if columns[0] == "bytes" else 1e-6
-    return Cells(size=words[0], time=words[at], place=place, unit_s=unit_s, algbw=algbw, busbw=busbw)
+    # A row with one time has it in the first one's place, whatever the header says.
+    other = next((i for i in range(at + 1, len(columns)) if columns[i] == "time" and len(words) > i + 2), None)
+    in_place = None if other is None else words[other]
+    return Cells(words[0], words[at], place, unit_s, algbw, busbw, in_place=in_place, in_place_unit_s=unit_s)
 
 
 def _rates(time_at: int) -> tuple[tuple[int, str], tuple[int, str]]:

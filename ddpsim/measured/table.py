@@ -1,7 +1,7 @@
 """A measured allreduce table, and the checks that its rows pass whatever file they come from.
 
-Times are out of place, in place where a row has no other. Zero sizes are left out, a size that occurs again takes the
-median; `notes` names both.
+Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
+sizes are left out, a size that occurs again takes the median; `notes` names all three.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,17 +17,35 @@ from ddpsim.errors import CalibrationError
 
 REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
+_DISTURBED = 0.15
+"""Difference of the logarithms of a row's two columns beyond which one was disturbed; 0.01 is usual."""
+
 _OTHER_UNIT = 10.0
 """Factor between a row's rate and its size over its time from which on one of them is in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file."""
+    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file.
+
+    Attributes:
+        in_place_s: its other time, where it has two.
+    """
 
     size_bytes: int
     time_s: float
     place: str
+    in_place_s: float | None = None
+
+    @property
+    def apart(self) -> float:
+        """How far the logarithms of the two times are apart; 0 where there is one."""
+        return abs(math.log(self.in_place_s / self.time_s)) if self.in_place_s else 0.0
+
+    @property
+    def undisturbed_s(self) -> float:
+        """The time to calibrate with: the lesser of two that are far apart, since what disturbs only adds."""
+        return min(self.time_s, self.in_place_s) if self.in_place_s and self.apart > _DISTURBED else self.time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,12 @@ class MeasuredTable:
     notes: tuple[str, ...] = ()
 
     @property
+    def repeatability(self) -> float | None:
+        """Median over rows of how far in place is from out of place, in logarithms; None where no row has both."""
+        apart = [row.apart for row in self.rows if row.in_place_s is not None]
+        return statistics.median(apart) if apart else None
+
+    @property
     def isolated(self) -> bool:
         """Whether each collective was measured by itself, as the microbenchmark does; nccl-tests queues them."""
         return self.header.get("isolated", "").lower() == "true"
@@ -64,8 +88,9 @@ class Cells:
     Attributes:
         size, time: with `unit_s` the unit of the time.
         algbw, busbw: GB/s; None where the file has none.
+        in_place: the other time, in its own unit, where the file has two.
         place: of the row.
-        columns: what follows `place` in errors of size, time and rates.
+        columns: what follows `place` in errors of size, time, rates and the other time.
     """
 
     size: object
@@ -74,7 +99,15 @@ class Cells:
     unit_s: float = 1e-6
     algbw: object = None
     busbw: object = None
-    columns: tuple[str, ...] = (", column size", ", column time", ", column algbw", ", column busbw")
+    in_place: object = None
+    in_place_unit_s: float = 1e-6
+    columns: tuple[str, ...] = (
+        ", column size",
+        ", column time",
+        ", column algbw",
+        ", column busbw",
+        ", column time in place",
+    )
 
     def row(self) -> MeasuredRow:
         """Return the row.
@@ -82,8 +115,9 @@ class Cells:
         Raises:
             CalibrationError: a size or time that is none, or a rate that contradicts both.
         """
-        size, time, algbw, _ = (self.place + column for column in self.columns)
-        row = MeasuredRow(_size(self.size, size), _time(self.time, time, self.unit_s), self.place)
+        size, time, algbw, _, other = (self.place + column for column in self.columns)
+        in_place_s = None if self.in_place is None else _time(self.in_place, other, self.in_place_unit_s)
+        row = MeasuredRow(_size(self.size, size), _time(self.time, time, self.unit_s), self.place, in_place_s)
         rate = rate_of(self.algbw)
         if rate is not None and rate > 0.1 and row.size_bytes:
             found = row.size_bytes / row.time_s / 1e9
@@ -120,7 +154,11 @@ def table_of(
     notes = [f"{row.place}: size 0 left out" for row in by_size.pop(0, [])]
     merged = []
     for size_bytes, same in sorted(by_size.items()):
-        merged.append(MeasuredRow(size_bytes, statistics.median(row.time_s for row in same), same[0].place))
+        merged.append(_merged(same))
+        row = merged[-1]
+        if row.undisturbed_s < row.time_s:
+            what = f"{row.time_s * 1e6:g} us out of place, {row.undisturbed_s * 1e6:g} in place"
+            notes.append(f"{row.place}: {what}; fits take the lesser")
         if len(same) > 1:
             places = ", ".join(row.place.rpartition(": ")[2] for row in same)
             notes.append(f"{place}: size {size_bytes} stands in {places}; their median is taken")
@@ -135,6 +173,13 @@ def table_of(
     else:
         _check_ranks(stated, ranks)
     return MeasuredTable(Path(place).name, tuple(merged), ranks, nodes, dict(header), dict(ddp or {}), tuple(notes))
+
+
+def _merged(same: Sequence[MeasuredRow]) -> MeasuredRow:
+    """Return the medians of rows of one size."""
+    in_place = [row.in_place_s for row in same if row.in_place_s is not None]
+    other = statistics.median(in_place) if in_place else None
+    return MeasuredRow(same[0].size_bytes, statistics.median(row.time_s for row in same), same[0].place, other)
 
 
 def header_of(lines: Iterable[str]) -> dict[str, str]:
