@@ -13,8 +13,8 @@ from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.nccl import PRIORS, NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.collectives.transport import Transport
-from ddpsim.collectives.tuning import CURRENT
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.fitting import Vector
 from ddpsim.measured import Conditions, MeasuredTable

@@ -47,8 +47,9 @@ def test_flow_steps_and_closed_agree_where_nothing_contends(machine: str, algori
     placement = MACHINES[machine]()
     for size_bytes in SIZES[:4]:
         flow = collectives(placement, "flow", algorithm).simulate_s(size_bytes)
-        near = 0.01 if collectives(placement, algorithm=algorithm).choice(size_bytes).algorithm == "ring" else 0.12
-        assert flow == pytest.approx(collectives(placement, "steps", algorithm).simulate_s(size_bytes), rel=near)
+        # Trees: test_tree_steps.
+        if collectives(placement, algorithm=algorithm).choice(size_bytes).algorithm == "ring":
+            assert flow == pytest.approx(collectives(placement, "steps", algorithm).simulate_s(size_bytes), rel=0.01)
         assert flow == pytest.approx(collectives(placement, "closed", algorithm).simulate_s(size_bytes), rel=1e-9)
         assert flow == pytest.approx(collectives(placement, algorithm=algorithm).estimate_s(size_bytes), rel=1e-9)
 
@@ -171,7 +172,7 @@ def test_in_switch_reduction_halves_what_a_ring_moves_and_goes_by_tree_between_n
     across = collectives(two, algorithm="nvls_tree")
     assert across.choice(large).algorithm == "nvls_tree"
     assert nvls < across.estimate_s(large) < collectives(two, algorithm="ring").estimate_s(large)
-    assert collectives(two).choice(large).algorithm != "nvls_tree"
+    assert collectives(two).choice(large).algorithm == "nvls_tree"
 
 
 def test_one_gpu_takes_a_launch_and_no_link() -> None:

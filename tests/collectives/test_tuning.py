@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.tuning import LL, LL128, NVLS, RING, SIMPLE, TREE, Shape, best, ll_max, table, time_us
+from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
+from ddpsim.collectives.tuning import Shape, best, ll_max, table, time_us
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -75,10 +76,10 @@ def across(nodes: int, sm: int, **more: object) -> Shape:
         (TWO_A100, TREE, LL, 6.8 + 14 * 0.6 + 2 * 5.6),
         (TWO_A100, TREE, LL128, 14 + 14 * 1.25 + 2 * 9.1),
         (TWO_A100, TREE, SIMPLE, 8.4 + 14 * 4 + 2 * 15.2),
-        (TWO_2008, RING, LL, 3.6 + 28 * 1 + 2 * 2.7),
+        (TWO_2008, RING, LL, 3.6 + 28 * 0.47 * 1.8 + 2 * 2.7),
         (TWO_2008, RING, SIMPLE, 8.4 + 28 * 3.4 + 2 * 9.6),
         (TWO_2008, RING, LL128, 10 + 28 * 1.9 + 2 * 4),
-        (TWO_2008, TREE, LL, 4.4 + 14 * 0.52 + 2 * 5),
+        (TWO_2008, TREE, LL, 4.4 + 14 * 0.52 * 1.8 + 2 * 5),
         (TWO_2008, TREE, LL128, 4.4 + 14 * 1.25 + 2 * 8.5),
         (TWO_2008, TREE, SIMPLE, 14 * 28 + 2 * 28),
         # Five nodes: two levels of trees.
@@ -130,6 +131,59 @@ def test_a_large_simple_ring_of_volta_pays_more_than_one_of_ampere() -> None:
         1.9 * simple.latency_us + (1 << 20) / 1e3 / simple.bandwidth
     )
     assert time_us(simple, shape, 1024) == pytest.approx(simple.latency_us + 1.024 / simple.bandwidth)
+
+
+TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=True)
+
+
+def test_lines_of_older_releases_worked_by_hand() -> None:
+    old = replace(TWO_A100, tree_bandwidth=48.0, nic_latency_us=0.0, version=2008)
+    # 28 inner hops, by LL 1.8 times as long as inside one node; a quarter of 192 GB/s, but 39 between Intel's hosts.
+    assert entry(old, RING, LL) == pytest.approx((3.6 + 28 * 0.47 * 1.8 + 2 * 2.7, 39 * 16 / 30))
+    # Two nodes: the bandwidth inside them, 235 in all on Ampere, 22.5 a channel.
+    assert entry(old, TREE, SIMPLE) == pytest.approx((2 * (7 * 28 + 28), 8 * 22.5 / 2))
+    assert entry(old, TREE, LL128)[1] == pytest.approx(8 * 16.9 / 2)
+    newer = replace(old, version=2012)
+    assert entry(newer, RING, SIMPLE)[0] == pytest.approx(8.4 + 26 * 3.4 + 4 * 28)
+    assert entry(newer, TREE, SIMPLE)[1] == pytest.approx(8 * 23.6 / 2)
+    assert entry(replace(newer, version=2019), TREE, SIMPLE)[0] == pytest.approx(2 * (7 * 28 + 28))
+
+
+@pytest.mark.parametrize(
+    ("version", "nodes", "latency_us", "bandwidth"),
+    [
+        # 2.23 and later: 57.7 GB/s a channel on two nodes, 45.5 on more; 25 us, and a hop of 14 with twice the NIC's.
+        (2030, 2, 25 + 2 * 15.2, 8 * 57.7 * 16 / 30),
+        (2030, 4, 25 + 4 * 15.2, 8 * 45.5 * 32 / 62),
+        # Before: five sixths of the slower of both sides, the network's halved beyond two nodes.
+        (2019, 2, 23 + 2 * 15.2, 8 * 48 * 5 / 6),
+        (2019, 4, 23 + 4 * 15.2, 8 * 24 * 5 / 6),
+    ],
+)
+def test_in_switch_trees_between_nodes(version: int, nodes: int, latency_us: float, bandwidth: float) -> None:
+    shape = replace(TWO_H100, ranks=8 * nodes, nodes=nodes, version=version)
+    assert entry(shape, NVLS_TREE, SIMPLE) == pytest.approx((latency_us, bandwidth))
+
+
+def test_a_simple_rings_plateau_begins_at_4_kib_a_rank_before_2_23() -> None:
+    shape = replace(TWO_A100, version=2019)
+    simple = next(e for e in table(shape) if (e.algorithm, e.protocol) == (RING, SIMPLE))
+    for size, factor in ((65535, 1.0), (65536, 1.9)):
+        expected = factor * simple.latency_us + size / 1000 / simple.bandwidth
+        assert time_us(simple, shape, size) == pytest.approx(expected)
+
+
+def test_versions_between_two_known_ones_have_the_older_ones_constants() -> None:
+    assert [release(v).first for v in (2003, 2005, 2010, 2011, 2013, 2022, 2023, 2030)] == [
+        2005,
+        2005,
+        2005,
+        2011,
+        2013,
+        2013,
+        2023,
+        2023,
+    ]
 
 
 def test_latency_protocols_win_small_and_simple_wins_large() -> None:
