@@ -33,6 +33,7 @@ def main() -> int:
     text = page(
         cases.uncalibrated(samples, priors),
         held_out,
+        cases.every_fourth(samples, priors, 2),
         cases.eight_rows(samples, priors),
         more,
         bands.bands(held_out),

@@ -21,11 +21,16 @@ from tests.accuracy.systems import System
 
 MIB = 1 << 20
 _POOLED_ROWS = 12
+_FEWEST_ROWS = 5
 _VTRAIN_MIB = (1, 2, 3, 5, 8, 13, 20, 32)
+_ABCI_V = ("abci_V_v100_4gpu", "abci_V_v100_8gpu")
+_ABCI_A = ("abci_A_a100_8gpu", "abci_A_a100_16gpu")
 _MORE_NODES = (
-    (("abci_V_v100_4gpu", "abci_V_v100_8gpu"), "abci_V_v100_16gpu"),
-    (("abci_A_a100_8gpu", "abci_A_a100_16gpu"), "abci_A_a100_32gpu"),
+    (_ABCI_V, "abci_V_v100_16gpu"),
+    (_ABCI_A, "abci_A_a100_32gpu"),
     (("deepops_2xDGXA100_ib",), "deepops_4xDGXA100_ib"),
+    *((_ABCI_V, f"abci_V_v100_{ranks}gpu") for ranks in (32, 64, 128)),
+    *((_ABCI_A, f"abci_A_a100_{ranks}gpu") for ranks in (64, 128)),
 )
 
 
@@ -37,6 +42,8 @@ class Errors:
         columns: predictor to errors; the first is ours.
         doubts: how unsure ours says it is, where measured rows correct the model.
         band: factors from ours to the ends of its band, a row each, where they do not.
+        repeatability: of the whole table (`MeasuredTable.repeatability`).
+        cited: whether the table is kept here.
     """
 
     system: str
@@ -44,6 +51,8 @@ class Errors:
     columns: Mapping[str, Vector]
     doubts: Vector | None = None
     band: Vector | None = None
+    repeatability: float | None = None
+    cited: bool = False
 
 
 def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None]) -> dict[str, Calibration]:
@@ -78,24 +87,24 @@ def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibrat
         large = sample.only([row for row, size in enumerate(sample.sizes) if size >= MIB])
         ours = large.predicted(priors[system.site])
         columns = {"ddpsim": ours, "NCCL's model": baselines.nccl_model(large)}
-        rows.append(_errors(system.name, large, {**columns, "torch comm_analysis": baselines.comm_analysis(large)}))
+        rows.append(_errors(system, large, {**columns, "torch comm_analysis": baselines.comm_analysis(large)}))
     return rows
 
 
-def every_fourth(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
-    """Return errors on the rows left out of a calibration on rows 0, 4, 8, ..."""
+def every_fourth(samples: Mapping[System, Sample], priors: Mapping[str, Calibration], nth: int = 4) -> list[Errors]:
+    """Return errors on the rows left out of a calibration on rows 0, 4, 8, ..., or on every `nth`."""
     rows = []
     for system, sample in samples.items():
-        if system.site == "vtrain":
+        if system.site == "vtrain" or len(sample.sizes) < _FEWEST_ROWS:
             continue
         numbers = range(len(sample.sizes))
-        known, asked = (sample.only([n for n in numbers if (n % 4 == 0) is kept]) for kept in (True, False))
+        known, asked = (sample.only([n for n in numbers if (n % nth == 0) is kept]) for kept in (True, False))
         calibration, version = _fitted([known], priors[system.site])
         transport = asked.at_version(version).transport(calibration)
         assert isinstance(transport, CurveTransport)
         ours = np.array([transport.allreduce_s(size) for size in asked.sizes])
         columns = {"ddpsim": ours, "log-log": baselines.log_log(known, asked)}
-        errors = _errors(system.name, asked, {**columns, "alpha-beta": baselines.alpha_beta(known, asked)})
+        errors = _errors(system, asked, {**columns, "alpha-beta": baselines.alpha_beta(known, asked)})
         rows.append(replace(errors, doubts=np.array([transport.doubt(size) for size in asked.sizes])))
     return rows
 
@@ -109,7 +118,7 @@ def eight_rows(samples: Mapping[System, Sample], priors: Mapping[str, Calibratio
         known = sample.only([n for n, size in enumerate(sample.sizes) if size in [m * MIB for m in _VTRAIN_MIB]])
         asked = sample.only([n for n, s in enumerate(sample.sizes) if s <= 32 * MIB and s not in known.sizes])
         ours = _calibrated([known], [asked], priors[system.site])
-        rows.append(_errors(system.name, asked, {"ddpsim": ours, "alpha-beta": baselines.alpha_beta(sample, asked)}))
+        rows.append(_errors(system, asked, {"ddpsim": ours, "alpha-beta": baselines.alpha_beta(sample, asked)}))
     return rows
 
 
@@ -132,9 +141,7 @@ def more_nodes(
         )
         rows.append(
             replace(
-                _errors(
-                    asked_name, asked, {"ddpsim": ours, "constant busbw": baselines.constant_busbw(known[-1], asked)}
-                ),
+                _errors(system, asked, {"ddpsim": ours, "constant busbw": baselines.constant_busbw(known[-1], asked)}),
                 band=np.array(factors),
             )
         )
@@ -152,8 +159,9 @@ def _fitted(known: list[Sample], priors: Calibration) -> tuple[Calibration, int]
     return fit_samples(versioned, priors)[1], versioned[0].version
 
 
-def _errors(name: str, sample: Sample, predicted: Mapping[str, Vector]) -> Errors:
-    return Errors(name, sample.sizes, {key: times / sample.measured - 1 for key, times in predicted.items()})
+def _errors(system: System, sample: Sample, predicted: Mapping[str, Vector]) -> Errors:
+    columns = {key: times / sample.measured - 1 for key, times in predicted.items()}
+    return Errors(system.name, sample.sizes, columns, repeatability=sample.table.repeatability, cited=system.cited)
 
 
 def _thinned(sample: Sample) -> Sample:
