@@ -51,8 +51,8 @@ def section(data: Path) -> Iterator[str]:
             f"{measured * 1e3:.2f} ms |"
         )
     yield ""
-    yield "Two p3.8xlarge, 8 V100 over 10 Gbit/s (NCCL, priors), by a ring as in the post's days, and as NCCL picks now, which"
-    yield "on two nodes is a tree for large messages:"
+    yield "Two p3.8xlarge, 8 V100 over 10 Gbit/s (NCCL, priors), by a ring as in the post's days, and as NCCL picks"
+    yield "now, which on two nodes is a tree for large messages:"
     yield ""
     yield "| size, MB | " + " | ".join(f"{size / 1e6:.3g}" for size in SIZES) + " |"
     yield "|---" * (len(SIZES) + 1) + "|"
@@ -64,8 +64,8 @@ def section(data: Path) -> Iterator[str]:
     bound = ring_s(8, ring, 0.0, 1 / 1.25e9)
     yield (
         f"{SEEN_S * 1e3:.0f} ms, as the post shows for its last allreduce, is **{ring / 1e6:.1f} MB** "
-        f"({ring / (1 << 20):.1f} MiB) by a ring, {now / 1e6:.1f} MB as NCCL picks now; the ring's closed form at the full "
-        f"1.25 GB/s would take {bound * 1e3:.1f} ms."
+        f"({ring / (1 << 20):.1f} MiB) by a ring, {now / 1e6:.1f} MB as NCCL picks now; the ring's closed form at "
+        f"the full 1.25 GB/s would take {bound * 1e3:.1f} ms."
     )
 
 

@@ -63,7 +63,7 @@ def test_the_page_holds_what_is_predicted_today():
 
 
 def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire():
-    collectives = aws_post.two_machines()
+    collectives = aws_post.two_machines("ring")
     size = aws_post.size_taking(collectives, aws_post.SEEN_S)
     assert collectives.estimate_s(size) == pytest.approx(aws_post.SEEN_S, rel=1e-6)
     # No more than the full 10 Gbit/s carry in that time, and no less than a third of it.
