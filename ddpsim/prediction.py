@@ -12,6 +12,7 @@ from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import correcting_curve
 from ddpsim.metrics import Summary, summarise
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import at_end
@@ -34,6 +35,8 @@ class Prediction:
             its collectives, and the doubt of DDP's measured costs, change where there is a calibration.
         plan: the buckets used.
         trace: of the simulated ranks.
+        calibrated: whether measured constants took the place of priors.
+        correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
     """
 
     workload: Workload
@@ -46,6 +49,7 @@ class Prediction:
     plan: BucketPlan
     trace: Trace
     calibrated: bool
+    correcting_rows: int = 0
 
     @property
     def topology(self) -> Topology:
@@ -131,6 +135,7 @@ class Prediction:
                 "topology_fingerprint": self.topology.fingerprint(),
                 "workload_estimated": self.workload.estimated,
                 "calibrated": self.calibrated,
+                "correcting_rows": self.correcting_rows,
                 "fidelity": self.options.fidelity,
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),
@@ -171,6 +176,7 @@ def predict(
     workload = _on(topology, workload)
     trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
     summary = summarise(trace)
+    curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     prediction = Prediction(
         workload=workload,
         placement=placement,
@@ -182,6 +188,7 @@ def predict(
         plan=trace.plan,
         trace=trace,
         calibrated=calibration is not None,
+        correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
     return with_band(prediction, calibration) if band else prediction
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,14 +11,16 @@ import numpy as np
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
-from ddpsim.collectives.nccl import NcclTransport
+from ddpsim.collectives.nccl import PRIORS, NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
 from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.fitting import Vector
-from ddpsim.measured import MeasuredTable
+from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
+
+_ISOLATED_S = next(constant.value for constant in PRIORS if constant.name == "nccl.isolated_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Sample:
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
     """
 
     table: MeasuredTable
@@ -45,21 +47,24 @@ class Sample:
     version_known: bool
     algorithm: str
     gpus_per_process: int
+    isolated: bool = False
     _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Sample:
         """Return the sample of `table` on `nodes` nodes of `topology`; see `place_table`."""
+        stated = Conditions.of(table)
         return cls(
             table=table,
             placement=place_table(table, topology, nodes),
             sizes=tuple(row.size_bytes for row in table.rows),
             measured=np.array([row.time_s for row in table.rows]),
             undisturbed=np.array([row.undisturbed_s for row in table.rows]),
-            version=_version(table.header.get("nccl", "")) or CURRENT,
-            version_known=_version(table.header.get("nccl", "")) is not None,
-            algorithm=_forced(table.header.get("algorithm", "")),
-            gpus_per_process=_gpus_per_process(table.header),
+            version=stated.version or CURRENT,
+            version_known=stated.version is not None,
+            algorithm=stated.algorithm,
+            gpus_per_process=stated.gpus_per_process,
+            isolated=stated.isolated,
         )
 
     def only(self, rows: Sequence[int]) -> Sample:
@@ -78,8 +83,8 @@ class Sample:
         return np.fromiter(map(transport.allreduce_s, self.sizes), float, len(self.sizes))
 
     def curve(self) -> Curve:
-        """Return the rows as a curve of exactly this machine and rank count."""
-        points = zip(self.sizes, self.undisturbed.tolist(), strict=True)
+        """Return the rows as a curve of exactly this machine and rank count, as if measured back to back."""
+        points = zip(self.sizes, self._back_to_back(), strict=True)
         placement = self.placement
         return Curve(
             placement.topology.fingerprint(),
@@ -87,6 +92,13 @@ class Sample:
             placement.gpus_per_node,
             tuple(CurvePoint(size, time_s) for size, time_s in points),
         )
+
+    def _back_to_back(self) -> list[float]:
+        """Return the times without an idle stream's start; no less than half of them is left."""
+        backend = self.table.header.get("backend", self.placement.topology.backend)
+        start_s = _ISOLATED_S if self.isolated and backend == "nccl" else 0.0
+        times: list[float] = np.maximum(self.undisturbed - start_s, self.undisturbed / 2).tolist()
+        return times
 
     def layout(self) -> Layout:
         """Return what NCCL's patterns load on the placement, found once."""
@@ -100,19 +112,22 @@ class Sample:
 
     def transport(self, calibration: Calibration) -> Transport:
         """Return what the rows were measured on, as `calibration` has it."""
-        transport: Transport
         if calibration.backend == "gloo":
-            transport = GlooTransport(self.placement, calibration)
-        else:
-            transport = NcclTransport(
-                self.layout(),
-                calibration,
-                algorithm=self.algorithm,
-                isolated=False,
-                gpus_per_process=self.gpus_per_process,
-            )
+            return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
         curve = matching(calibration, self.placement)
-        return transport if curve is None else CurveTransport.over(transport, curve)
+        transport = NcclTransport(
+            self.layout(),
+            calibration,
+            algorithm=self.algorithm,
+            isolated=self.isolated and curve is None,
+            gpus_per_process=self.gpus_per_process,
+        )
+        return self._corrected(transport, calibration, calibration["nccl.isolated_s"] if self.isolated else 0.0)
+
+    def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
+        """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
+        curve = matching(calibration, self.placement)
+        return transport if curve is None else CurveTransport.over(transport, curve, start_s)
 
 
 def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Placement:
@@ -138,19 +153,3 @@ def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = No
 def predicted(samples: Sequence[Sample], calibration: Calibration) -> Vector:
     """Return the times of all rows of all samples, one sample after the other."""
     return np.concatenate([sample.predicted(calibration) for sample in samples])
-
-
-def _version(text: str) -> int | None:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return int(match[1]) * 1000 + int(match[2]) if match else None
-
-
-def _forced(text: str) -> str:
-    return next((name for name in ("ring", "tree", "nvls") if text.lower().startswith(name)), "auto")
-
-
-def _gpus_per_process(header: Mapping[str, str]) -> int:
-    for key, pattern in (("command", r"-g (\d+)"), ("mode", r"nGpus (\d+)")):
-        if match := re.search(pattern, header.get(key, "")):
-            return int(match[1])
-    return 1

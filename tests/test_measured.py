@@ -68,6 +68,11 @@ def test_nanoseconds_in_a_column_named_twice() -> None:
     assert sizes_and_us(text) == [(1048576, 70.14)]
 
 
+def test_csv_with_a_remark_of_sizes_and_times() -> None:
+    assert sizes_and_us("# size in bytes, time in us\nsize_bytes,time_us\n8,2\n") == [(8, 2.0)]
+    assert sizes_and_us("\ufeffsize_bytes,time_us\n8,2\n") == [(8, 2.0)]
+
+
 def test_json_of_nccl_tests_and_of_the_microbenchmark() -> None:
     results = [
         {"size": 8, "out_of_place": {"time": 12.5}, "in_place": {"time": 12.0}},
@@ -98,7 +103,7 @@ def test_the_other_time_of_a_row(text: str, in_place_us: list[float | None]) -> 
 def test_a_row_whose_times_are_far_apart_was_disturbed() -> None:
     found = table("size_bytes,oop_time_us,ip_time_us\n8,600,90\n16,91,90\n32,90,600\n64,100,\n")
     assert [row.undisturbed_s * 1e6 for row in found.rows] == pytest.approx([90, 91, 90, 100])
-    assert found.notes == ("table: row 2: 600 us out of place, 90 in place; fits take the lesser",)
+    assert found.notes[0] == "table: row 2: 600 us out of place, 90 in place; fits take the lesser"
     assert found.repeatability == pytest.approx(math.log(600 / 90))
     assert table("size_bytes,time_us\n8,2\n").repeatability is None
 
@@ -112,6 +117,12 @@ BAD = {
     "not a number": ("size_bytes,oop_time_us\n8,nan\n", "table: row 2, column oop_time_us: time 'nan' is not"),
     "zero time": ("size_bytes,time_us\n8,0\n", "table: row 2, column time_us: time '0' is not positive"),
     "fraction of a byte": ("size_bytes,time_us\n8.5,2\n", "table: row 2, column size_bytes: size '8.5'"),
+    "infinite": ("size_bytes,time_us\n8,inf\n", "table: row 2, column time_us: time 'inf' is not positive"),
+    "no time an allreduce takes": ("size_bytes,time_us\n8,1e-300\n", "table: row 2, column time_us: .* which no all"),
+    "no size there is": ("size_bytes,time_us\n1e40,3\n", "table: row 2, column size_bytes: size '1e40'"),
+    "no ranks": ("# ranks: 0\nsize_bytes,time_us\n8,3\n", "table: ranks: 0 ranks; state at least one"),
+    "fewer nodes than none": ("# nodes: -2\nsize_bytes,time_us\n8,3\n", "table: nodes: -2 nodes"),
+    "semicolons": ("size_bytes;time_us\n8;3\n", "table: row 1: no size column among size_bytes;time_us"),
     "ragged": ("size_bytes,time_us\n8,2,3\n", "table: row 2: 3 cells under 2 columns"),
     "empty": ("", "table: no rows"),
     "header only": ("size_bytes,time_us\n", "table: no rows"),

@@ -7,7 +7,7 @@ import pytest
 
 from ddpsim.calibrate import fit_samples, with_versions
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS
+from ddpsim.collectives.execute import PRIORS, Collectives
 from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.errors import InputError
 from ddpsim.measured import MeasuredRow, MeasuredTable
@@ -48,6 +48,23 @@ def test_one_process_for_all_gpus_cannot_go_below_its_launches() -> None:
     assert many.min() >= 8 * START["nccl.launch_s"]
     assert one.min() < many.min()
     assert many[-1] == pytest.approx(one[-1], rel=1e-3)
+
+
+def test_collectives_measured_one_by_one_are_told_from_those_of_nccl_tests() -> None:
+    placement, alone_s = DGX.place(1), START["nccl.isolated_s"]
+    for isolated in ("True", "False"):
+        sample = Sample.of(table(isolated=isolated), DGX)
+        expected = Collectives(None, placement, backend="nccl", isolated=isolated == "True")
+        assert sample.predicted(START) == pytest.approx([expected.estimate_s(size) for size in SIZES])
+    times = 1.3 * Sample.of(table(isolated="True"), DGX).predicted(START)
+    sample = Sample.of(measured(times, isolated="True"), DGX)
+    corrected = replace(START, curves=(sample.curve(),))
+    assert sample.predicted(corrected) == pytest.approx(times)
+    for isolated, expected_s in ((True, times), (False, times - alone_s)):
+        found = Collectives(None, placement, backend="nccl", calibration=corrected, isolated=isolated)
+        assert [found.estimate_s(size) for size in SIZES] == pytest.approx(expected_s)
+    gloo = Sample.of(measured(times, isolated="True", backend="gloo"), DGX).curve()
+    assert [point.time_s for point in gloo.points] == pytest.approx(times)
 
 
 def test_an_unstated_version_is_told_from_the_rows() -> None:

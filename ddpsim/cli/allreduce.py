@@ -48,8 +48,12 @@ def allreduce(
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
 ) -> None:
-    """Predict allreduce times, in nccl-tests' columns."""
-    from ddpsim.collectives.execute import Collectives
+    """Predict allreduce times, in nccl-tests' columns.
+
+    Beside a measured table: of its ranks, launched as it was measured.
+    """
+    from ddpsim.collectives.execute import Collectives, correcting_curve
+    from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
 
     machine = topology_named(topology)
@@ -57,15 +61,21 @@ def allreduce(
     sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
     placement = _placed(machine, nodes, gpus_per_node, rows)
     constants = load_calibration(calibration) if calibration else None
+    backend = backend or machine.backend
+    stated = Conditions() if rows is None else Conditions.of(rows)
+    if algorithm == "auto" and backend == "nccl":
+        algorithm = stated.algorithm
     collectives = Collectives(
         None,
         placement,
-        backend=backend or machine.backend,
-        calibration=constants,
+        backend=backend,
+        calibration=constants or _priors(backend, stated.version),
         algorithm=algorithm,
         fidelity=fidelity,
-        isolated=False,
+        isolated=stated.isolated,
+        gpus_per_process=stated.gpus_per_process,
     )
+    curve = correcting_curve(placement, backend, constants, algorithm)
     found: list[Row] = []
     for size in sizes:
         seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
@@ -77,7 +87,8 @@ def allreduce(
         _join(found, rows)
     if plot:
         _draw(found, plot)
-    output.emit({"rows": found}, lambda: _text(found))
+    correcting = 0 if curve is None else len(curve.points)
+    output.emit({"rows": found, "correcting_rows": correcting}, lambda: _text(found, placement, correcting))
 
 
 def _measured(path: str | None, sizes: dict[str, object]) -> MeasuredTable | None:
@@ -106,6 +117,17 @@ def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, row
         what = f"{placement.world_size} ranks are asked for, {rows.name} was measured with {rows.ranks}"
         raise InputError(what, place="--gpus-per-node", remedy="leave it out, or give --nodes that fit it")
     return placement
+
+
+def _priors(backend: str, version: int | None) -> Calibration | None:
+    """Return the constants without measurements, for the NCCL version that a table states; None for the current one."""
+    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.execute import PRIORS
+
+    if backend != "nccl" or version is None:
+        return None
+    start = Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    return start.with_values({"nccl.version": version}, source="the table's")
 
 
 def _sizes(begin: str | None, end: str | None, factor: int | None) -> list[int]:
@@ -155,38 +177,36 @@ def _draw(found: list[Row], path: str) -> None:
     note(f"wrote {path}")
 
 
-def _text(found: list[Row]) -> str:
-    extra = ("measured", "error") if "measured_us" in found[0] else ()
-    names = ("#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "algorithm", "protocol")
-    units = (
-        "#",
-        "(B)",
-        "(elements)",
-        "",
-        "",
-        "",
-        "(us)",
-        "(GB/s)",
-        "(GB/s)",
-        "",
-        "",
-        "",
-        *(("(us)", "") if extra else ()),
-    )
-    rows = [
-        (
+def _text(found: list[Row], placement: Placement, correcting: int) -> str:
+    """Return nccl-tests' columns and ours; what `#` begins is a remark, as there."""
+    names = ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "algorithm", "protocol"]
+    units = ["#", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", ""]
+    lines = [
+        [
             "",
             row["size_bytes"],
             int(str(row["size_bytes"])) // 4,
             *("float", "sum", -1),
-            f"{row['time_us']:.2f}",
-            f"{row['algbw_GBps']:.2f}",
-            f"{row['busbw_GBps']:.2f}",
+            *(f"{row[key]:.2f}" for key in ("time_us", "algbw_GBps", "busbw_GBps")),
             "N/A",
             row["algorithm"],
             row["protocol"],
-            *((f"{row['measured_us']:.2f}", percent(float(str(row["error"])), signed=True)) if extra else ()),
-        )
+        ]
         for row in found
     ]
-    return table((*names, *extra), [units, *rows], left=())
+    for key, name in (("time_low_us", "low"), ("time_high_us", "high"), ("measured_us", "measured")):
+        if key in found[0]:
+            names.append(name)
+            units.append("(us)")
+            for line, row in zip(lines, found, strict=True):
+                line.append(f"{row[key]:.2f}")
+    if "error" in found[0]:
+        names.append("error")
+        units.append("")
+        for line, row in zip(lines, found, strict=True):
+            line.append(percent(float(str(row["error"])), signed=True))
+    text = table(names, [units, *lines], left=())
+    if not correcting:
+        return text
+    where = f"{placement.world_size} ranks on {placement.nodes} node(s)"
+    return f"{text}\n# corrected by {correcting} measured rows of exactly this machine, {where}"

@@ -144,6 +144,7 @@ def _text(prediction: Prediction) -> str:
         "",
         f"iteration  {format_time(prediction.iteration_s)}{_band(prediction)}",
         breakdown(summary),
+        *_correction(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
@@ -172,6 +173,14 @@ def _band(prediction: Prediction) -> str:
 
     low, high = format_time(prediction.low_s), format_time(prediction.high_s)
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
+
+
+def _correction(prediction: Prediction) -> list[str]:
+    """Return the line that says whether measured rows of exactly this machine correct its collectives."""
+    if not prediction.correcting_rows:
+        return []
+    rows, ranks = prediction.correcting_rows, prediction.summary.world_size
+    return [f"allreduce times corrected by {rows} measured rows of exactly this machine and {ranks} ranks"]
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import simpy
 
 from ddpsim.collectives import gloo, nccl, nccl_versions
-from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.calibration import Calibration, Constant, Curve
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.gloo_ways import GlooWays
@@ -38,6 +38,7 @@ def make_transport(
     *,
     algorithm: str = "auto",
     isolated: bool = True,
+    gpus_per_process: int = 1,
     expand: bool = False,
 ) -> Transport:
     """Return the transport `backend` on `placement`.
@@ -46,6 +47,7 @@ def make_transport(
         calibration: constants; the priors where None.
         algorithm: `auto` for the backend's own choice.
         isolated: one collective at a time on an idle stream, as DDP issues them, or back to back as in nccl-tests.
+        gpus_per_process: GPUs that one process launches NCCL's kernels on, one after the other.
         expand: whether every node has links of its own, instead of one node standing for all of its kind.
 
     Raises:
@@ -57,20 +59,34 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    # Rows are measured with the backend's own choice, which for gloo is the ring.
-    own = algorithm == "auto" or (backend, algorithm) == ("gloo", "ring")
-    curve = matching(calibration, placement) if own else None
-    transport = _physical(
-        placement, backend, calibration, algorithm, isolated=isolated and curve is None, expand=expand
-    )
+    curve = correcting_curve(placement, backend, calibration, algorithm)
+    alone = isolated and curve is None
+    transport = _physical(placement, backend, calibration, algorithm, alone, gpus_per_process, expand)
     if curve is None:
         return transport
     start_s = transport.calibration["nccl.isolated_s"] if isolated and backend == "nccl" else 0.0
     return CurveTransport.over(transport, curve, start_s)
 
 
+def correcting_curve(
+    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str = "auto"
+) -> Curve | None:
+    """Return the measured rows of exactly this machine and rank count, by which allreduce times are corrected.
+
+    Rows are measured with the backend's own choice, which for gloo is the ring: they correct no other algorithm.
+    """
+    own = algorithm == "auto" or (backend, algorithm) == ("gloo", "ring")
+    return matching(calibration, placement) if own else None
+
+
 def _physical(
-    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, *, isolated: bool, expand: bool
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+    algorithm: str,
+    isolated: bool,
+    gpus_per_process: int,
+    expand: bool,
 ) -> Transport:
     if backend == "nccl" and placement.topology.compute_device == "cpu":
         raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
@@ -81,7 +97,11 @@ def _physical(
     if backend == "nccl":
         version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
         return NcclTransport(
-            Layout(placement, int(version), expand=expand), calibration, algorithm=algorithm, isolated=isolated
+            Layout(placement, int(version), expand=expand),
+            calibration,
+            algorithm=algorithm,
+            isolated=isolated,
+            gpus_per_process=gpus_per_process,
         )
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
@@ -102,6 +122,7 @@ class Collectives:
         env: the SimPy environment; one of its own where None, for `estimate_s`.
         fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of an allreduce's schedule (a
             broadcast stays one fluid demand), `closed` for the time it takes alone, whatever else is in flight.
+        gpus_per_process: GPUs that one process launches NCCL's kernels on, one after the other.
         network: one to share with other process groups; built from the transport's links where None.
         factor: on the time of a collective of a size: an end of a band.
 
@@ -119,6 +140,7 @@ class Collectives:
         algorithm: str = "auto",
         fidelity: str = "flow",
         isolated: bool = True,
+        gpus_per_process: int = 1,
         network: Network | None = None,
         expand: bool = False,
         factor: Callable[[int], float] | None = None,
@@ -126,7 +148,13 @@ class Collectives:
         if fidelity not in FIDELITIES:
             raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="--fidelity")
         transport = make_transport(
-            placement, backend, calibration, algorithm=algorithm, isolated=isolated, expand=expand
+            placement,
+            backend,
+            calibration,
+            algorithm=algorithm,
+            isolated=isolated,
+            gpus_per_process=gpus_per_process,
+            expand=expand,
         )
         self.transport = transport if factor is None else ScaledTransport(transport, factor)
         self.env = simpy.Environment() if env is None else env

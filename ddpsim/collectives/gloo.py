@@ -83,7 +83,7 @@ class GlooTransport:
             self._ways.start_s(size_bytes),
             size_bytes,
             loads,
-            rate_limit=2 * self.calibration["gloo.reduce.bandwidth"] / share,
+            rate_limit=self._reduced_rate() / share,
             host_limit=size_bytes / (steps * self.calibration["gloo.step_s"]),
             stall_s=steps * max(self._handshakes_s(hop, size_bytes) for hop in self._hops),
             queue="pair" if self._ranks == 2 else None,
@@ -135,13 +135,21 @@ class GlooTransport:
         return self._ways.round_trip_s(hop) / 2 * self._segments(size_bytes) / self._ranks
 
     def _segment_wire(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Wire:
-        """Return the way of one segment, with its part of a step's handshakes, and its threads' pace."""
+        """Return the way of one segment, with its part of a step's handshakes, and the pace of sums and threads."""
         step_bytes = size_bytes / self._ranks
         return Wire(
             self._handshakes_s(hop, size_bytes) / segments_a_step,
             self._ways.loads(hop),
+            rate_limit=self._reduced_rate(),
             host_limit=step_bytes / self.calibration["gloo.step_s"],
         )
+
+    def _reduced_rate(self) -> float:
+        """Return the bytes per second of a hop that the ranks' sums keep up with.
+
+        A segment is summed while the next comes in; half of what a hop carries, the reduce-scatter, is summed.
+        """
+        return 2 * self.calibration["gloo.reduce.bandwidth"]
 
     def _step_s(self) -> float:
         """Return the time of a step without bytes: a round trip, and threads woken at both ends."""

@@ -87,25 +87,35 @@ class _System:
         if len(described) < count:
             self._ask_for_gpu()
         if self._choice is not None:
-            where = "--gpu"
-            gpus: dict[str, object] = {"count": count, "model": gpu_model(self._choice, where)}
+            chosen = gpu_model(self._choice, "--gpu")
+            gpus: dict[str, object] = {"count": count, "model": chosen}
+            stated = self._stated_model(described[0] if described else None)
+            doubt = f"; {chosen} by --gpu, {stated} by the file" if stated not in (None, chosen) else ""
             links = self._nvlinks(described)
             if links:
-                return gpus, links, "NVLinks from the file"
-            return gpus, dict(nvlink_layout(self._choice, count, where)), f"NVLinks as of {self._choice}, by --gpu"
+                return gpus, links, f"NVLinks from the file{doubt}"
+            said = f"NVLinks as of {self._choice}, by --gpu{doubt}"
+            return gpus, dict(nvlink_layout(self._choice, count, "--gpu")), said
         first = described[0]
         sm = _integer(first, "sm", 0)
         if "gcn" in first.attributes:
-            return {"count": count, "model": f"gfx{first.attributes['gcn']}", "sm": 0}, {}, "an AMD GPU; PCIe only"
-        model = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", "")) or _MODEL_OF_SM.get(sm, f"sm{sm}")
+            return {"count": count, "model": self._stated_model(first), "sm": 0}, {}, "an AMD GPU; PCIe only"
         links = self._nvlinks(described)
         source = "NVLinks from the file" if links else "no NVLinks in the file; --gpu adds them"
-        return {"count": count, "model": model, "sm": sm}, links, source
+        return {"count": count, "model": self._stated_model(first) or f"sm{sm}", "sm": sm}, links, source
+
+    def _stated_model(self, gpu: Element | None) -> str | None:
+        """Return which GPU it is by what the file says of the first: its PCI device, else its architecture."""
+        stated = {} if gpu is None else gpu.attributes
+        if "gcn" in stated:
+            return f"gfx{stated['gcn'].removeprefix('gfx')}"
+        device = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", ""))
+        return device or (_MODEL_OF_SM.get(_integer(gpu, "sm", 0)) if gpu is not None else None)
 
     def _ask_for_gpu(self) -> None:
         if self._choice is not None:
             return
-        device = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", ""))
+        device = self._stated_model(None)
         hint = f"its PCI device is an {device}'s: --gpu {device.lower()}" if device else "say --gpu v100|a100|h100|..."
         raise TopologyError(
             "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)",
@@ -193,7 +203,7 @@ class _System:
         known = _KNOWN.get(element.tag)
         if known is None:
             yield where, " ".join(f"{key}={value}" for key, value in element.attributes.items())
-            return
+            known = set(element.attributes)
         for key, value in element.attributes.items():
             if key not in known and not (element.tag == "net" and key == "kind"):
                 yield f"{where}.{key}", value

@@ -76,7 +76,8 @@ def test_fidelities_agree_where_nothing_contends(ddpsim: Callable) -> None:
 def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
     calibration = tmp_path / "calibration.json"
     report = ddpsim("calibrate", measured, "--topology", "loopback", "-o", calibration, "--plot", tmp_path / "c.png")
-    assert "mean absolute error" in report.out
+    assert "on rows left out" in report.out
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     beside = ("--topology", "loopback", "--measured", measured, "--calibration", calibration)
     rows = ddpsim("allreduce", *beside, "--json").document["rows"]
     assert [row["size_bytes"] for row in rows] == [entry["size"] for entry in MICROBENCHMARK["results"]]
@@ -84,10 +85,48 @@ def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, meas
         assert row["error"] == pytest.approx(row["time_us"] / row["measured_us"] - 1)
         assert abs(row["error"]) < 0.1
         assert row["time_low_us"] < row["time_us"] < row["time_high_us"]
-    assert "measured" in ddpsim("allreduce", *beside, "--plot", tmp_path / "a.png").out
+    shown = ddpsim("allreduce", *beside, "--plot", tmp_path / "a.png").out
+    for name in ("low", "high", "measured", "error"):
+        assert name in shown.splitlines()[0]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    predicted = ddpsim("predict", "--workload", "mlp", *HERE, "--backend", "gloo", "--calibration", calibration)
-    assert predicted.code == 0
+
+
+def test_the_output_says_whether_rows_of_exactly_this_machine_correct_it(
+    ddpsim: Callable, measured: Path, tmp_path: Path
+) -> None:
+    calibration = tmp_path / "calibration.json"
+    ddpsim("calibrate", measured, "--topology", "loopback", "-o", calibration)
+    for ranks, algorithm, rows in (("2", "auto", 5), ("4", "auto", 0), ("2", "gather-broadcast", 0)):
+        there = ("--topology", "loopback", "--gpus-per-node", ranks, "--algorithm", algorithm)
+        with_it = (*there, "--calibration", calibration, "--backend", "gloo")
+        size = ("-b", "1M", "-e", "1M")
+        assert ddpsim("allreduce", *with_it, *size, "--json").document["correcting_rows"] == rows
+        said = f"corrected by {rows} measured rows of exactly this machine"
+        assert (said in ddpsim("allreduce", *with_it, *size).out) == (rows > 0)
+        predicted = ddpsim("predict", "--workload", "mlp", *with_it, "--json").document
+        assert predicted["provenance"]["correcting_rows"] == rows
+        assert (said in ddpsim("predict", "--workload", "mlp", *with_it).out) == (rows > 0)
+    assert ddpsim("allreduce", *HERE, "-b", "1M", "-e", "1M", "--json").document["correcting_rows"] == 0
+
+
+def test_a_table_is_predicted_as_it_was_measured(ddpsim: Callable, tmp_path: Path) -> None:
+    def times(header: str, *options: str, ranks: int = 16) -> list[float]:
+        table = tmp_path / "t.csv"
+        table.write_text(f"# ranks: {ranks}\n{header}\nsize_bytes,time_us\n1024,40\n131072,90\n16777216,900\n")
+        rows = ddpsim("allreduce", "--topology", "dgx-1v", "--measured", table, *options, "--json").document["rows"]
+        return [row["time_us"] for row in rows]
+
+    launches_us = 8 * 3.89
+    a_process_each, one_process = (times(f"# mode: nThread 1 nGpus {gpus}", ranks=8) for gpus in (1, 8))
+    assert a_process_each[0] < launches_us <= one_process[0]
+    assert one_process[2] == pytest.approx(a_process_each[2], rel=1e-3)
+    plain = times("")
+    assert times("# isolated: true") == pytest.approx([each + 4 for each in plain], rel=1e-2)
+    assert times("# algorithm: tree (NCCL_ALGO)") == times("", "--algorithm", "tree") != plain
+    assert times("# algorithm: tree (NCCL_ALGO)", "--algorithm", "ring") == times("", "--algorithm", "ring")
+    # The older line of constants changes to LL128 earlier.
+    assert times("# nccl: 2.8.4")[1] > 1.2 * plain[1]
+    assert times("# nccl: 2.23.4") == plain
 
 
 def test_a_measured_tables_ranks_are_kept_on_any_number_of_nodes(ddpsim: Callable, tmp_path: Path) -> None:

@@ -86,6 +86,38 @@ def test_flow_equals_steps_where_nothing_contends(machine: str, ranks: int, size
     assert flow == pytest.approx(allreduce_s(placement, size_bytes, "closed"), rel=1e-9)
 
 
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_on_a_fast_network_sums_on_the_processor_set_the_pace(ranks: int, fidelity: str) -> None:
+    size_bytes = 512 * MIB
+    fast = SHAPED.replace("DELAY", "0s").replace("1gbit", "800gbit")
+    slow_sums = 4e9
+    start = Collectives(None, shaped(ranks), backend="gloo").calibration
+    constants = start.with_values({"gloo.reduce.bandwidth": slow_sums}, source="test")
+    placement = parse_topology(fast, "fast.yaml").place(ranks)
+    took_s = Collectives(None, placement, backend="gloo", fidelity=fidelity, calibration=constants).simulate_s(
+        size_bytes
+    )
+    summed_s = (ranks - 1) / ranks * size_bytes / slow_sums
+    assert took_s == pytest.approx(summed_s + start["gloo.launch_s"], rel=0.01)
+
+
+@pytest.mark.parametrize(("sm", "passes"), [("V100", 2), (None, 0)])
+def test_tensors_of_a_gpu_are_staged_in_host_memory_both_ways(sm: str | None, passes: int) -> None:
+    machine = load_topology("p3.8xlarge" if sm else "loopback").place(1, 2)
+    one = Collectives(None, machine, backend="gloo")
+    grow_s = one.transport.allreduce(64 * MIB).latency_s - one.transport.allreduce(MIB).latency_s
+    staged = one.calibration["gloo.staging.efficiency"] * 12e9
+    assert grow_s == pytest.approx(passes * 63 * MIB / staged, abs=1e-12)
+
+
+@pytest.mark.parametrize(("size_bytes", "segments"), [(4096, 8), (8 * MIB, 8), (8 * MIB + 1, 12), (100 * MIB, 100)])
+def test_segments_are_at_most_a_mebibyte_and_at_least_two_a_rank(size_bytes: int, segments: int) -> None:
+    transport = Collectives(None, shaped(4), backend="gloo").transport
+    lane = transport.steps(size_bytes).lanes[0]
+    assert size_bytes / lane.chunk_bytes == pytest.approx(segments)
+
+
 @pytest.mark.parametrize("sizes", [(25 * MIB, 25 * MIB), (8 * MIB, 25 * MIB), (MIB, MIB), (2048, 2048)])
 def test_flow_equals_steps_where_two_share_the_links(sizes: tuple[int, int]) -> None:
     def ends(fidelity: str) -> list[float]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ fabric: {kind: flat}
 SIZES = (1024, 65536, MIB, 25 * MIB, 512 * MIB)
 
 
-def collectives(placement: Placement, fidelity: str = "flow", algorithm: str = "auto", **more: bool) -> Collectives:
+def collectives(placement: Placement, fidelity: str = "flow", algorithm: str = "auto", **more: Any) -> Collectives:
     return Collectives(None, placement, backend="nccl", fidelity=fidelity, algorithm=algorithm, **more)
 
 
@@ -115,6 +116,36 @@ def test_back_to_back_and_isolated_differ_by_the_start() -> None:
     assert isolated.estimate_s(MIB) - row.estimate_s(MIB) == pytest.approx(
         isolated.calibration["nccl.isolated_s"], rel=0.05
     )
+
+
+@pytest.mark.parametrize(
+    ("machine", "protocol", "card_s"), [("dgx-a100", "ll", 0.6e-6), ("p4d.24xlarge", "simple", 75e-6)]
+)
+def test_a_rings_latency_is_its_start_its_hops_and_the_cards_own(machine: str, protocol: str, card_s: float) -> None:
+    ring = collectives(load_topology(machine).place(2), algorithm="ring", isolated=False).transport
+    demand, get = ring.allreduce(8), ring.calibration
+    assert ring.choice(8).protocol == protocol
+    # 30 hops, four of which lead to another node: a chunk comes by every eighth.
+    net_s = get[f"nccl.ring.hop.net.{protocol}_s"] + card_s * get[f"nccl.nic.latency.{protocol}"]
+    expected_s = get[f"nccl.start.{protocol}_s"] + 26 * get[f"nccl.ring.hop.nvswitch.{protocol}_s"] + 4 * net_s
+    assert demand.latency_s + demand.stall_s == pytest.approx(expected_s, rel=1e-3)
+
+
+def test_few_channels_move_what_their_threads_do_and_many_what_links_at_their_efficiency_do() -> None:
+    placement = load_topology("dgx-1v").place(1)
+
+    def grown_s(constant: str, size_bytes: int, factor: float) -> float:
+        start = collectives(placement).calibration
+        changed = start.with_values({constant: start[constant] * factor}, source="test")
+        rows = (collectives(placement, algorithm="ring", calibration=each) for each in (start, changed))
+        before, after = (each.estimate_s(size_bytes) for each in rows)
+        return after / before
+
+    large = 1024 * MIB
+    assert grown_s("nccl.efficiency.nvlink.simple", large, 0.5) == pytest.approx(2, rel=0.02)
+    assert grown_s("nccl.channel.simple", large, 2.0) == pytest.approx(1, rel=0.02)
+    assert grown_s("nccl.channel.ll", 32768, 0.5) > 1.1
+    assert grown_s("nccl.efficiency.nvlink.ll", 32768, 0.9) == pytest.approx(1, rel=0.01)
 
 
 def test_times_rise_with_size_and_nodes() -> None:

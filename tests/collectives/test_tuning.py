@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.nccl_versions import LL, LL128, NVLS_TREE, RING, SIMPLE, TREE, release
+from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
 from ddpsim.collectives.tuning import Shape, best, ll_max, table, time_us
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
@@ -27,6 +27,110 @@ def test_lines_worked_by_hand() -> None:
     assert entry(DGX1V, TREE, LL128) == pytest.approx((14 + 14 * 1.25, 0.92 * 120 * 7 / 9 / 2))
     # Two nodes: 28 inner hops, 2 outer ones of 14 us and twice the NIC's 0.6.
     assert entry(TWO_A100, RING, SIMPLE) == pytest.approx((8.4 + 28 * 3.4 + 2 * 15.2, 192 * 16 / 30))
+
+
+VOLTA_2008 = replace(DGX1V, version=2008)
+VOLTA_PCI = Shape(8, 1, 1, 12.0, 12.0, sm=70, nvlink=False)
+TWO_2008 = replace(TWO_A100, version=2008, nic_latency_us=0.0)
+TWO_AMD = replace(TWO_A100, amd=True)
+H100 = Shape(8, 1, 16, 22.0, 44.0, sm=90, nvlink=True, nvls=True)
+B200 = Shape(8, 1, 16, 80.0, 90.0, sm=100, nvlink=True, nvls=True)
+
+
+def across(nodes: int, sm: int, **more: object) -> Shape:
+    """Return nodes of eight whose links are faster than any constant of NCCL's."""
+    return Shape(8 * nodes, nodes, 8, 1000.0, 1000.0, sm=sm, nvlink=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "algorithm", "protocol", "latency_us"),
+    [
+        # One node of eight: 14 hops, by version and kind of hop.
+        (DGX1V, RING, LL, 6.6 + 14 * 0.6),
+        (DGX1V, RING, LL128, 14 + 14 * 1.9),
+        (DGX1V, TREE, LL, 6.8 + 14 * 0.6),
+        (DGX1V, TREE, SIMPLE, 8.4 + 14 * 4),
+        (VOLTA_2008, RING, LL, 3.6 + 14 * 0.47),
+        (VOLTA_2008, RING, LL128, 10 + 14 * 1.9),
+        (VOLTA_2008, RING, SIMPLE, 8.4 + 14 * 3.4),
+        (VOLTA_2008, TREE, LL, 4.4 + 14 * 0.52),
+        (VOLTA_2008, TREE, LL128, 4.4 + 14 * 1.25),
+        (VOLTA_2008, TREE, SIMPLE, 14 * 28),
+        (VOLTA_PCI, RING, LL, 6.6 + 14 * 1.0),
+        (VOLTA_PCI, RING, LL128, 14 + 14 * 2.5),
+        (VOLTA_PCI, RING, SIMPLE, 8.4 + 14 * 5.7),
+        (VOLTA_PCI, TREE, LL, 6.8 + 14 * 1.0),
+        (VOLTA_PCI, TREE, LL128, 14 + 14 * 1.9),
+        (VOLTA_PCI, TREE, SIMPLE, 8.4 + 14 * 4),
+        (replace(VOLTA_PCI, version=2008), RING, LL, 3.6 + 14 * 1.0),
+        (replace(VOLTA_PCI, version=2008), RING, LL128, 10 + 14 * 2.5),
+        (replace(VOLTA_PCI, version=2008), RING, SIMPLE, 8.4 + 14 * 5.7),
+        (replace(VOLTA_PCI, version=2008), TREE, LL, 4.4 + 14 * 1.0),
+        (replace(VOLTA_PCI, version=2008), TREE, LL128, 4.4 + 14 * 1.9),
+        (replace(VOLTA_PCI, version=2008), TREE, SIMPLE, 14 * 28),
+        # Two nodes: 28 hops inside, at least an overhead by processor; 2 between, by version.
+        (TWO_A100, RING, LL, 6.6 + 28 * 1 + 2 * 3.3),
+        (TWO_AMD, RING, LL, 6.6 + 28 * 2 + 2 * 3.3),
+        (TWO_AMD, RING, SIMPLE, 8.4 + 28 * 6 + 2 * 15.2),
+        (TWO_A100, RING, LL128, 14 + 28 * 1.9 + 2 * 4.6),
+        (TWO_A100, TREE, LL, 6.8 + 14 * 0.6 + 2 * 5.6),
+        (TWO_A100, TREE, LL128, 14 + 14 * 1.25 + 2 * 9.1),
+        (TWO_A100, TREE, SIMPLE, 8.4 + 14 * 4 + 2 * 15.2),
+        (TWO_2008, RING, LL, 3.6 + 28 * 0.47 * 1.8 + 2 * 2.7),
+        (TWO_2008, RING, SIMPLE, 8.4 + 28 * 3.4 + 2 * 9.6),
+        (TWO_2008, RING, LL128, 10 + 28 * 1.9 + 2 * 4),
+        (TWO_2008, TREE, LL, 4.4 + 14 * 0.52 * 1.8 + 2 * 5),
+        (TWO_2008, TREE, LL128, 4.4 + 14 * 1.25 + 2 * 8.5),
+        (TWO_2008, TREE, SIMPLE, 14 * 28 + 2 * 28),
+        # Five nodes: two levels of trees.
+        (across(5, 80), TREE, LL, 6.8 + 14 * 0.6 + 2 * 2 * 5),
+    ],
+)
+def test_documented_latencies_by_version_and_kind_of_hop(
+    shape: Shape, algorithm: str, protocol: str, latency_us: float
+) -> None:
+    assert entry(shape, algorithm, protocol)[0] == pytest.approx(latency_us)
+
+
+@pytest.mark.parametrize(
+    ("sm", "trees", "trees_ll128", "ring_ll128"),
+    [
+        (70, (26.5, 18.5, 10.0), (20.0, 20.0, 20.0), 20.0),
+        (80, (24.0, 23.6, 17.8), (20.0, 20.0, 20.0), 20.0),
+        (90, (38.7, 41.4, 36.0), (36.7, 36.7, 29.0), 36.7),
+        (100, (70.0, 42.8, 24.0), (55.6, 31.67, 20.0), 40.0),
+    ],
+)
+def test_documented_bandwidths_of_a_channel_by_architecture_and_nodes(
+    sm: int, trees: tuple[float, ...], trees_ll128: tuple[float, ...], ring_ll128: float
+) -> None:
+    for nodes, tree, most in zip((1, 2, 3), trees, trees_ll128, strict=True):
+        shape = across(nodes, sm)
+        payload = 7 / 9 if nodes == 1 else 120 / 128
+        assert entry(shape, TREE, SIMPLE)[1] == pytest.approx(8 * tree / 2)
+        assert entry(shape, TREE, LL128)[1] == pytest.approx(8 * min(tree * payload, most) / 2)
+        assert entry(shape, RING, LL128)[1] == pytest.approx(8 * ring_ll128 * shape.ranks / (2 * (shape.ranks - 1)))
+
+
+def test_documented_shares_of_ll_trees_and_switches() -> None:
+    # LL takes half of the channels' bandwidth, a quarter in 2.8; a tree of one GPU a node 0.85 of any other.
+    slow = Shape(8, 1, 2, 12.0, 12.0, sm=80, nvlink=True)
+    assert entry(slow, RING, LL)[1] == pytest.approx(24 / 2 * 8 / 14)
+    assert entry(replace(slow, version=2008), RING, LL)[1] == pytest.approx(24 / 4 * 8 / 14)
+    assert entry(slow, TREE, LL)[1] == pytest.approx(0.92 * 24 / 3.8 / 2)
+    assert entry(Shape(4, 4, 2, 12.0, 12.0, sm=80, nvlink=True), TREE, SIMPLE)[1] == pytest.approx(0.85 * 0.92 * 24 / 2)
+    for shape, efficiency in ((H100, 0.85), (B200, 0.74)):
+        bus = 16 * shape.channel_bandwidth * efficiency * 15 / 16 * 2
+        assert entry(shape, NVLS, SIMPLE)[1] == pytest.approx(bus * 8 / 14)
+
+
+def test_a_large_simple_ring_of_volta_pays_more_than_one_of_ampere() -> None:
+    shape = replace(TWO_A100, sm=70)
+    simple = next(e for e in table(shape) if (e.algorithm, e.protocol) == (RING, SIMPLE))
+    assert time_us(simple, shape, 1 << 20) == pytest.approx(
+        1.9 * simple.latency_us + (1 << 20) / 1e3 / simple.bandwidth
+    )
+    assert time_us(simple, shape, 1024) == pytest.approx(simple.latency_us + 1.024 / simple.bandwidth)
 
 
 TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=True)
@@ -102,26 +206,39 @@ def test_a_large_simple_ring_over_nodes_pays_more_latency() -> None:
     assert time_us(simple, TWO_A100, size) == pytest.approx(1.4 * simple.latency_us + size / 1000 / simple.bandwidth)
 
 
-def test_a_trees_bandwidth_is_corrected_by_size_as_nccls_table_says() -> None:
-    found = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (TREE, LL128))
-    for place, factor in ((15, 0.6), (16, 0.8), (17, 0.9), (20, 0.9), (21, 1.0), (22, 1.0)):
-        size = 64 << place
-        corrected_us = found.latency_us + size / 1000 / (found.bandwidth * factor)
-        assert time_us(found, TWO_A100, size) == pytest.approx(corrected_us)
+@pytest.mark.parametrize(
+    ("protocol", "tenths"),
+    [
+        (LL, "10 10 10 10 9 8 7 7 7 7 6 5 4 4 5 6 7 8 9 10 10 10 10 10 10"),
+        (LL128, "10 10 10 10 10 9 8 8 8 7 6 6 6 6 6 6 8 9 9 9 9 10 10 10 10"),
+        (SIMPLE, "9 9 9 9 9 9 9 8 7 6 6 5 5 5 5 6 7 8 7 7 8 9 9 9 10"),
+    ],
+)
+def test_a_trees_bandwidth_is_corrected_by_size_as_nccls_table_says(protocol: str, tenths: str) -> None:
+    found = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (TREE, protocol))
+    for place, factor in enumerate(map(int, tenths.split())):
+        for size in (64 << place, (128 << place) - 1):
+            corrected_us = found.latency_us + size / 100 / (found.bandwidth * factor)
+            assert time_us(found, TWO_A100, size) == pytest.approx(corrected_us, rel=1e-12)
+
+
+INTEL, AMD, MIXED = {}, {"amd": True}, {"mixed": True}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "sm", "host", "expected"),
+    ("sm", "host", "by_nodes"),
     [
-        (1, 70, {}, 39.0),
-        (1, 80, {"amd": True}, 87.7),
-        (2, 70, {"amd": True}, 22.5),
-        (2, 80, {}, 39.0),
-        (2, 90, {}, 39.0),
-        (3, 90, {"mixed": True}, 19.0),
+        (70, INTEL, (39.0, 39.0, 20.4)),
+        (70, AMD, (39.0, 22.5, 19.0)),
+        (80, INTEL, (87.7, 39.0, 20.4)),
+        (80, AMD, (87.7, 22.5, 19.0)),
+        (90, INTEL, (141.0, 39.0, 20.4)),
+        (90, MIXED, (141.0, 22.5, 19.0)),
+        (100, AMD, (141.0, 22.5, 19.0)),
     ],
 )
 def test_ll_goes_no_further_than_the_gpu_allows_inside_and_the_host_between_nodes(
-    nodes: int, sm: int, host: dict[str, bool], expected: float
+    sm: int, host: dict[str, bool], by_nodes: tuple[float, ...]
 ) -> None:
-    assert ll_max(Shape(8 * nodes, nodes, 8, 24.0, 24.0, sm=sm, nvlink=True, **host)) == expected
+    for nodes, expected in enumerate(by_nodes, 1):
+        assert ll_max(across(nodes, sm, **host)) == expected

@@ -1,9 +1,12 @@
 """Importers: published files and hand-written ones, what they give and what they refuse."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddpsim.collectives.channels import find_channels
 from ddpsim.errors import InputError, TopologyError
@@ -86,7 +89,7 @@ XML = """<system version="1" mood="fine">
              <net name="mlx5_1" dev="1" speed="100000" port="2" latency="0.6" gdr="1"/></nic>
       </pci>
     </pci>
-    <hologram size="3"/>
+    <hologram size="3"><lens width="2"/></hologram>
   </cpu>
 </system>
 """
@@ -108,7 +111,39 @@ def test_a_complete_dump_needs_nothing_else() -> None:
         "system.mood": "fine",
         "system/cpu[0].colour": "red",
         "system/cpu[0]/hologram[1]": "size=3",
+        "system/cpu[0]/hologram[1]/lens[0]": "width=2",
     }
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+def test_a_gpu_that_the_file_contradicts_is_said() -> None:
+    def confidence(text: str, gpu: str | None) -> str:
+        return import_topology(text, "node.xml", gpu=gpu).confidence
+
+    assert confidence(XML, "v100") == "NVLinks from the file; V100 by --gpu, A100 by the file"
+    assert confidence(XML, "a100") == confidence(XML, None) == "NVLinks from the file"
+    amd = XML.replace('sm="80"', 'sm="90" gcn="gfx942"')
+    assert import_topology(amd, "node.xml").compute_device == "gfx942"
+    assert "gfx942 by the file" in confidence(amd, "h100")
+
+
+ODD = st.sampled_from(
+    ["", "-3", "0", "1e9", "nan", "abc", "9" * 23, "0x060400", "0x030000", "0000:02:00.0", "é", "1.5"]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), ODD), min_size=1, max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_odd_attributes_are_refused_or_survive_the_yaml(changes: list[tuple[int, str]]) -> None:
+    text = XML
+    for number, odd in changes:
+        attributes = list(re.finditer(r'(\w+)="[^"]*"', text))
+        place = attributes[number % len(attributes)]
+        text = f'{text[: place.start()]}{place[1]}="{odd}"{text[place.end() :]}'
+    try:
+        topology = import_topology(text, "node.xml")
+    except InputError:
+        return
     assert parse_topology(dump_topology(topology), "again") == topology
 
 

@@ -1,0 +1,49 @@
+"""What a measured table's header states of how its collectives were launched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpsim.measured.table import MeasuredTable
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a table's collectives were launched, as its header states it.
+
+    Attributes:
+        version: of NCCL, major * 1000 + minor; None where the header says nothing.
+        algorithm: the one that was forced, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+    """
+
+    version: int | None = None
+    algorithm: str = "auto"
+    gpus_per_process: int = 1
+    isolated: bool = False
+
+    @classmethod
+    def of(cls, table: MeasuredTable) -> Conditions:
+        """Return the conditions of `table`."""
+        header = table.header
+        forced = _forced(header.get("algorithm", ""))
+        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated)
+
+
+def _version(text: str) -> int | None:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return int(match[1]) * 1000 + int(match[2]) if match else None
+
+
+def _forced(text: str) -> str:
+    return next((name for name in ("ring", "tree", "nvls") if text.lower().startswith(name)), "auto")
+
+
+def _gpus_per_process(header: Mapping[str, str]) -> int:
+    for key, pattern in (("command", r"-g (\d+)"), ("mode", r"nGpus (\d+)")):
+        if match := re.search(pattern, header.get(key, "")):
+            return int(match[1])
+    return 1

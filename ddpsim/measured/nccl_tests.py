@@ -1,0 +1,152 @@
+"""nccl-tests' printed tables, of every version, as logs and pages hold them.
+
+The header tells where the time stands: `root` came with 2.12, the first line's columns were `bytes N type op time`, in
+milliseconds. Without a header a root of -1 tells. What launchers put before each line is left out: `[1,0]<stdout>:` of
+mpirun, `0:` of srun, `host:` of pdsh, a time stamp of kubectl. Source: nccl-tests `src/common.cu`, `src/util.cu`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ddpsim.errors import CalibrationError
+from ddpsim.measured.table import Cells, MeasuredTable, header_of, table_of
+
+_PREFIX = re.compile(r"^(?:\s*\S*\d{4}-\d\d-\d\dT\S+\s)?(?:.{0,80}?<std(?:out|err)>:\s?|\s*[\w.-]+:(?:\s+|$))?")
+_ROW = re.compile(r"[-+]?[\d.]*\d\S*")
+_RANK = re.compile(r"#\s+(?:Rank|Device)\s+(\d+)\b")
+_HOST = re.compile(r"\bon\s+(\S+)\s+device")
+_GROUP = re.compile(r"#\s+Rank\s+\d+\s+Group\s+(\d+)")
+_TEST = re.compile(r"#\s*Collective test starting:\s*(\S+)")
+_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\S*)")
+_LIBRARY = re.compile(r"\bnccl-library=(\d+)")
+_MODE = re.compile(r"#\s*(nThreads? \d+ nGpus \d+)")
+_ALGORITHM = re.compile(r"\bNCCL_ALGO(?:=| set by environment to )\"?(\w+)[\".]*\s*$")
+_FIGURES = ("time", "algbw", "busbw", "#wrong")
+_NEW = ("size", "count", "type", "redop", "root", *_FIGURES, *_FIGURES)
+_OLD = ("size", "count", "type", "redop", *_FIGURES, *_FIGURES)
+
+
+def printed(lines: Iterable[str]) -> bool:
+    """Return whether nccl-tests printed these lines: the names of its times and rates stand in one."""
+    return any("busbw" in (_names(_without_prefix(line)) or ()) for line in lines)
+
+
+def parse(lines: Sequence[str], place: str) -> MeasuredTable:
+    """Return the table in the lines of a log.
+
+    Raises:
+        CalibrationError: times of the processor or in another unit, another collective's, collectives of several
+            groups at once, a row cut off, or a cell that is no number.
+    """
+    lines = [_without_prefix(line) for line in lines]
+    columns: Sequence[str] | None = None
+    rows, test = [], None
+    for number, line in enumerate(lines, 1):
+        where = f"{place}: row {number}"
+        if match := _TEST.match(line):
+            test = (match[1], where)
+        elif names := _names(line):
+            columns = names
+            _refuse_processor_time(names, where)
+        elif _is_units(line):
+            if "(us)" not in line:
+                raise CalibrationError(f"units {line.strip('# ')}", place=where, remedy="times are wanted in (us)")
+        elif not line.startswith("#") and _is_row(line.split()) and (test is None or _of_allreduce(test[0])):
+            rows.append(_cells(line.split(), columns, where))
+    if test is not None and not rows:
+        refuse_other_tests(*test)
+    return table_of(place, rows, {**_header(lines, place), **header_of(lines)})
+
+
+def refuse_other_tests(name: str, place: str) -> None:
+    """Raise where a program's or an operation's name is not an allreduce's.
+
+    Raises:
+        CalibrationError: `all_gather_perf`, or `none`, the operation of what reduces nothing.
+    """
+    if name == "none" or (name.endswith("_perf") and not _of_allreduce(name)):
+        raise CalibrationError(f"{name} is not of an allreduce", place=place, remedy="give all_reduce_perf's table")
+
+
+def version_text(code: int) -> str:
+    """Return the version that NCCL_VERSION_CODE states: 2804 is 2.8.4, 22907 is 2.29.7.
+
+    Source: NCCL `src/nccl.h.in`.
+    """
+    hundreds = 10_000 if code >= 10_000 else 1_000
+    return f"{code // hundreds}.{code % hundreds // 100}.{code % 100}"
+
+
+def forced_algorithm(lines: Iterable[str]) -> str | None:
+    """Return the one algorithm that NCCL_ALGO allowed, by an environment or NCCL's own log."""
+    return next((match[1].lower() for line in lines if (match := _ALGORITHM.search(line))), None)
+
+
+def _without_prefix(line: str) -> str:
+    rest = line[match.end() :] if (match := _PREFIX.match(line)) else line
+    return rest.lstrip()
+
+
+def _of_allreduce(test: str) -> bool:
+    return "all_reduce" in test or "allreduce" in test.lower()
+
+
+def _names(line: str) -> list[str] | None:
+    names = line.lstrip("#").split()
+    return names if {"size", "bytes"} & set(names[:1]) and {"time", "cputime"} & set(names) else None
+
+
+def _is_units(line: str) -> bool:
+    return line.lstrip("#").split()[:1] == ["(B)"]
+
+
+def _is_row(words: Sequence[str]) -> bool:
+    return bool(words and _ROW.fullmatch(words[0]) and (len(words) == 1 or _ROW.fullmatch(words[1])))
+
+
+def _refuse_processor_time(names: Sequence[str], place: str) -> None:
+    if "time" not in names:
+        raise CalibrationError("a processor's time", place=f"{place}, column cputime", remedy="measure without -C")
+
+
+def _cells(words: Sequence[str], columns: Sequence[str] | None, place: str) -> Cells:
+    if columns is None:
+        columns = _NEW if words[4:5] == ["-1"] else _OLD
+    at = columns.index("time")
+    if len(words) <= at:
+        raise CalibrationError(f"{len(words)} cells, time is number {at + 1}", place=place)
+    operation = next((columns.index(name) for name in ("redop", "op") if name in columns), None)
+    if operation is not None:
+        refuse_other_tests(words[operation], f"{place}, column {columns[operation]}")
+    algbw, busbw = (
+        words[i] if i < len(columns) and columns[i] == name and i < len(words) else None for i, name in _rates(at)
+    )
+    unit_s = 1e-3 if columns[0] == "bytes" else 1e-6
+    # A row with one time has it in the first one's place, whatever the header says.
+    other = next((i for i in range(at + 1, len(columns)) if columns[i] == "time" and len(words) > i + 2), None)
+    in_place = None if other is None else words[other]
+    return Cells(words[0], words[at], place, unit_s, algbw, busbw, in_place=in_place, in_place_unit_s=unit_s)
+
+
+def _rates(time_at: int) -> tuple[tuple[int, str], tuple[int, str]]:
+    return (time_at + 1, "algbw"), (time_at + 2, "busbw")
+
+
+def _header(lines: Sequence[str], place: str) -> dict[str, str]:
+    """Return what the lines beside the table say: ranks, nodes, NCCL's version, GPUs a process."""
+    ranks = [int(match[1]) for line in lines if (match := _RANK.match(line))]
+    hosts = {match[1] for line in lines if line.startswith("#") and (match := _HOST.search(line))}
+    groups = {match[1] for line in lines if (match := _GROUP.match(line))}
+    if len(groups) > 1:
+        what = f"collectives of {len(groups)} groups at once"
+        raise CalibrationError(what, place=place, remedy="measure one, without NCCL_TESTS_SPLIT")
+    header = {"ranks": str(max(ranks) + 1), "nodes": str(len(hosts) or 1)} if ranks else {}
+    for pattern, key in ((_VERSION, "nccl"), (_MODE, "mode"), (_LIBRARY, "library")):
+        if match := next((match for line in lines if (match := pattern.search(line))), None):
+            header[key] = match[1]
+    if library := header.pop("library", None):
+        header.setdefault("nccl", version_text(int(library)))
+    algorithm = forced_algorithm(lines)
+    return header if algorithm is None else header | {"algorithm": algorithm}

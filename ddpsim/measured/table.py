@@ -1,0 +1,270 @@
+"""A measured allreduce table, and the checks that its rows pass whatever file they come from.
+
+Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
+sizes are left out, a size that occurs again takes the median; `notes` names all three.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpsim.errors import CalibrationError
+
+REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
+_SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
+_DISTURBED = 0.15
+"""Difference of the logarithms of a row's two columns beyond which one was disturbed; 0.01 is usual."""
+
+_OTHER_UNIT = 10.0
+"""Factor between a row's rate and its size over its time from which on one of them is in another unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file.
+
+    Attributes:
+        in_place_s: its other time, where it has two.
+    """
+
+    size_bytes: int
+    time_s: float
+    place: str
+    in_place_s: float | None = None
+
+    @property
+    def apart(self) -> float:
+        """How far the logarithms of the two times are apart; 0 where there is one."""
+        return abs(math.log(self.in_place_s / self.time_s)) if self.in_place_s else 0.0
+
+    @property
+    def undisturbed_s(self) -> float:
+        """The time to calibrate with: the lesser of two that are far apart, since what disturbs only adds."""
+        return min(self.time_s, self.in_place_s) if self.in_place_s and self.apart > _DISTURBED else self.time_s
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """The rows of one file, sizes ascending.
+
+    Attributes:
+        name: the file's name.
+        ranks, nodes: what its header says, ranks else as its rates tell; None where neither does.
+        header: `key: value` lines or the `config` of a JSON document; `nccl`, `mode` and `algorithm` also where
+            nccl-tests prints them otherwise.
+        ddp: host costs that a microbenchmark measured beside, by name.
+        notes: rows left out or merged, ranks that are guessed.
+    """
+
+    name: str
+    rows: tuple[MeasuredRow, ...]
+    ranks: int | None = None
+    nodes: int | None = None
+    header: Mapping[str, str] = field(default_factory=dict)
+    ddp: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def repeatability(self) -> float | None:
+        """Median over rows of how far in place is from out of place, in logarithms; None where no row has both."""
+        apart = [row.apart for row in self.rows if row.in_place_s is not None]
+        return statistics.median(apart) if apart else None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether each collective was measured by itself, as the microbenchmark does; nccl-tests queues them."""
+        return self.header.get("isolated", "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One row as a file states it.
+
+    Attributes:
+        size, time: with `unit_s` the unit of the time.
+        algbw, busbw: GB/s; None where the file has none.
+        in_place: the other time, in its own unit, where the file has two.
+        place: of the row.
+        columns: what follows `place` in errors of size, time, rates and the other time.
+    """
+
+    size: object
+    time: object
+    place: str
+    unit_s: float = 1e-6
+    algbw: object = None
+    busbw: object = None
+    in_place: object = None
+    in_place_unit_s: float = 1e-6
+    columns: tuple[str, ...] = (
+        ", column size",
+        ", column time",
+        ", column algbw",
+        ", column busbw",
+        ", column time in place",
+    )
+
+    def row(self) -> MeasuredRow:
+        """Return the row.
+
+        Raises:
+            CalibrationError: a size or time that is none, or a rate that contradicts both.
+        """
+        size, time, algbw, _, other = (self.place + column for column in self.columns)
+        in_place_s = None if self.in_place is None else _time(self.in_place, other, self.in_place_unit_s)
+        row = MeasuredRow(_size(self.size, size), _time(self.time, time, self.unit_s), self.place, in_place_s)
+        rate = rate_of(self.algbw)
+        if rate is not None and rate > 0.1 and row.size_bytes:
+            found = row.size_bytes / row.time_s / 1e9
+            if not 1 / _OTHER_UNIT < found / rate < _OTHER_UNIT:
+                what = f"{self.algbw} GB/s, but {row.size_bytes} B in {self.time} is {found:.3g} GB/s"
+                raise CalibrationError(what, place=algbw, remedy="state every row in the same unit")
+        return row
+
+    def share(self) -> tuple[float, float] | None:
+        """Return bounds of busbw / algbw, 2(n-1)/n of n ranks, within what time and busbw were rounded to."""
+        busbw, time = rate_of(self.busbw), as_float(self.time)
+        far, off = _rounding(self.busbw), _rounding(self.time)
+        if busbw is None or busbw <= 20 * far or time <= 20 * off:
+            return None
+        size_bytes = as_float(self.size)
+        if not size_bytes:
+            return None
+        a_unit = 1e9 * self.unit_s / size_bytes
+        return (busbw - far) * (time - off) * a_unit, (busbw + far) * (time + off) * a_unit
+
+
+def table_of(
+    place: str, cells: Iterable[Cells], header: Mapping[str, str], ddp: Mapping[str, float] | None = None
+) -> MeasuredTable:
+    """Return the table of some rows.
+
+    Raises:
+        CalibrationError: no rows, one that is malformed, or rates of another number of ranks or another collective.
+    """
+    stated = list(cells)
+    by_size: dict[int, list[MeasuredRow]] = {}
+    for row in (each.row() for each in stated):
+        by_size.setdefault(row.size_bytes, []).append(row)
+    notes = [f"{row.place}: size 0 left out" for row in by_size.pop(0, [])]
+    merged = []
+    for size_bytes, same in sorted(by_size.items()):
+        merged.append(_merged(same))
+        row = merged[-1]
+        if row.undisturbed_s < row.time_s:
+            what = f"{row.time_s * 1e6:g} us out of place, {row.undisturbed_s * 1e6:g} in place"
+            notes.append(f"{row.place}: {what}; fits take the lesser")
+        if len(same) > 1:
+            places = ", ".join(row.place.rpartition(": ")[2] for row in same)
+            notes.append(f"{place}: size {size_bytes} stands in {places}; their median is taken")
+    if not merged:
+        raise CalibrationError("no rows", place=place, remedy="give nccl-tests text or -J JSON, or a CSV")
+    ranks = _count(header, "ranks", ("ranks", "nranks", "world_size"), place)
+    nodes = _count(header, "nodes", ("nodes", "nnodes"), place)
+    if ranks is None:
+        ranks = _ranks_of(stated)
+        what = "every GPU of its nodes is taken" if ranks is None else f"{ranks} by busbw over size / time"
+        notes.append(f"{place}: no rank count is stated: {what}")
+    else:
+        _check_ranks(stated, ranks)
+    return MeasuredTable(Path(place).name, tuple(merged), ranks, nodes, dict(header), dict(ddp or {}), tuple(notes))
+
+
+def _merged(same: Sequence[MeasuredRow]) -> MeasuredRow:
+    """Return the medians of rows of one size."""
+    in_place = [row.in_place_s for row in same if row.in_place_s is not None]
+    other = statistics.median(in_place) if in_place else None
+    return MeasuredRow(same[0].size_bytes, statistics.median(row.time_s for row in same), same[0].place, other)
+
+
+def header_of(lines: Iterable[str]) -> dict[str, str]:
+    """Return the `# key: value` lines."""
+    pairs = (re.match(r"#\s*([a-z_]+):\s*(.*\S)", line) for line in lines)
+    return {match[1]: match[2] for match in pairs if match}
+
+
+def rate_of(cell: object) -> float | None:
+    """Return a rate in GB/s; None where the cell has none."""
+    try:
+        rate = as_float(cell)
+    except (TypeError, ValueError):
+        return None
+    return rate if math.isfinite(rate) else None
+
+
+def as_float(value: object) -> float:
+    """Return `value` as a float; infinity where it is larger than any."""
+    if isinstance(value, bool):
+        raise TypeError(f"{value!r} is no number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
+
+
+def _rounding(cell: object) -> float:
+    """Return half the last digit's unit of a decimal number, of a whole one its last digit's that is not 0."""
+    whole, point, digits = str(cell).strip().partition("e")[0].partition(".")
+    return 0.5 * 10.0 ** (-len(digits) if point else len(whole) - len(whole.rstrip("0")))
+
+
+def _share(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def _ranks_of(stated: Iterable[Cells]) -> int | None:
+    """Return the one rank count with which every row's rates agree; None where there are several, or none."""
+    bounds = [share for share in (each.share() for each in stated) if share is not None]
+    if not bounds:
+        return None
+    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    if not 0 < low <= high < 2:
+        return None
+    first, last = math.ceil(2 / (2 - low) - 1e-9), math.floor(2 / (2 - high) + 1e-9)
+    return first if first == last else None
+
+
+def _check_ranks(stated: Iterable[Cells], ranks: int) -> None:
+    for each in stated:
+        share = each.share()
+        if share is not None and not share[0] * 0.99 <= _share(ranks) <= share[1] * 1.01:
+            what = f"{each.busbw} GB/s is not {_share(ranks):.4g} times size over time, as of {ranks} ranks"
+            remedy = "give an allreduce's table, with the ranks it was measured on"
+            raise CalibrationError(what, place=each.place + each.columns[3], remedy=remedy)
+
+
+def _count(header: Mapping[str, str], what: str, keys: Iterable[str], place: str) -> int | None:
+    for key in keys:
+        if match := re.match(r"-?\d{1,9}(?!\d)", header.get(key, "")):
+            if int(match[0]) < 1:
+                raise CalibrationError(f"{match[0]} {what}", place=f"{place}: {key}", remedy="state at least one")
+            return int(match[0])
+    return None
+
+
+def _time(cell: object, place: str, unit_s: float) -> float:
+    try:
+        value = as_float(cell)
+    except (TypeError, ValueError):
+        raise CalibrationError(f"{cell!r} is not a number", place=place, remedy="write it without a unit") from None
+    if not math.isfinite(value) or value <= 0:
+        raise CalibrationError(f"time {cell!r} is not positive", place=place, remedy="leave such rows out")
+    if not _SHORTEST_S <= value * unit_s <= _LONGEST_S:
+        what = f"time {cell!r} is {value * unit_s:.3g} s, which no allreduce takes"
+        raise CalibrationError(what, place=place, remedy="state it in the unit of the others")
+    return value * unit_s
+
+
+def _size(cell: object, place: str) -> int:
+    try:
+        value = as_float(cell)
+    except (TypeError, ValueError):
+        raise CalibrationError(f"{cell!r} is not a number of bytes", place=place) from None
+    if not 0 <= value <= _LARGEST_BYTES or value != int(value):
+        raise CalibrationError(f"size {cell!r} is not a whole number of bytes", place=place)
+    return int(value)
