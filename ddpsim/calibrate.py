@@ -94,11 +94,11 @@ def calibrate(
     if start.backend == "nccl":
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
-    held_out = _held_out(samples, start)
+    held_out, uncorrected = _held_out(samples, start)
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
     calibration = replace(
-        _with_host_costs(_with_residuals(calibration, measured, held_out), tables),
+        _with_host_costs(_with_residuals(calibration, measured, uncorrected), tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
     )
     places = [(sample.table, row) for sample in samples for row in sample.table.rows]
@@ -168,10 +168,11 @@ def fit_samples(
 def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
     """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
     measured = np.concatenate([sample.measured for sample in samples])
-    return _with_residuals(calibration, measured, _held_out(samples, start))
+    return _with_residuals(calibration, measured, _held_out(samples, start)[1])
 
 
 def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
+    """Return `calibration` with the residuals of `held_out`: of the constants alone, for machines without rows."""
     low, high = np.percentile(np.log(measured / held_out), [10, 90])
     return replace(calibration, residual_low=float(low), residual_high=float(high))
 
@@ -201,11 +202,14 @@ def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | 
     return Calibration(backend, {constant.name: constant for constant in known[backend]})
 
 
-def _held_out(samples: Sequence[Sample], start: Calibration) -> Vector:
-    """Return the time of each row from constants and curves of the others, a quarter left out at a time."""
+def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Vector]:
+    """Return the time of each row from constants and curves of the others, a quarter left out at a time.
+
+    And from their constants alone.
+    """
     owners = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
     folds = min(_FOLDS, len(owners))
-    result = np.empty(len(owners))
+    result, uncorrected = np.empty(len(owners)), np.empty(len(owners))
     for fold in range(folds):
         kept: list[list[int]] = [[] for _ in samples]
         left_out: list[list[int]] = [[] for _ in samples]
@@ -213,21 +217,31 @@ def _held_out(samples: Sequence[Sample], start: Calibration) -> Vector:
             (left_out if number % folds == fold else kept)[index].append(row)
         _, calibration = fit_samples([s.only(rows) for s, rows in zip(samples, kept, strict=True) if rows], start)
         numbers = [number for number in range(len(owners)) if number % folds == fold]
-        result[numbers] = predicted([s.only(rows) for s, rows in zip(samples, left_out, strict=True)], calibration)
-    return result
+        asked = [s.only(rows) for s, rows in zip(samples, left_out, strict=True)]
+        result[numbers] = predicted(asked, calibration)
+        uncorrected[numbers] = predicted(asked, replace(calibration, curves=()))
+    return result, uncorrected
 
 
 def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
-    """Return a curve for each machine and rank count; a size measured in several tables takes the median."""
-    found: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+    """Return a curve for each machine, rank count and algorithm; a size measured in several tables takes the median.
+
+    Of tables by one process a GPU and by one for several, those that launch as DDP does are taken.
+    """
+    found: dict[tuple[str, int, int, str], list[Curve]] = {}
     for curve in (sample.curve() for sample in samples):
-        times = found.setdefault((curve.topology, curve.nodes, curve.gpus_per_node), {})
-        for point in curve.points:
-            times.setdefault(point.size_bytes, []).append(point.time_s)
-    return tuple(
-        Curve(*key, tuple(CurvePoint(size, float(np.median(values))) for size, values in sorted(times.items())))
-        for key, times in found.items()
-    )
+        found.setdefault((curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm), []).append(curve)
+    return tuple(_joined(curves) for curves in found.values())
+
+
+def _joined(curves: Sequence[Curve]) -> Curve:
+    fewest = min(curve.gpus_per_process for curve in curves)
+    alike = [curve for curve in curves if curve.gpus_per_process == fewest]
+    times: dict[int, list[float]] = {}
+    for point in (point for curve in alike for point in curve.points):
+        times.setdefault(point.size_bytes, []).append(point.time_s)
+    points = (CurvePoint(size, float(np.median(values))) for size, values in sorted(times.items()))
+    return replace(alike[0], points=tuple(points))
 
 
 def _with_host_costs(calibration: Calibration, tables: Sequence[MeasuredTable]) -> Calibration:

@@ -91,6 +91,8 @@ class Sample:
             placement.nodes,
             placement.gpus_per_node,
             tuple(CurvePoint(size, time_s) for size, time_s in points),
+            self.algorithm,
+            self.gpus_per_process,
         )
 
     def _back_to_back(self) -> list[float]:
@@ -114,7 +116,7 @@ class Sample:
         """Return what the rows were measured on, as `calibration` has it."""
         if calibration.backend == "gloo":
             return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
-        curve = matching(calibration, self.placement)
+        curve = matching(calibration, self.placement, self.algorithm)
         transport = NcclTransport(
             self.layout(),
             calibration,
@@ -126,7 +128,7 @@ class Sample:
 
     def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
         """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
-        curve = matching(calibration, self.placement)
+        curve = matching(calibration, self.placement, self.algorithm)
         return transport if curve is None else CurveTransport.over(transport, curve, start_s)
 
 

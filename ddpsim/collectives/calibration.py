@@ -62,12 +62,19 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Measured rows for exactly one machine and rank count; they correct the model there and nowhere else."""
+    """Measured rows for exactly one machine and rank count; they correct the model there and nowhere else.
+
+    Attributes:
+        algorithm: the one that was forced, which they correct alone, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+    """
 
     topology: str
     nodes: int
     gpus_per_node: int
     points: tuple[CurvePoint, ...]
+    algorithm: str = "auto"
+    gpus_per_process: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,8 @@ class Calibration:
                     "topology": c.topology,
                     "nodes": c.nodes,
                     "gpus_per_node": c.gpus_per_node,
+                    "algorithm": c.algorithm,
+                    "gpus_per_process": c.gpus_per_process,
                     "points": [[p.size_bytes, p.time_s] for p in c.points],
                 }
                 for c in self.curves
@@ -183,6 +192,8 @@ class Calibration:
                         c["nodes"],
                         c["gpus_per_node"],
                         tuple(_point(s, t) for s, t in c["points"]),
+                        str(c.get("algorithm", "auto")),
+                        int(c.get("gpus_per_process", 1)),
                     )
                     for c in document["curves"]
                 ),

@@ -17,24 +17,32 @@ from ddpsim.topology.graph import Placement
 class CurveTransport(TransportAround):
     """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
 
+    Where the rows were measured otherwise than `inner` launches, a time is theirs times what the model says of the
+    difference.
+
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
     the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fitted`).
     """
 
     rows: Rows
+    measured: Transport
     start_s: float = 0.0
 
     @classmethod
-    def over(cls, inner: Transport, curve: Curve, start_s: float = 0.0) -> CurveTransport:
+    def over(
+        cls, inner: Transport, curve: Curve, start_s: float = 0.0, measured: Transport | None = None
+    ) -> CurveTransport:
         """Return `inner` corrected by `curve`, whose times are first made to rise with size.
 
         Args:
             start_s: what a collective takes beyond those measured, on an idle stream.
+            measured: the model of what was measured; `inner` where None.
         """
+        measured = measured or inner
         points = {point.size_bytes: point for point in monotone(curve.points)}.values()
         sizes = [point.size_bytes for point in points]
-        rows = Rows.of(sizes, [point.time_s for point in points], [inner.allreduce_s(size) for size in sizes])
-        return cls(inner, rows, start_s)
+        rows = Rows.of(sizes, [point.time_s for point in points], [measured.allreduce_s(size) for size in sizes])
+        return cls(inner, rows, measured, start_s)
 
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
@@ -46,11 +54,11 @@ class CurveTransport(TransportAround):
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the corrected time."""
         modelled_s = self.inner.allreduce_s(size_bytes)
-        return self.rows.time_s(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
+        return self._corrected_s(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
 
     def doubt(self, size_bytes: int) -> float:
         """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""
-        return self.rows.doubt(size_bytes, self.inner.allreduce_s(size_bytes))
+        return self.rows.doubt(size_bytes, self.measured.allreduce_s(size_bytes))
 
     def broadcast(self, size_bytes: int) -> Demand:
         """Return the demand inside, uncorrected."""
@@ -66,7 +74,13 @@ class CurveTransport(TransportAround):
 
     def _fitted(self, demand: Demand, size_bytes: int) -> Demand:
         modelled_s = self.inner.allreduce_s(size_bytes)
-        return fitted(demand, modelled_s, self.rows.time_s(size_bytes, modelled_s))
+        return fitted(demand, modelled_s, self._corrected_s(size_bytes, modelled_s))
+
+    def _corrected_s(self, size_bytes: int, modelled_s: float) -> float:
+        if self.measured is self.inner:
+            return self.rows.time_s(size_bytes, modelled_s)
+        own_s = self.measured.allreduce_s(size_bytes)
+        return self.rows.time_s(size_bytes, own_s) * modelled_s / own_s
 
 
 def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
@@ -86,13 +100,14 @@ def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(size, time_s) for size, time_s in zip(sizes, times, strict=True))
 
 
-def matching(calibration: Calibration | None, placement: Placement) -> Curve | None:
-    """Return the curve of exactly this machine and rank count."""
+def matching(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> Curve | None:
+    """Return the curve of exactly this machine, rank count and forced algorithm."""
     for curve in calibration.curves if calibration else ():
-        if (curve.topology, curve.nodes, curve.gpus_per_node) == (
+        if (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm) == (
             placement.topology.fingerprint(),
             placement.nodes,
             placement.gpus_per_node,
+            algorithm,
         ):
             return curve
     return None

@@ -65,7 +65,10 @@ def make_transport(
     if curve is None:
         return transport
     start_s = transport.calibration["nccl.isolated_s"] if isolated and backend == "nccl" else 0.0
-    return CurveTransport.over(transport, curve, start_s)
+    measured = transport
+    if curve.gpus_per_process != gpus_per_process:
+        measured = _physical(placement, backend, calibration, algorithm, False, curve.gpus_per_process, expand)
+    return CurveTransport.over(transport, curve, start_s, measured)
 
 
 def correcting_curve(
@@ -73,10 +76,11 @@ def correcting_curve(
 ) -> Curve | None:
     """Return the measured rows of exactly this machine and rank count, by which allreduce times are corrected.
 
-    Rows are measured with the backend's own choice, which for gloo is the ring: they correct no other algorithm.
+    Rows correct the algorithm they were measured by: the one forced, or the backend's own choice, which for gloo is the
+    ring.
     """
-    own = algorithm == "auto" or (backend, algorithm) == ("gloo", "ring")
-    return matching(calibration, placement) if own else None
+    own = (backend, algorithm) == ("gloo", "ring")
+    return matching(calibration, placement, "auto" if own else algorithm)
 
 
 def _physical(

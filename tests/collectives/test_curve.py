@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
+from ddpsim.collectives.execute import PRIORS as PRIORS_OF
+from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.gloo import PRIORS, GlooTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
@@ -76,3 +79,36 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
     spared_s = (1 - factor) * inner.allreduce_s(size)
     if 0 < spared_s < inner.allreduce(size).latency_s + inner.allreduce(size).stall_s:
         assert corrected.loads == pytest.approx(dict(of_model.loads))
+
+
+def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_own() -> None:
+    placement = load_topology("dgx-1v").place(1)
+    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    slow = {"nccl.launch_s": 20e-6}
+    whole = priors.with_values(slow, source="test")
+    by_one = make_transport(placement, "nccl", whole, isolated=False, gpus_per_process=8)
+    sizes = (1024, 1 << 20, 1 << 28)
+    points = tuple(CurvePoint(size, 1.25 * by_one.allreduce_s(size)) for size in sizes)
+    curve = Curve(placement.topology.fingerprint(), 1, 8, points, gpus_per_process=8)
+    calibration = replace(whole, curves=(curve,))
+    same = make_transport(placement, "nccl", calibration, isolated=False, gpus_per_process=8)
+    own, model = (make_transport(placement, "nccl", each, isolated=False) for each in (calibration, whole))
+    for size in sizes:
+        assert same.allreduce_s(size) == pytest.approx(1.25 * by_one.allreduce_s(size))
+        assert own.allreduce_s(size) == pytest.approx(1.25 * model.allreduce_s(size))
+        assert alone_s(own.allreduce(size), own.capacities) == pytest.approx(own.allreduce_s(size))
+    assert own.allreduce_s(1024) < same.allreduce_s(1024) / 2
+
+
+def test_rows_of_a_forced_algorithm_correct_that_one_only() -> None:
+    placement = load_topology("dgx-1v").place(2)
+    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    points = (CurvePoint(1024, 1.0), CurvePoint(1 << 20, 2.0))
+    forced = replace(priors, curves=(Curve(placement.topology.fingerprint(), 2, 8, points, "ring"),))
+    times = {
+        name: [make_transport(placement, "nccl", c, algorithm=name).allreduce_s(1024) for c in (priors, forced)]
+        for name in ("auto", "tree", "ring")
+    }
+    assert times["auto"][0] == times["auto"][1]
+    assert times["tree"][0] == times["tree"][1]
+    assert times["ring"][1] == pytest.approx(1.0, rel=1e-3)
