@@ -74,8 +74,8 @@ class Channels:
 
     Attributes:
         rings: one `Channel` each, all of the same bandwidth.
-        trees: the chains by which trees run through the node, one for each ring; the first GPU is the one that talks to
-            other nodes; bytes go both ways along `routes`.
+        trees: the chains by which trees run through the node, one for each ring and in its order unless stated; the
+            first GPU is the one that talks to other nodes; bytes go both ways along `routes`.
         tree_intra_bandwidth: of one tree channel inside the node; up to twice that at the NIC.
         network: whether the rings pass through NICs to other nodes.
         sustained_bandwidth: bytes per second that all rings together carry at most, shared evenly among them; not
@@ -165,10 +165,10 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _stated(template, gpus, network)
+    given = _stated(template.rings, gpus, network)
     if given:
         rings = given
-        speed = _even_speed(rings, paths, capacities)
+        speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
         search = RingSearch(paths, capacities, gpus, nics)
         found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic)
@@ -179,11 +179,15 @@ def _find(
     if not given:
         rings, speed = doubled(rings, speed, sm, max_channels)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
-    chains = tuple(_chain(channel) for channel in channels)
+    given_trees = _stated(template.trees, gpus, network) if given else []
+    as_stated = len(given_trees) == len(rings)
+    trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
+    chains = tuple(_chain(channel) for channel in trees)
+    inside = template.tree_bandwidth if as_stated else None
     return Channels(
         rings=channels,
         trees=chains,
-        tree_intra_bandwidth=_raised(chains, capacities, speeds_of(sm, network)) if network else speed,
+        tree_intra_bandwidth=inside or (_raised(chains, capacities, speeds_of(sm, network)) if network else speed),
         network=network,
         sustained_bandwidth=_sustained(shared_loads(channels), capacities),
         given=bool(given),
@@ -205,10 +209,10 @@ def _chain(ring: Channel) -> Channel:
     return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
 
 
-def _stated(template: NodeTemplate, gpus: tuple[str, ...], network: bool) -> list[Ring]:
-    """Return the template's own rings over exactly `gpus`, with NICs at their ends where several nodes take part."""
+def _stated(known: Sequence[tuple[str, ...]], gpus: tuple[str, ...], network: bool) -> list[Ring]:
+    """Return those of `known` over exactly `gpus`, with NICs at their ends where several nodes take part."""
     rings = []
-    for stops in template.rings:
+    for stops in known:
         order = tuple(stop for stop in stops if stop.startswith("gpu"))
         if set(order) == set(gpus) and (len(order) < len(stops)) == network:
             rings.append(Ring(order, stops[0], stops[-1]) if network else Ring(order))

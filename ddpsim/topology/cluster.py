@@ -114,7 +114,9 @@ class Topology:
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of the hardware: names, sources and confidence do not change it."""
-        nodes = [(replace(group.template, name="", extras=()), group.count) for group in self.groups]
+        nodes = [
+            (replace(group.template, name="", extras=()), group.count, *group.template.stated) for group in self.groups
+        ]
         return hashlib.sha256(repr((nodes, self.fabric, self.degraded)).encode()).hexdigest()[:16]
 
     def template_of(self, node: int) -> NodeTemplate:

@@ -52,6 +52,11 @@ def _node(template: NodeTemplate) -> dict[str, object]:
         node["workload"] = template.workload
     if template.rings:
         node["rings"] = [list(ring) for ring in template.rings]
+    if template.trees:
+        node["trees"] = [list(tree) for tree in template.trees]
+    for key, bandwidth in (("ring_bandwidth", template.ring_bandwidth), ("tree_bandwidth", template.tree_bandwidth)):
+        if bandwidth is not None:
+            node[key] = format_bandwidth(bandwidth)
     if template.extras:
         node["extras"] = dict(template.extras)
     return node

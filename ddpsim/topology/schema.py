@@ -157,6 +157,9 @@ class NodeSpec(Spec):
     nics: list[NicsSpec] = []
     workload: str | None = None
     rings: list[list[str]] = []
+    trees: list[list[str]] = []
+    ring_bandwidth: Bandwidth | None = None
+    tree_bandwidth: Bandwidth | None = None
     extras: dict[str, str] = {}
 
 
