@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddpsim.collectives.channel_search import best_rings, doubled, speeds_of
+from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings, nic_echo, speeds_of
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
@@ -170,8 +170,9 @@ def _find(
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
-        search = RingSearch(paths, capacities, gpus, nics)
-        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic)
+        search = RingSearch(paths, capacities, gpus, nics, echo=nic_echo(sm))
+        fewest = fewest_rings(paths, gpus)
+        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic, fewest=fewest)
         rings, speed = (found.rings, found.speed) if found else ([], 0.0)
     if not rings:
         rings = [_in_order(gpus, nics, paths)]

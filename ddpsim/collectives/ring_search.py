@@ -55,6 +55,7 @@ class RingSearch:
         capacities: bytes per second by link name, network ports included.
         gpus: the GPUs to visit, in rank order; a ring of one node starts at the first.
         nics: NICs that rings enter and leave by; none on one node.
+        echo: bytes counted on a GPU's way to its slot for each that a NIC sends it.
         budget: hops to try at one speed.
     """
 
@@ -65,6 +66,7 @@ class RingSearch:
         gpus: Sequence[str],
         nics: Sequence[str] = (),
         *,
+        echo: float = 0.0,
         budget: int = 2000,
     ) -> None:
         self._gpus, self._nics, self._budget = tuple(gpus), tuple(nics), budget
@@ -72,8 +74,11 @@ class RingSearch:
         self._hops = {(a, b): _hop(paths[a, b]) for a in gpus for b in gpus if a != b}
         for nic in nics:
             for gpu in gpus:
-                self._hops[nic, gpu] = _hop(paths[nic, gpu], f"{NETWORK}>{nic}")
-                self._hops[gpu, nic] = _hop(paths[gpu, nic], f"{nic}>{NETWORK}")
+                last = paths[nic, gpu].links[-1]
+                back = f"{last.target}>{last.source}"
+                echoes = ((back, echo),) if echo and back in capacities else ()
+                self._hops[nic, gpu] = _hop(paths[nic, gpu], (f"{NETWORK}>{nic}", 1.0), *echoes)
+                self._hops[gpu, nic] = _hop(paths[gpu, nic], (f"{nic}>{NETWORK}", 1.0))
         self._free: dict[str, float] = {}
         self._tried = 0
         self._known_nics: dict[Limits, list[str]] = {}
@@ -266,9 +271,9 @@ class RingSearch:
             self._free[link] += speed * load
 
 
-def _hop(route: Route, port: str | None = None) -> _Hop:
+def _hop(route: Route, *more: tuple[str, float]) -> _Hop:
     loads = tuple((link.name, load) for link, load in route.loads())
-    return _Hop(loads if port is None else (*loads, (port, 1.0)), KINDS.index(route.kind))
+    return _Hop((*loads, *more), KINDS.index(route.kind))
 
 
 def _between_gpus(pair: tuple[str, str]) -> bool:

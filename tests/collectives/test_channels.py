@@ -145,6 +145,45 @@ def test_a_degraded_nvlink_slows_the_rings_of_its_node_only() -> None:
     assert bad.sustained_bandwidth == pytest.approx(60e9)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "network", "count", "speed"),
+    [
+        ("dgx-b200", 8, False, 16, 45e9),  # eight rings at 90 GB/s
+        ("dgx-b200", 8, True, 8, 48e9),  # under 50 GB/s, and more than four
+        ("dgx-h100", 8, False, 12, 30e9),  # six at 60
+        ("dgx-h100", 8, True, 8, 45e9),
+        ("dgx-h100", 5, True, 5, 48e9),
+        ("dgx-h100", 4, True, 8, 24e9),  # four at 48 GB/s: few
+        ("gh200-quad", 4, True, 4, 24e9),  # under 25 GB/s
+    ],
+)
+def test_wide_channels_are_split_as_nccl_splits_them(
+    name: str, gpus: int, network: bool, count: int, speed: float
+) -> None:
+    node = template(name)
+    channels = find_channels(node, [gpu.name for gpu in node.gpus[:gpus]], network=network)
+    assert (len(channels.rings), channels.channel_bandwidth) == (count, pytest.approx(speed))
+
+
+def test_a_nic_writing_to_a_gpu_before_ampere_takes_an_eighth_of_the_way_back() -> None:
+    # A gen3 slot of 12 GB/s: 12 out and 12/8 back do not fit, 10 and 10/8 do.
+    text = "  gpus: {{count: 1, model: {model}}}\n  pcie: {{bandwidth: 12GB/s, slots: [{{gpus: [0], nics: [0]}}]}}\n"
+    text += "  nics: [{{rate: 100Gb/s}}]\n"
+    for model, speed in (("V100", 10e9), ("A100", 12e9)):
+        node = from_text(text.format(model=model))
+        assert find_channels(node, network=True).bus_bandwidth == pytest.approx(speed)
+
+
+@pytest.mark.parametrize(("pairs", "count"), [("[0, 1, 4], [2, 3, 4]", 2), ("[0, 1, 4]", 1)])
+def test_separate_groups_on_nvlink_have_two_rings_through_the_host(pairs: str, count: int) -> None:
+    node = from_text(
+        f"  gpus: {{count: 4, model: A40}}\n  nvlink: {{pairs: [{pairs}]}}\n"
+        "  cpu: {sockets: 2, vendor: intel, model: skylake}\n"
+    )
+    channels = find_channels(node)
+    assert (len(channels.rings), channels.bus_bandwidth) == (count, pytest.approx(10e9))
+
+
 def test_stated_rings_are_taken() -> None:
     node = from_text(
         "  gpus: {count: 4, model: V100}\n  nvswitch: {links_per_gpu: 6}\n"
