@@ -17,8 +17,8 @@ from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
 
-MAX_CHANNELS = 16
-"""Channels a ring search may find, half of NCCL's MAXCHANNELS of 32."""
+MAX_CHANNELS = 32
+"""Channels a ring search may find, half of NCCL's MAXCHANNELS of 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,7 @@ def _find(
     cross_nic: bool,
     max_channels: int,
 ) -> Channels:
+    template = template.only(gpus)
     paths = find_paths(template, pxn=pxn, gpudirect=gpudirect)
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()

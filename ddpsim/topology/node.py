@@ -125,6 +125,15 @@ class NodeTemplate:
         """Return the NIC `name`."""
         return {nic.name: nic for nic in self.nics}[name]
 
+    def only(self, gpus: Iterable[str]) -> NodeTemplate:
+        """Return the template without its other GPUs and their links, as NCCL sees it when they take no part."""
+        kept = set(gpus)
+        others = {gpu.name for gpu in self.gpus} - kept
+        if not others:
+            return self
+        links = tuple(link for link in self.links if link.source not in others and link.target not in others)
+        return replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu.name in kept), links=links)
+
     def parents(self) -> dict[str, Link]:
         """Return the link from each device or switch towards its host bridge, by source."""
         return {link.source: link for link in self.links if link.kind in ("pcie", "host_bridge") and _is_upward(link)}

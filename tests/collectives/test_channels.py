@@ -203,6 +203,29 @@ def test_the_first_gpu_of_the_order_asked_for_starts_the_ring() -> None:
     assert channels.bus_bandwidth == pytest.approx(40e9)  # a square with two single sides
 
 
+def test_gpus_that_take_no_part_carry_nothing() -> None:
+    # GPUs 0 and 5 of a cube mesh share no NVLink; 1 and 4 could pass their bytes on, but NCCL does not see them.
+    node = template("dgx-1v")
+    channels = find_channels(node, ("gpu0", "gpu5"))
+    assert channels.kind == "SYS"
+    assert channels.bus_bandwidth == pytest.approx(6e9)
+    # gpu1 sits beside nic0 as gpu0 does: a far GPU alone cannot reach nic0 through either.
+    alone = find_channels(node, ("gpu2",), network=True)
+    assert {ring.nic_in for ring in alone.rings} == {"nic1"}
+    assert alone.nic_kind == "PIX"
+    for count in range(1, 8):
+        chosen = tuple(gpu.name for gpu in node.gpus[:count])
+        for ring in find_channels(node, chosen, network=True).rings:
+            passed = {end for link in ring.loads() for end in link.split(">") if end.startswith("gpu")}
+            assert passed <= set(chosen)
+
+
+def test_two_of_many_gpus_on_amd_are_two() -> None:
+    node = from_text("  gpus: {count: 4, model: A100}\n  cpu: {sockets: 2, vendor: amd, model: rome}\n")
+    assert not any(route.staged for ring in find_channels(node, ("gpu0", "gpu3")).rings for route in ring.routes)
+    assert any(route.staged for ring in find_channels(node).rings for route in ring.routes)
+
+
 def test_networks_slower_than_any_speed_of_the_list_still_have_a_ring() -> None:
     node = from_text("  gpus: {count: 2, model: V100}\n  nics: [{rate: 100Mb/s}]\n")
     channels = find_channels(node, network=True)
