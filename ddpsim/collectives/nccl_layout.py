@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.collectives.tuning import Shape, table, time_us
+from ddpsim.collectives.tuning import InSwitch, Shape, table, time_us
 from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
@@ -20,6 +21,8 @@ peer-to-peer over PCIe, through host memory, to another node."""
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
+
+_NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
 
 _GROUP_OF = {"nic": NET, "network": NET}
 
@@ -240,7 +243,8 @@ class Layout:
         templates = [each.template for each in self.placement.classes]
         sm = min(gpu.sm for template in templates for gpu in template.gpus)
         near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
-        nic_near = slowest.nic_kind in ("LOC", "NVL", "PIX", "PXB", "PXN")
+        # Before Hopper not through another GPU.
+        nic_near = KINDS.index(slowest.nic_kind) <= KINDS.index("PXN" if sm >= 90 else "PXB")
         vendors = {template.cpu.vendor for template in templates}
         return Shape(
             ranks=self.ranks,
@@ -255,9 +259,22 @@ class Layout:
             mixed=len(vendors) > 1,
             ll128=sm >= 70 and near and nic_near and version >= 2005,
             simple_only=self.nodes > 1 and any(map(_keeps_no_order, templates)),
-            nvls=bool(self.nvls.loads) and sm >= 90 and version >= 2017 and self.per_node > 2,
+            nvls=self._in_switch(sm, version),
+            x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,
         )
+
+    def _in_switch(self, sm: int, version: int) -> InSwitch | None:
+        """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
+        first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
+        if sm < 90 or version < first or self.per_node <= 2:
+            return None
+        graphs = [
+            find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)
+            for each in self.placement.classes
+        ]
+        found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
+        return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
 
 
 def _keeps_no_order(template: NodeTemplate) -> bool:

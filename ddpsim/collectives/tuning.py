@@ -21,6 +21,15 @@ OLD = 2012
 
 
 @dataclass(frozen=True, slots=True)
+class InSwitch:
+    """Channels of an in-switch reduction: how many, GB/s of one inside the node and at the NIC."""
+
+    channels: int
+    inside: float
+    across: float
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What NCCL's model looks at.
 
@@ -36,7 +45,8 @@ class Shape:
         mixed: whether hosts are of several vendors.
         ll128: whether paths allow LL128.
         simple_only: whether the network's plugin rules out the other protocols.
-        nvls: whether the node's switch reduces.
+        nvls: what the node's switch reduces by; None where it does not.
+        x86: whether hosts are Intel's or AMD's.
         version: as major * 1000 + minor.
     """
 
@@ -52,7 +62,8 @@ class Shape:
     mixed: bool = False
     ll128: bool = True
     simple_only: bool = False
-    nvls: bool = False
+    nvls: InSwitch | None = None
+    x86: bool = True
     version: int = CURRENT
 
     @property
@@ -82,6 +93,7 @@ _PER_CHANNEL_TREE_LL128 = ((20.0, 20.0, 20.0), (20.0, 20.0, 20.0), (36.7, 36.7, 
 _PER_CHANNEL_RING_LL128 = (20.0, 20.0, 36.7, 40.0)
 _LL_MAX = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (141.0, 45.0, 35.0))
 _NVLS_EFFICIENCY = {2: 0.85, 3: 0.74}
+_PER_CHANNEL_NVLS_TREE = {2: (0.0, 57.7, 45.5), 3: (0.0, 96.0, 80.0)}
 
 _BASE = {RING: {LL: 6.6, LL128: 14.0, SIMPLE: 8.4}, TREE: {LL: 6.8, LL128: 14.0, SIMPLE: 8.4}}
 _BASE_OLD = {RING: {LL: 3.6, LL128: 10.0, SIMPLE: 8.4}, TREE: {LL: 4.4, LL128: 4.4, SIMPLE: 0.0}}
@@ -91,8 +103,8 @@ _PCI = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SI
 _PCI_OLD = {RING: {LL: 1.0, LL128: 2.5, SIMPLE: 5.7}, TREE: {LL: 1.0, LL128: 1.9, SIMPLE: 28.0}}
 _NET = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 14.0}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 14.0}}
 _NET_OLD = {RING: {LL: 2.7, LL128: 4.0, SIMPLE: 9.6}, TREE: {LL: 5.0, LL128: 8.5, SIMPLE: 28.0}}
-_NVLS_BASE_US = 25.0
-_NEVER_US = 1e12
+_NVLS_US = 25.0
+_NVLS_TREE_NET_US = 20.9
 
 # Correction of a tree's bandwidth by floor(log2(bytes / 64)).
 _TREE_FACTOR = {
@@ -123,7 +135,7 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     if shape.version < _TUNED_FROM and (entry.protocol == LL) != (size_bytes <= _OLD_LL_BYTES * shape.ranks):
         return math.inf
     bandwidth, latency_us = entry.bandwidth, entry.latency_us
-    if entry.algorithm == TREE:
+    if entry.algorithm == TREE or (entry.algorithm == NVLS_TREE and shape.sm >= 100 and shape.x86):
         factors = _TREE_FACTOR[entry.protocol]
         place = int(math.log2(max(size_bytes >> 6, 1)))
         bandwidth *= factors[place] if place < len(factors) else 1.0
@@ -146,11 +158,12 @@ def _entries(shape: Shape) -> Iterator[Entry]:
         yield Entry(RING, protocol, _ring_latency_us(shape, protocol), _ring_bandwidth(shape, protocol))
         if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == 2004 and shape.nodes > 1)):
             yield Entry(TREE, protocol, _tree_latency_us(shape, protocol), _tree_bandwidth(shape, protocol))
-    if shape.nvls and shape.nodes == 1:
-        yield Entry(NVLS, SIMPLE, _NVLS_BASE_US, _nvls_bandwidth(shape))
-    if shape.nvls and shape.nodes > 1:
-        # What NCCL believes of it is not modelled: it is there to be forced.
-        yield Entry(NVLS_TREE, SIMPLE, _NEVER_US, 1.0)
+    if shape.nvls is not None and shape.nodes == 1:
+        yield Entry(NVLS, SIMPLE, _NVLS_US, _nvls_bandwidth(shape, shape.nvls))
+    if shape.nvls is not None and shape.nodes > 1:
+        net_us = _NVLS_TREE_NET_US + 2 * shape.nic_latency_us
+        latency_us = _NVLS_US + 2 * math.floor(math.log2(shape.nodes)) * net_us
+        yield Entry(NVLS_TREE, SIMPLE, latency_us, _nvls_bandwidth(shape, shape.nvls))
 
 
 def _index(shape: Shape) -> int:
@@ -187,11 +200,13 @@ def _tree_bandwidth(shape: Shape, protocol: str) -> float:
     return total / 2
 
 
-def _nvls_bandwidth(shape: Shape) -> float:
-    channels = shape.channels
-    efficiency = _NVLS_EFFICIENCY[min(generation(shape.sm), 3)]
-    bus = channels * shape.channel_bandwidth * efficiency * (channels - 1) / channels * 2
-    return bus * shape.ranks / (2 * (shape.ranks - 1))
+def _nvls_bandwidth(shape: Shape, graph: InSwitch) -> float:
+    gen, count = generation(shape.sm), graph.channels
+    inside = graph.inside * _NVLS_EFFICIENCY[gen] * (count - 1) / count * 2
+    limits = [inside, graph.across * (2 if shape.nodes == 2 else 1)]
+    if shape.nodes > 1:
+        limits.append(_PER_CHANNEL_NVLS_TREE[gen][_index(shape)])
+    return count * min(limits) * shape.ranks / (2 * (shape.ranks - 1))
 
 
 def _hop_us(shape: Shape, algorithm: str, protocol: str) -> float:
@@ -210,7 +225,9 @@ def _ring_latency_us(shape: Shape, protocol: str) -> float:
     overhead = 0.0 if shape.nodes == 1 else (2.0 if shape.amd else 1.0) * (3 if protocol == SIMPLE else 1)
     intra = max(_hop_us(shape, RING, protocol), overhead)
     steps = 2 * (shape.ranks - 1) - inter_steps
-    return base + steps * intra + inter_steps * _net_us(shape, RING, protocol)
+    # With one rank a node nothing hides the network's latency.
+    exposed = TREE if shape.per_node == 1 and not shape.old else RING
+    return base + steps * intra + inter_steps * _net_us(shape, exposed, protocol)
 
 
 def _tree_latency_us(shape: Shape, protocol: str) -> float:

@@ -1,8 +1,27 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ddpsim.collectives.tuning import LL, LL128, RING, SIMPLE, TREE, Shape, best, ll_max, table, time_us
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.tuning import (
+    CURRENT,
+    LL,
+    LL128,
+    NVLS,
+    NVLS_TREE,
+    RING,
+    SIMPLE,
+    TREE,
+    InSwitch,
+    Shape,
+    best,
+    ll_max,
+    table,
+    time_us,
+)
+from ddpsim.topology.spec import parse_topology
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -69,3 +88,49 @@ def test_ll_goes_no_further_than_the_gpu_allows_inside_and_the_host_between_node
     nodes: int, sm: int, host: dict[str, bool], expected: float
 ) -> None:
     assert ll_max(Shape(8 * nodes, nodes, 8, 24.0, 24.0, sm=sm, nvlink=True, **host)) == expected
+
+
+H100 = Shape(8, 1, 12, 30.0, 30.0, sm=90, nvlink=True, nvls=InSwitch(8, 40.0, 60.0))
+FOUR_H100 = Shape(32, 4, 8, 45.0, 45.0, sm=90, nvlink=True, nic_latency_us=0.6, nvls=InSwitch(8, 40.0, 48.0))
+
+
+def test_in_switch_lines_worked_by_hand() -> None:
+    # 0.85 of 40 GB/s both ways, less an eighth, is under the 60 at the ends.
+    assert entry(H100, NVLS, SIMPLE) == pytest.approx((25.0, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14))
+    # Over four nodes a channel does 45.5, over two 57.7, under twice the NIC's 48; two hops of 20.9 us and twice 0.6.
+    assert entry(FOUR_H100, NVLS_TREE, SIMPLE) == pytest.approx((25.0 + 4 * 22.1, 8 * 45.5 * 32 / 62))
+    two = replace(FOUR_H100, ranks=16, nodes=2)
+    assert entry(two, NVLS_TREE, SIMPLE) == pytest.approx((25.0 + 2 * 22.1, 8 * 57.7 * 16 / 30))
+    assert not any(each.algorithm == NVLS for each in table(two))
+
+
+def test_blackwells_in_switch_trees_are_corrected_by_size_on_x86_only() -> None:
+    shape = replace(FOUR_H100, sm=100)
+    found = next(each for each in table(shape) if each.algorithm == NVLS_TREE)
+    size = 1 << 20  # 64 << 14: a factor of a half
+    plain_us = found.latency_us + size / 1000 / found.bandwidth
+    assert time_us(found, replace(shape, x86=False), size) == pytest.approx(plain_us)
+    assert time_us(found, shape, size) == pytest.approx(found.latency_us + size / 1000 / (found.bandwidth / 2))
+
+
+def test_with_one_rank_a_node_a_ring_takes_the_latency_a_tree_takes_between_nodes() -> None:
+    single = replace(TWO_A100, ranks=2)
+    assert entry(single, RING, LL)[0] == pytest.approx(6.6 + 2 * (5.0 + 0.6))
+    assert entry(replace(single, version=2008), RING, LL)[0] == pytest.approx(3.6 + 2 * (2.7 + 0.6))
+
+
+OWN_NIC = """name: x
+nodes: 2
+node:
+  gpus: {count: 2, model: MODEL}
+  nvswitch: {links_per_gpu: 12}
+  pcie: {switches: [{gpus: [0], nics: [0]}, {gpus: [1], nics: [1]}]}
+  nics: [{count: 2, rate: 200Gb/s}]
+"""
+
+
+@pytest.mark.parametrize(("model", "allowed"), [("A100", False), ("H100", True)])
+def test_ll128_goes_through_another_gpu_to_a_nic_from_hopper_on(model: str, allowed: bool) -> None:
+    layout = Layout(parse_topology(OWN_NIC.replace("MODEL", model), "x.yaml").place(2), CURRENT)
+    assert layout.channels_of(0).nic_kind == "PXN"
+    assert layout.shape.ll128 is allowed
