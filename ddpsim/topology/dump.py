@@ -32,6 +32,8 @@ def document_of(topology: Topology) -> dict[str, object]:
         document["templates"] = {group.template.name: _node(group.template) for group in topology.groups}
     if topology.gpus_per_node is not None:
         document["gpus_per_node"] = topology.gpus_per_node
+    if topology.visible_devices is not None:
+        document["visible_devices"] = list(topology.visible_devices)
     document["fabric"] = _fabric(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_degraded(entry) for entry in topology.degraded]

@@ -190,6 +190,7 @@ class TopologySpec(Spec):
     confidence: str = ""
     nodes: Counts = 1
     gpus_per_node: Count | None = None
+    visible_devices: list[Index] = []
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}
     fabric: FabricSpec | None = None

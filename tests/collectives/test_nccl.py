@@ -184,3 +184,12 @@ def test_a_broadcast_runs_simple_where_the_network_keeps_no_order() -> None:
     get = ring.calibration
     steps_s = ring.allreduce(8).latency_s + ring.allreduce(8).stall_s - get["nccl.start.simple_s"]
     assert ring.broadcast(8).latency_s == pytest.approx(get["nccl.start.simple_s"] + steps_s / 2, rel=0.05)
+
+
+def test_which_gpus_take_part_decides_how_fast_they_are() -> None:
+    def seconds(*numbers: int) -> float:
+        text = f"name: x\nnode: dgx-1v\nvisible_devices: {list(numbers)}\n"
+        return collectives(parse_topology(text, "x.yaml").place()).estimate_s(256 * MIB)
+
+    # Two NVLinks, one, none: GPUs 0 and 5 meet in host memory, across the sockets.
+    assert seconds(0, 3) < 0.6 * seconds(0, 1) < 0.3 * seconds(0, 5)
