@@ -49,9 +49,9 @@ class Found:
         return len(self.rings) * self.speed
 
     def worth(self, speed: float, limits: Limits) -> bool:
-        """Return whether NCCL would still look there: no slower than half, no farther, no cross-over not yet needed."""
+        """Return whether NCCL would still look there: no slower than half, no farther."""
         nearer = limits.nic_kind <= max(self.limits.nic_kind, _PXN) and limits.kind <= self.limits.kind
-        return speed >= _LEAST_SHARE * self.speed and nearer and limits.cross_nic <= self.limits.cross_nic
+        return speed >= _LEAST_SHARE * self.speed and nearer
 
 
 def best_rings(

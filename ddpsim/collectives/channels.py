@@ -122,7 +122,7 @@ def find_channels(
     network: bool = False,
     pxn: bool = True,
     gpudirect: bool | None = None,
-    cross_nic: bool = False,
+    cross_nic: bool = True,
     max_channels: int = MAX_CHANNELS,
 ) -> Channels:
     """Return the channels of a kind of node; found once for equal arguments.
@@ -132,8 +132,8 @@ def find_channels(
         network: whether other nodes take part, so that rings pass through NICs.
         pxn: whether a GPU may send to a far NIC through a GPU near it.
         gpudirect: overrides what the NICs say; None keeps it.
-        cross_nic: whether a ring may leave by another NIC than it entered by where none can do otherwise
-            (`NCCL_CROSS_NIC`); on a rail fabric it should not.
+        cross_nic: whether rings may leave by other NICs than they entered by, in pairs of opposite directions, where
+            that is faster (`NCCL_CROSS_NIC`: 2 or 0). Every other node takes a pair's rings the other way round.
         max_channels: most rings to find.
 
     Raises:

@@ -94,9 +94,8 @@ class Layout:
     def __init__(self, placement: Placement, version: int, *, expand: bool = False) -> None:
         self.placement, self.wiring = placement, Wiring(placement, expand)
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
-        cross = placement.topology.fabric.kind != "rail"
         self._channels = [
-            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1, cross_nic=cross)
+            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
             for each in placement.classes
         ]
         self.rings = min(len(channels.rings) for channels in self._channels)
@@ -148,9 +147,21 @@ class Layout:
         if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
             return
         yield from self._to_nic(source, leaving.exit)
-        for placed in self.wiring.between(source, leaving.nic_out, target, entering.nic_in):
+        yield self.wiring.port_out(source, leaving.nic_out), NET, 1.0
+        for placed in self._trunks(source, leaving, target, entering):
             yield placed, NET, 1.0
+        yield self.wiring.port_in(target, entering.nic_in), NET, 1.0
         yield from self._to_nic(target, entering.entry)
+
+    def _trunks(self, source: int, leaving: Channel, target: int, entering: Channel) -> tuple[PlacedLink, ...]:
+        """Return the fabric's links from a ring's NIC to the next node's.
+
+        Where rings cross over, every other node takes the ring of the opposite direction, so that bytes stay on a rail.
+        """
+        if leaving.nic_out is None or entering.nic_in is None:
+            return ()
+        crosses = leaving.nic_in != leaving.nic_out
+        return self.wiring.trunks(source, leaving.nic_out, target, leaving.nic_out if crosses else entering.nic_in)
 
     def inside(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield the links of a route on `node`."""
@@ -180,9 +191,8 @@ class Layout:
         for source, target in self.wiring.boundaries:
             leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
             for out, into in zip(leaving, entering, strict=False):
-                if out.nic_out is not None and into.nic_in is not None:
-                    for placed in self.wiring.trunks(source, out.nic_out, target, into.nic_in):
-                        yield Load(placed, NET, share / self.rings)
+                for placed in self._trunks(source, out, target, into):
+                    yield Load(placed, NET, share / self.rings)
 
     def _at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield what a ring loads between a node's GPUs and the network."""

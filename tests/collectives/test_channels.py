@@ -114,12 +114,26 @@ def test_between_nodes_a_channel_enters_and_leaves_by_its_own_nic() -> None:
 
 def test_pxn_reaches_the_nic_of_another_gpu_over_nvlink() -> None:
     node = template("dgx-h100")
-    with_pxn = find_channels(node, network=True)
+    with_pxn = find_channels(node, network=True, cross_nic=False)
     assert with_pxn.nic_kind == "PXN"
     assert len({ring.nic_in for ring in with_pxn.rings}) == 8
-    without = find_channels(node, network=True, pxn=False)
+    without = find_channels(node, network=True, pxn=False, cross_nic=False)
     assert KINDS.index(without.nic_kind) > KINDS.index("PXN")
     check(without, node, without.rings[0].gpus)
+
+
+def test_rings_cross_over_in_pairs_where_that_is_faster() -> None:
+    node = template("dgx-h100")
+    straight, crossing = (find_channels(node, network=True, cross_nic=cross) for cross in (False, True))
+    # A GPU's 370.8 GB/s of NVLink carry eight hops of 45 GB/s, a PXN hop among them, or seven of 48.
+    assert (straight.bus_bandwidth, crossing.bus_bandwidth) == (360e9, 384e9)
+    ends = [(ring.nic_in, ring.nic_out) for ring in crossing.rings]
+    assert all(into != out for into, out in ends)
+    assert [pair[::-1] for pair in ends[::2]] == ends[1::2]
+    check(crossing, node, tuple(gpu.name for gpu in node.gpus))
+    # Nothing to gain where each NIC has two GPUs.
+    slow = find_channels(template("dgx-1v"), network=True)
+    assert all(ring.nic_in == ring.nic_out for ring in slow.rings)
 
 
 def test_without_gpudirect_bytes_to_the_network_rest_in_host_memory() -> None:
@@ -151,7 +165,7 @@ def test_a_degraded_nvlink_slows_the_rings_of_its_node_only() -> None:
         ("dgx-b200", 8, False, 16, 45e9),  # eight rings at 90 GB/s
         ("dgx-b200", 8, True, 8, 48e9),  # under 50 GB/s, and more than four
         ("dgx-h100", 8, False, 12, 30e9),  # six at 60
-        ("dgx-h100", 8, True, 8, 45e9),
+        ("dgx-h100", 8, True, 8, 48e9),
         ("dgx-h100", 5, True, 5, 48e9),
         ("dgx-h100", 4, True, 8, 24e9),  # four at 48 GB/s: few
         ("gh200-quad", 4, True, 4, 24e9),  # under 25 GB/s
