@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.tuning import OLD
+from ddpsim.collectives.nccl_versions import OLD
 from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.fitting import Fit, Prior, Vector, fit
 from ddpsim.measured import MeasuredTable
@@ -129,23 +129,28 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
     return older if losses[1] < losses[0] else list(samples)
 
 
-def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
+def fit_samples(
+    samples: Sequence[Sample], start: Calibration, near: Mapping[str, float] | None = None
+) -> tuple[Fit, Calibration]:
     """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
 
     What the rows do not determine is put back to its prior, and the rest fitted again.
+
+    Args:
+        near: values to start the search from; see `fitting.fit`.
     """
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
-    measured = np.concatenate([sample.measured for sample in samples])
+    measured = np.concatenate([sample.undisturbed for sample in samples])
 
     def predict(values: Mapping[str, float]) -> Vector:
         return predicted(samples, start.with_values(values, source="trial"))
 
-    found = fit(predict, priors, measured)
+    found = fit(predict, priors, measured, near)
     unused, undetermined = found.unused, list[str]()
     while found.undetermined and len(found.undetermined) < len(found.values):
         undetermined += found.undetermined
         priors = {name: priors[name] for name in found.values if name not in found.undetermined}
-        found = fit(predict, priors, measured)
+        found = fit(predict, priors, measured, found.values)
     found = replace(found, undetermined=(*undetermined, *found.undetermined), unused=unused)
     names = ", ".join(dict.fromkeys(sample.table.name for sample in samples))
     stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))

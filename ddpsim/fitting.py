@@ -7,6 +7,7 @@ the solution (Laplace's approximation).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -61,17 +62,20 @@ class Fit:
 Predict = Callable[[Mapping[str, float]], Vector]
 
 
-def fit(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> Fit:
+def fit(
+    predict: Predict, priors: Mapping[str, Prior], measured: Vector, near: Mapping[str, float] | None = None
+) -> Fit:
     """Return the constants that best explain `measured` times, and how sure they are.
 
     Args:
         predict: constants by name to predicted times, a row each, in the unit of `measured`.
         priors: what is fitted; a constant that is not in it is `predict`'s own business.
+        near: values to start from, the priors' where it has none; a good guess saves rounds.
     """
     unused = _unused(_Problem(predict, priors, np.log(measured)))
     problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured))
     # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
-    theta, residuals = _minimise(problem, problem.centre, _FIRST_SCALE)
+    theta, residuals = _minimise(problem, problem.started(near or {}), _FIRST_SCALE)
     loss = problem.loss(theta, residuals, _FIRST_SCALE)
     scale = _scale(residuals, problem.parameters_used(theta, residuals, _FIRST_SCALE))
     theta, residuals = _minimise(problem, theta, scale)
@@ -121,6 +125,11 @@ class _Problem:
         self.names = list(priors)
         self.centre = np.log([prior.value for prior in priors.values()])
         self.stds = np.array([prior.log_std for prior in priors.values()])
+
+    def started(self, near: Mapping[str, float]) -> Vector:
+        """Return the logarithms to start from."""
+        known = [near.get(name, math.exp(centre)) for name, centre in zip(self.names, self.centre, strict=True)]
+        return np.log(known)
 
     def values(self, theta: Vector) -> dict[str, float]:
         return dict(zip(self.names, np.exp(theta).tolist(), strict=True))

@@ -1,7 +1,7 @@
 """Measured allreduce tables: nccl-tests text, its `-J` JSON (the microbenchmark writes the same), CSV.
 
-Times are out of place, in place where a row has no other. Zero sizes are left out, a size that occurs again takes the
-median; `notes` names both.
+Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
+sizes are left out, a size that occurs again takes the median; `notes` names all three.
 """
 
 from __future__ import annotations
@@ -19,17 +19,35 @@ from ddpsim.files import parse_json, read_text
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 _SIZE_COLUMNS = ("size_bytes", "size(B)")
+_DISTURBED = 0.15
+"""Difference of the logarithms of a row's two columns beyond which one was disturbed; 0.01 is usual."""
+
 _TABLE_REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _CSV_REMEDY = f"columns wanted: {' or '.join(_SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file."""
+    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file.
+
+    Attributes:
+        in_place_s: its other time, where it has two.
+    """
 
     size_bytes: int
     time_s: float
     place: str
+    in_place_s: float | None = None
+
+    @property
+    def apart(self) -> float:
+        """How far the logarithms of the two times are apart; 0 where there is one."""
+        return abs(math.log(self.in_place_s / self.time_s)) if self.in_place_s else 0.0
+
+    @property
+    def undisturbed_s(self) -> float:
+        """The time to calibrate with: the lesser of two that are far apart, since what disturbs only adds."""
+        return min(self.time_s, self.in_place_s) if self.in_place_s and self.apart > _DISTURBED else self.time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,12 @@ class MeasuredTable:
     header: Mapping[str, str] = field(default_factory=dict)
     ddp: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def repeatability(self) -> float | None:
+        """Median over rows of how far in place is from out of place, in logarithms; None where no row has both."""
+        apart = [row.apart for row in self.rows if row.in_place_s is not None]
+        return statistics.median(apart) if apart else None
 
 
 def read_table(path: str | Path) -> MeasuredTable:
@@ -90,12 +114,15 @@ def _from_json(text: str, place: str) -> MeasuredTable:
 def _json_row(entry: object, place: str) -> MeasuredRow:
     if not isinstance(entry, dict):
         raise CalibrationError(f"{entry!r} is not a row", place=place)
-    for key in ("out_of_place", "in_place"):
-        part = entry.get(key)
-        if isinstance(part, dict) and part.get("time") is not None:
-            time_s = _number(part["time"], f"{place}.{key}.time") * 1e-6
-            return MeasuredRow(_size(entry.get("size"), f"{place}.size"), time_s, place)
-    raise CalibrationError("no out_of_place.time and no in_place.time", place=place)
+    parts = [(key, entry.get(key)) for key in ("out_of_place", "in_place")]
+    times = [
+        _number(part["time"], f"{place}.{key}.time") * 1e-6
+        for key, part in parts
+        if isinstance(part, dict) and part.get("time") is not None
+    ]
+    if not times:
+        raise CalibrationError("no out_of_place.time and no in_place.time", place=place)
+    return MeasuredRow(_size(entry.get("size"), f"{place}.size"), times[0], place, *times[1:])
 
 
 def _from_csv(lines: Sequence[str], place: str) -> MeasuredTable:
@@ -117,7 +144,8 @@ def _from_csv(lines: Sequence[str], place: str) -> MeasuredTable:
             raise CalibrationError(f"{len(cells)} cells under {len(columns)} columns", place=where)
         index, name = next(((i, name) for i, name in time_at if cells[i].strip()), time_at[0])
         time_s = _number(cells[index], f"{where}, column {name}") * _TIME_COLUMNS[name]
-        rows.append(MeasuredRow(_size(cells[size_at], f"{where}, column {columns[size_at]}"), time_s, where))
+        size_bytes = _size(cells[size_at], f"{where}, column {columns[size_at]}")
+        rows.append(MeasuredRow(size_bytes, time_s, where, _in_place_s(columns, cells, index, where)))
     return _table(place, rows, _header(lines))
 
 
@@ -137,11 +165,21 @@ def _from_nccl_tests(lines: Sequence[str], place: str) -> MeasuredTable:
             if len(words) <= at:
                 raise CalibrationError(f"{len(words)} cells, time is number {at + 1}", place=where)
             time_s = _number(words[at], f"{where}, column time") * 1e-6
-            rows.append(MeasuredRow(_size(words[0], f"{where}, column size"), time_s, where))
+            size_bytes = _size(words[0], f"{where}, column size")
+            rows.append(MeasuredRow(size_bytes, time_s, where, _in_place_s(columns, words, at, where)))
     ranks = sum(1 for line in lines if re.match(r"#\s+Rank\s+\d+", line))
     hosts = {m[1] for line in lines if (m := re.match(r"#\s+Rank\s+\d+.*\bon\s+(\S+)\s+device", line))}
     found = {"ranks": str(ranks), "nodes": str(len(hosts) or 1)} if ranks else {}
     return _table(place, rows, {**found, **_header(lines)})
+
+
+def _in_place_s(columns: Sequence[str], cells: Sequence[str], at: int, place: str) -> float | None:
+    """Return the in-place time beside the out-of-place one in column `at`: a second column of its name, or its own."""
+    name = columns[at] if columns[at] in columns[at + 1 :] else "ip_time_us"
+    other = len(columns) - 1 - columns[::-1].index(name) if name in columns else at
+    if other == at or other >= len(cells) or not cells[other].strip():
+        return None
+    return _number(cells[other], f"{place}, column {name} in place") * _TIME_COLUMNS.get(name, 1e-6)
 
 
 def _table(
@@ -153,7 +191,17 @@ def _table(
     notes = [f"{row.place}: size 0 left out" for row in by_size.pop(0, [])]
     merged = []
     for size_bytes, same in sorted(by_size.items()):
-        merged.append(MeasuredRow(size_bytes, statistics.median(row.time_s for row in same), same[0].place))
+        in_place = [row.in_place_s for row in same if row.in_place_s is not None]
+        row = MeasuredRow(
+            size_bytes,
+            statistics.median(row.time_s for row in same),
+            same[0].place,
+            statistics.median(in_place) if in_place else None,
+        )
+        merged.append(row)
+        if row.undisturbed_s < row.time_s:
+            what = f"{row.time_s * 1e6:g} us out of place, {row.undisturbed_s * 1e6:g} in place"
+            notes.append(f"{row.place}: {what}; fits take the lesser")
         if len(same) > 1:
             places = ", ".join(row.place.rpartition(": ")[2] for row in same)
             notes.append(f"{place}: size {size_bytes} stands in {places}; their median is taken")

@@ -14,8 +14,8 @@ from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.nccl import NcclTransport
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.collectives.transport import Transport
-from ddpsim.collectives.tuning import CURRENT
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.fitting import Vector
 from ddpsim.measured import MeasuredTable
@@ -29,6 +29,7 @@ class Sample:
     Attributes:
         sizes: bytes of each row.
         measured: seconds of each row.
+        undisturbed: what fits and curves take for it (`MeasuredRow.undisturbed_s`).
         version: of NCCL, major * 1000 + minor; the current one where the header says nothing.
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
@@ -39,6 +40,7 @@ class Sample:
     placement: Placement
     sizes: tuple[int, ...]
     measured: Vector
+    undisturbed: Vector
     version: int
     version_known: bool
     algorithm: str
@@ -53,6 +55,7 @@ class Sample:
             placement=place_table(table, topology, nodes),
             sizes=tuple(row.size_bytes for row in table.rows),
             measured=np.array([row.time_s for row in table.rows]),
+            undisturbed=np.array([row.undisturbed_s for row in table.rows]),
             version=_version(table.header.get("nccl", "")) or CURRENT,
             version_known=_version(table.header.get("nccl", "")) is not None,
             algorithm=_forced(table.header.get("algorithm", "")),
@@ -65,6 +68,7 @@ class Sample:
             self,
             sizes=tuple(self.sizes[row] for row in rows),
             measured=self.measured[list(rows)],
+            undisturbed=self.undisturbed[list(rows)],
             _layouts=self._layouts,
         )
 
@@ -75,7 +79,7 @@ class Sample:
 
     def curve(self) -> Curve:
         """Return the rows as a curve of exactly this machine and rank count."""
-        points = zip(self.sizes, self.measured.tolist(), strict=True)
+        points = zip(self.sizes, self.undisturbed.tolist(), strict=True)
         placement = self.placement
         return Curve(
             placement.topology.fingerprint(),

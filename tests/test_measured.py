@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -78,6 +79,30 @@ def test_json_of_nccl_tests_and_of_the_microbenchmark() -> None:
     assert (found.ranks, found.header["backend"], found.ddp) == (2, "gloo", {"hook_s": 1e-6})
 
 
+@pytest.mark.parametrize(
+    ("text", "in_place_us"),
+    [
+        (NCCL_TESTS, [20.1, 80.0]),
+        (OLD_NCCL_TESTS, [20.1]),
+        ("size_bytes,oop_time_us,ip_time_us\n8,10,9\n16,12,\n", [9, None]),
+        ("size_bytes,ip_time_us\n8,10\n", [None]),
+        ("size(B),time(ns),time(ns)\n8,10000,9000\n", [9]),
+        ('{"results": [{"size": 8, "out_of_place": {"time": 10}, "in_place": {"time": 9}}]}', [9]),
+    ],
+)
+def test_the_other_time_of_a_row(text: str, in_place_us: list[float | None]) -> None:
+    found = [row.in_place_s for row in table(text).rows]
+    assert found == [us if us is None else pytest.approx(us * 1e-6) for us in in_place_us]
+
+
+def test_a_row_whose_times_are_far_apart_was_disturbed() -> None:
+    found = table("size_bytes,oop_time_us,ip_time_us\n8,600,90\n16,91,90\n32,90,600\n64,100,\n")
+    assert [row.undisturbed_s * 1e6 for row in found.rows] == pytest.approx([90, 91, 90, 100])
+    assert found.notes == ("table: row 2: 600 us out of place, 90 in place; fits take the lesser",)
+    assert found.repeatability == pytest.approx(math.log(600 / 90))
+    assert table("size_bytes,time_us\n8,2\n").repeatability is None
+
+
 BAD = {
     "no time column": ("size_bytes,count\n8,2\n", "table: row 1: no time column among size_bytes, count"),
     "another time unit": ("size_bytes,time_ms\n8,2\n", "table: row 1: no time column .* time_ms is in another unit"),
@@ -92,6 +117,10 @@ BAD = {
     "header only": ("size_bytes,time_us\n", "table: no rows"),
     "text in ms": (OLD_NCCL_TESTS.replace("(us)", "(ms)"), r"table: row 2: units \(B\)"),
     "text, negative": (OLD_NCCL_TESTS.replace("20.50", "-20.5"), "table: row 3, column time: time '-20.5'"),
+    "in place, negative": (
+        "size_bytes,oop_time_us,ip_time_us\n8,2,-1\n",
+        "row 2, column ip_time_us in place: time '-1'",
+    ),
     "text, cut off": (OLD_NCCL_TESTS[:236], "table: row 3: 3 cells, time is number 5"),
     "not JSON": ('{"results": [', "table: not JSON"),
     "JSON without results": ("{}", "table: no `results`"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import simpy
 
-from ddpsim.collectives import gloo, nccl, tuning
+from ddpsim.collectives import gloo, nccl, nccl_versions
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo import GlooTransport
@@ -79,7 +79,7 @@ def _physical(
     if backend == "gloo":
         return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
     if backend == "nccl":
-        version = calibration["nccl.version"] if calibration else tuning.CURRENT
+        version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
         return NcclTransport(
             Layout(placement, int(version), expand=expand), calibration, algorithm=algorithm, isolated=isolated
         )

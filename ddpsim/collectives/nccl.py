@@ -11,9 +11,10 @@ from ddpsim.collectives import nccl_pieces, nccl_priors, nccl_steps, nccl_switch
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_costs import Cost, Costs, most
 from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout
+from ddpsim.collectives.nccl_versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
-from ddpsim.collectives.tuning import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry
+from ddpsim.collectives.tuning import Entry
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.fairness import Demand, LinkId
 

@@ -15,11 +15,15 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives import nccl_pieces
 from ddpsim.collectives.nccl_layout import HOST, NET, NVSWITCH, Layout, Pattern
-from ddpsim.collectives.tuning import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, Entry, ll_max
+from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.tuning import Entry, generation, ll_max
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
+
+_PACES = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
+"""Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""
 
 _CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner."""
@@ -83,7 +87,7 @@ class Costs:
             return Cost(entry, channels, latency_s, links, pieces=cut)
         latency_s += self.start_s(protocol)
         sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
-        limits = [links, channels * self._get[f"channel.{protocol}"] / sent]
+        limits = [links, channels * self._channel_rate(protocol) / sent]
         if protocol == LL:
             place = "node" if self.layout.nodes == 1 else "net"
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
@@ -95,6 +99,11 @@ class Costs:
         inner, outer = self.hop_rates(cost)
         hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
         return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
+
+    def _channel_rate(self, protocol: str) -> float:
+        """Return the bytes per second that one channel's threads move."""
+        paces = _PACES.get(protocol)
+        return self._get[f"channel.{protocol}"] * (paces[generation(self.layout.shape.sm)] if paces else 1.0)
 
     def _link_rates(self, entry: Entry) -> Mapping[str, float]:
         """Return the message bytes per second that each group of links allows."""
@@ -128,7 +137,8 @@ class Costs:
             def slowest(rates: Mapping[str, float]) -> float:
                 return min((rate * self.efficiency(g, protocol) for g, rate in rates.items()), default=math.inf)
 
-            between = {g: rate * layout.carried for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
+            alone = layout.carried * 2 / layout.fan
+            between = {g: rate * alone for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
             self._hops[protocol] = (
                 [slowest(hop.rates) for hop in layout.chain],
                 slowest(between if layout.nodes > 1 else {}),

@@ -101,6 +101,7 @@ class Layout:
         self.rings = min(len(channels.rings) for channels in self._channels)
         self.carried = _most_carried(self.nodes)
         self.depth = max(tree.depth() for tree in double_binary_tree(self.nodes))
+        self.fan = max((len(each) for tree in double_binary_tree(self.nodes) for each in tree.children), default=0) or 1
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())
         self.chain = tuple(Pattern.of(self._chain_loads(hop)) for hop in range(self.per_node - 1))

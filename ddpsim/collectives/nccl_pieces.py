@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ddpsim.collectives.tuning import LL128, NVLS, NVLS_TREE
+from ddpsim.collectives.nccl_versions import LL128, NVLS, NVLS_TREE
 
 _STEPS = 8
 """Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""

@@ -9,9 +9,9 @@ from ddpsim.collectives import schedules
 from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl_layout import Layout
 from ddpsim.collectives.nccl_pieces import window
+from ddpsim.collectives.nccl_versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Lane, Steps, Wire
-from ddpsim.collectives.tuning import SIMPLE
 from ddpsim.fairness import LinkId
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_layout import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
+from ddpsim.collectives.nccl_versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.transport import Wire
-from ddpsim.collectives.tuning import SIMPLE
 from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.paths import KINDS, Paths, find_paths

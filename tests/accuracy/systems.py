@@ -12,23 +12,36 @@ from ddpsim.samples import Sample
 from ddpsim.topology.spec import load_topology
 
 MACHINES = Path(__file__).parent / "machines"
+TABLES = Path(__file__).parent / "tables"
 SMALLEST_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class System:
-    """A table's file, its machine (shipped, or in `machines/`), its nodes, the site whose machine it is."""
+    """A table's file, its machine (shipped, or in `machines/`), its nodes, the site whose machine it is.
+
+    Attributes:
+        table: below the folder of measured data, or below `tables/` here where it is `cited`.
+        algorithm, nccl: the one forced, and the version, where the page the table is from says so and its header not.
+    """
 
     table: str
     machine: str
     nodes: int
     site: str
     ranks: int | None = None
+    algorithm: str | None = None
+    nccl: str | None = None
 
     @property
     def name(self) -> str:
         """The file's name without its ending."""
         return Path(self.table).stem
+
+    @property
+    def cited(self) -> bool:
+        """Whether its table is kept here."""
+        return "/" not in self.table
 
 
 SYSTEMS = (
@@ -40,13 +53,17 @@ SYSTEMS = (
     System("measured/abci_V_v100_16gpu.csv", "abci-v", 4, "abci-v"),
     System("measured/aws_p3dn_2node_16xV100_efa_nccl246.csv", "p3dn.24xlarge", 2, "p3dn"),
     System("measured/aws_p3dn_2node_16xV100_efa_nccl248.csv", "p3dn.24xlarge", 2, "p3dn"),
-    System("measured/aws_p4d_2node_16xA100_efa.csv", "p4d.24xlarge", 2, "p4d"),
+    # Its command is examples/simple/nccl-efa-tests.yaml of the same repository, with NCCL_ALGO=RING.
+    System("measured/aws_p4d_2node_16xA100_efa.csv", "p4d.24xlarge", 2, "p4d", algorithm="ring"),
     System("measured/aws_p5_1node_8xH100.csv", "dgx-h100", 1, "p5"),
     System("measured/azure_4xK80_pcie.csv", "4xk80", 1, "nc24"),
     System("measured/azure_nd_A100_v4_1node_8gpu.csv", "dgx-a100", 1, "ndv4"),
-    System("measured/deepops_2xDGX1V_roce.csv", "dgx-1v-roce", 2, "dgx-1v-roce"),
-    System("measured/deepops_2xDGXA100_ib.csv", "dgx-a100", 2, "dgx-a100"),
-    System("measured/deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100"),
+    # "Nvidia NCCL 2.5.6 with CUDA 10.1", "NCCL ring test": the page the table is from.
+    System("measured/deepops_2xDGX1V_roce.csv", "dgx-1v-roce", 2, "dgx-1v-roce", algorithm="ring", nccl="2.5.6"),
+    # "-x NCCL_ALGO=RING": the job on the page the table is from.
+    System("measured/deepops_2xDGXA100_ib.csv", "dgx-a100", 2, "dgx-a100", algorithm="ring"),
+    # Container deepops/nccl-tests-tf20.06: NGC's release 20.06 has NCCL 2.7.5.
+    System("measured/deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100", nccl="2.7.5"),
     System("measured/sheffield_bessemer_4xV100pcie_nccl2.4.2_2019a.csv", "4xv100-pcie", 1, "bessemer"),
     System("measured/sheffield_bessemer_4xV100pcie_nccl2.8.3_11.0.2.csv", "4xv100-pcie", 1, "bessemer"),
     System("measured/sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage"),
@@ -55,6 +72,28 @@ SYSTEMS = (
     System("vtrain/v100_AR_GPU4.csv", "dgx-1v", 1, "vtrain", 4),
     System("vtrain/v100_AR_GPU8.csv", "dgx-1v", 1, "vtrain", 8),
 )
+CITED = (
+    System("abci_A_a100_64gpu.csv", "abci-a", 8, "abci-a"),
+    System("abci_A_a100_128gpu.csv", "abci-a", 16, "abci-a"),
+    System("abci_V_v100_32gpu.csv", "abci-v", 8, "abci-v"),
+    System("abci_V_v100_64gpu.csv", "abci-v", 16, "abci-v"),
+    System("abci_V_v100_128gpu.csv", "abci-v", 32, "abci-v"),
+    System("aws_p4d_2node_16xA100_efa_eks.csv", "p4d.24xlarge", 2, "p4d"),
+    System("aws_p4de_2node_16xA100_efa_awsome.csv", "p4d.24xlarge", 2, "p4de"),
+    System("aws_p5_2node_16xH100_efa_awsome.csv", "p5.48xlarge", 2, "p5"),
+    System("aws_p5_2node_16xH100_efa_eks.csv", "p5.48xlarge", 2, "p5"),
+    System("aws_p5_2node_16xH100_efa_keitaw.csv", "p5.48xlarge", 2, "p5"),
+    System("gcp_a3high_1node_8xH100_nccl2.22.3.csv", "dgx-h100", 1, "a3high"),
+    System("together_1node_8xH100_nvls.csv", "dgx-h100", 1, "together"),
+    System("h100_4of8_nvswitch.csv", "dgx-h100", 1, "h100-4of8", 4),
+    System("gcp_a3mega_2node_16xH100.csv", "a3mega", 2, "a3mega"),
+    System("gcp_a4_2node_16xB200_roce.csv", "dgx-b200", 2, "a4"),
+    System("gcp_dranet_2node_2xH200_roce.csv", "dgx-h100", 2, "dranet"),
+    System("cscs_alps_2node_8xGH200_slingshot.csv", "gh200-quad", 2, "alps"),
+    System("modal_1node_8xA100_sxm40.csv", "dgx-a100", 1, "modal"),
+    System("crusoe_2node_16xA100_ib.csv", "dgx-a100", 2, "crusoe"),
+)
+"""Tables found after the model had been built on the others."""
 
 
 def data_folder() -> Path | None:
@@ -66,16 +105,18 @@ def data_folder() -> Path | None:
 
 def load(system: System, data: Path, *, every: int = 1) -> Sample:
     """Return the rows of 1 KiB and more, every `every`-th of them."""
-    table = read_table(data / system.table)
+    table = read_table((TABLES if system.cited else data) / system.table)
     rows = [row for row in table.rows if row.size_bytes >= SMALLEST_BYTES][::every]
-    table = replace(table, rows=tuple(rows), ranks=table.ranks or system.ranks)
+    stated = {"algorithm": system.algorithm, "nccl": system.nccl}
+    header = {**table.header, **{key: value for key, value in stated.items() if value}}
+    table = replace(table, rows=tuple(rows), ranks=table.ranks or system.ranks, header=header)
     path = MACHINES / f"{system.machine}.yaml"
     return Sample.of(table, load_topology(str(path) if path.is_file() else system.machine), system.nodes)
 
 
 def load_all(data: Path) -> Mapping[System, Sample]:
-    """Return every system's sample."""
-    return {system: load(system, data) for system in SYSTEMS}
+    """Return every system's sample, those kept here last."""
+    return {system: load(system, data) for system in (*SYSTEMS, *CITED)}
 
 
 def forced(samples: Mapping[System, Sample]) -> dict[str, list[str]]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ddpsim import shipped
 from ddpsim.collectives.channels import Channels, find_channels
 from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.collectives.ring_search import Limits, RingSearch
-from ddpsim.collectives.tuning import CURRENT
 from ddpsim.errors import InputError
 from ddpsim.topology.graph import NodeTemplate, Topology
 from ddpsim.topology.paths import KINDS, Paths, find_paths

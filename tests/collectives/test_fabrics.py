@@ -7,7 +7,7 @@ import pytest
 from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl_layout import Layout
-from ddpsim.collectives.tuning import CURRENT
+from ddpsim.collectives.nccl_versions import CURRENT
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 

@@ -46,8 +46,9 @@ def test_flow_steps_and_closed_agree_where_nothing_contends(machine: str, algori
     placement = MACHINES[machine]()
     for size_bytes in SIZES[:4]:
         flow = collectives(placement, "flow", algorithm).simulate_s(size_bytes)
-        near = 0.01 if collectives(placement, algorithm=algorithm).choice(size_bytes).algorithm == "ring" else 0.12
-        assert flow == pytest.approx(collectives(placement, "steps", algorithm).simulate_s(size_bytes), rel=near)
+        # Trees: test_tree_steps.
+        if collectives(placement, algorithm=algorithm).choice(size_bytes).algorithm == "ring":
+            assert flow == pytest.approx(collectives(placement, "steps", algorithm).simulate_s(size_bytes), rel=0.01)
         assert flow == pytest.approx(collectives(placement, "closed", algorithm).simulate_s(size_bytes), rel=1e-9)
         assert flow == pytest.approx(collectives(placement, algorithm=algorithm).estimate_s(size_bytes), rel=1e-9)
 

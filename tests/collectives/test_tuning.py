@@ -5,22 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.collectives.nccl_layout import Layout
-from ddpsim.collectives.tuning import (
-    CURRENT,
-    LL,
-    LL128,
-    NVLS,
-    NVLS_TREE,
-    RING,
-    SIMPLE,
-    TREE,
-    InSwitch,
-    Shape,
-    best,
-    ll_max,
-    table,
-    time_us,
-)
+from ddpsim.collectives.nccl_versions import CURRENT, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
+from ddpsim.collectives.tuning import InSwitch, Shape, best, ll_max, table, time_us
 from ddpsim.topology.spec import parse_topology
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
@@ -43,6 +29,59 @@ def test_lines_worked_by_hand() -> None:
     assert entry(DGX1V, TREE, LL128) == pytest.approx((14 + 14 * 1.25, 0.92 * 120 * 7 / 9 / 2))
     # Two nodes: 28 inner hops, 2 outer ones of 14 us and twice the NIC's 0.6.
     assert entry(TWO_A100, RING, SIMPLE) == pytest.approx((8.4 + 28 * 3.4 + 2 * 15.2, 192 * 16 / 30))
+
+
+TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=InSwitch(8, 40.0, 48.0))
+
+
+def test_lines_of_older_releases_worked_by_hand() -> None:
+    old = replace(TWO_A100, tree_bandwidth=48.0, nic_latency_us=0.0, version=2008)
+    # 28 inner hops, by LL 1.8 times as long as inside one node; a quarter of 192 GB/s, but 39 between Intel's hosts.
+    assert entry(old, RING, LL) == pytest.approx((3.6 + 28 * 0.47 * 1.8 + 2 * 2.7, 39 * 16 / 30))
+    # Two nodes: the bandwidth inside them, 235 in all on Ampere, 22.5 a channel.
+    assert entry(old, TREE, SIMPLE) == pytest.approx((2 * (7 * 28 + 28), 8 * 22.5 / 2))
+    assert entry(old, TREE, LL128)[1] == pytest.approx(8 * 16.9 / 2)
+    newer = replace(old, version=2012)
+    assert entry(newer, RING, SIMPLE)[0] == pytest.approx(8.4 + 26 * 3.4 + 4 * 28)
+    assert entry(newer, TREE, SIMPLE)[1] == pytest.approx(8 * 23.6 / 2)
+    assert entry(replace(newer, version=2019), TREE, SIMPLE)[0] == pytest.approx(2 * (7 * 28 + 28))
+
+
+@pytest.mark.parametrize(
+    ("version", "nodes", "latency_us", "bandwidth"),
+    [
+        # 2.23 and later: 57.7 GB/s a channel on two nodes, 45.5 on more; 25 us, and a hop of 20.9 with twice the NIC's.
+        (2030, 2, 25 + 2 * 22.1, 8 * 57.7 * 16 / 30),
+        (2030, 4, 25 + 4 * 22.1, 8 * 45.5 * 32 / 62),
+        # Before: five sixths of the slower of both sides, the network's halved beyond two nodes.
+        (2019, 2, 23 + 2 * 15.2, 8 * 40 * 5 / 6),
+        (2019, 4, 23 + 4 * 15.2, 8 * 24 * 5 / 6),
+    ],
+)
+def test_in_switch_trees_between_nodes(version: int, nodes: int, latency_us: float, bandwidth: float) -> None:
+    shape = replace(TWO_H100, ranks=8 * nodes, nodes=nodes, version=version)
+    assert entry(shape, NVLS_TREE, SIMPLE) == pytest.approx((latency_us, bandwidth))
+
+
+def test_a_simple_rings_plateau_begins_at_4_kib_a_rank_before_2_23() -> None:
+    shape = replace(TWO_A100, version=2019)
+    simple = next(e for e in table(shape) if (e.algorithm, e.protocol) == (RING, SIMPLE))
+    for size, factor in ((65535, 1.0), (65536, 1.9)):
+        expected = factor * simple.latency_us + size / 1000 / simple.bandwidth
+        assert time_us(simple, shape, size) == pytest.approx(expected)
+
+
+def test_versions_between_two_known_ones_have_the_older_ones_constants() -> None:
+    assert [release(v).first for v in (2003, 2005, 2010, 2011, 2013, 2022, 2023, 2030)] == [
+        2005,
+        2005,
+        2005,
+        2011,
+        2013,
+        2013,
+        2023,
+        2023,
+    ]
 
 
 def test_latency_protocols_win_small_and_simple_wins_large() -> None:
@@ -97,11 +136,8 @@ FOUR_H100 = Shape(32, 4, 8, 45.0, 45.0, sm=90, nvlink=True, nic_latency_us=0.6, 
 def test_in_switch_lines_worked_by_hand() -> None:
     # 0.85 of 40 GB/s both ways, less an eighth, is under the 60 at the ends.
     assert entry(H100, NVLS, SIMPLE) == pytest.approx((25.0, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14))
-    # Over four nodes a channel does 45.5, over two 57.7, under twice the NIC's 48; two hops of 20.9 us and twice 0.6.
-    assert entry(FOUR_H100, NVLS_TREE, SIMPLE) == pytest.approx((25.0 + 4 * 22.1, 8 * 45.5 * 32 / 62))
-    two = replace(FOUR_H100, ranks=16, nodes=2)
-    assert entry(two, NVLS_TREE, SIMPLE) == pytest.approx((25.0 + 2 * 22.1, 8 * 57.7 * 16 / 30))
-    assert not any(each.algorithm == NVLS for each in table(two))
+    assert entry(replace(H100, version=2019), NVLS, SIMPLE) == pytest.approx((23.0, 8 * 40 * 5 / 6))
+    assert not any(each.algorithm == NVLS for each in table(FOUR_H100))
 
 
 def test_blackwells_in_switch_trees_are_corrected_by_size_on_x86_only() -> None:
