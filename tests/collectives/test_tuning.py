@@ -170,3 +170,24 @@ def test_ll128_goes_through_another_gpu_to_a_nic_from_hopper_on(model: str, allo
     layout = Layout(parse_topology(OWN_NIC.replace("MODEL", model), "x.yaml").place(2), CURRENT)
     assert layout.channels_of(0).nic_kind == "PXN"
     assert layout.shape.ll128 is allowed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mib", "algorithm", "believed_us"),
+    [
+        (4, 15, TREE, 330),
+        (4, 24, RING, 458),
+        (4, 32, RING, 560),
+        (8, 15, TREE, 348),
+        (8, 32, TREE, 645),
+        (8, 64, RING, 1128),
+    ],
+)
+def test_nccl_itself_takes_the_ring_on_four_nodes_where_it_takes_the_tree_on_eight(
+    nodes: int, mib: int, algorithm: str, believed_us: float
+) -> None:
+    # DGX A100: eight channels of 24 GB/s, AMD hosts.
+    shape = replace(TWO_A100, ranks=8 * nodes, nodes=nodes, tree_bandwidth=30.0, amd=True)
+    found = best(shape, mib << 20)
+    assert (found.algorithm, found.protocol) == (algorithm, LL128)
+    assert time_us(found, shape, mib << 20) == pytest.approx(believed_us, abs=1)
