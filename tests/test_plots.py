@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import CapCurve, plot_caps, plot_errors, plot_sizes, plot_timeline, plot_topology, plot_validation
 from ddpsim.topology.spec import load_topology
 from tests.traces import example_trace
@@ -18,7 +19,16 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "errors": lambda path: plot_errors({"lab": [(0.1, 0.102, 0.01), (2.0, 1.9, 0.0)]}, path),
     "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
     "machine": lambda path: plot_topology(load_topology("dgx-1v"), path),
-    "rings": lambda path: plot_topology(load_topology("hgx-a100-4"), path, {"hgx-a100-4": [RING] * 9}),
+    "rings": lambda path: plot_topology(load_topology("hgx-a100-4"), path, {"hgx-a100-4": {"one node": [RING] * 9}}),
+    "rings between NICs": lambda path: plot_topology(
+        load_topology("dgx-1v"),
+        path,
+        {"dgx-1v": {"several nodes": [("nic0", "gpu0", "gpu1", "nic0"), ("nic0", "gpu1", "gpu0", "nic3")]}},
+        [tree.parents for tree in double_binary_tree(5)],
+    ),
+    "trees too large": lambda path: plot_topology(
+        load_topology("dgx-1v"), path, None, [tree.parents for tree in double_binary_tree(100)]
+    ),
     "rails": lambda path: plot_topology(load_topology("dgx-a100"), path),
     "many processes": lambda path: plot_topology(load_topology("loopback"), path),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.output import table
@@ -25,13 +26,32 @@ def channels_of(machine: Topology, *, pxn: bool = True, gpudirect: bool | None =
     found: Found = {}
     for group in machine.groups:
         template = group.template
-        found[f"{template.name}, one node"] = find_channels(template)
+        gpus = machine.gpus_of(template)[: machine.gpus_per_node]
+        found[_one(template.name)] = find_channels(template, gpus)
         if template.nics:
-            cross = machine.fabric.kind != "rail"
-            found[f"{template.name}, several nodes"] = find_channels(
-                template, network=True, pxn=pxn, gpudirect=gpudirect, cross_nic=cross
-            )
+            found[_several(template.name)] = find_channels(template, gpus, network=True, pxn=pxn, gpudirect=gpudirect)
     return found
+
+
+def trees_over(nodes: int) -> list[tuple[int | None, ...]]:
+    """Return the parent of each node in both of NCCL's trees; none over one node."""
+    from ddpsim.collectives.trees import double_binary_tree
+
+    return [tree.parents for tree in double_binary_tree(nodes)] if nodes > 1 else []
+
+
+def walks(machine: Topology, found: Found) -> dict[str, dict[str, list[tuple[str, ...]]]]:
+    """Return the distinct rings of each template to draw: closed on one node, between NICs among several."""
+    rows: dict[str, dict[str, list[tuple[str, ...]]]] = {}
+    for group in machine.groups:
+        name = group.template.name
+        rows[name] = {}
+        if channels := found.get(_one(name)):
+            orders = dict.fromkeys(ring.gpus for ring in channels.rings)
+            rows[name]["one node"] = [(*order, order[0]) for order in orders]
+        if channels := found.get(_several(name)):
+            rows[name]["several nodes"] = list(dict.fromkeys(_stops(ring) for ring in channels.rings))
+    return rows
 
 
 def channels_document(found: Found) -> list[dict[str, object]]:
@@ -52,30 +72,76 @@ def channels_document(found: Found) -> list[dict[str, object]]:
                 }
                 for ring in channels.rings
             ],
+            "tree_chains": [
+                {"gpus": list(chain.gpus), "nic": chain.nic_in, "bandwidth_Bps": channels.tree_intra_bandwidth}
+                for chain in channels.trees
+            ],
         }
         for where, channels in found.items()
     ]
 
 
-def channels_text(found: Found) -> str:
-    """Return the rings as text, equal ones once."""
+def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
+    """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
     from ddpsim.units import format_bandwidth
 
     blocks = []
     for where, channels in found.items():
-        counts: dict[Channel, int] = {}
-        for ring in channels.rings:
-            counts[ring] = counts.get(ring, 0) + 1
         total = format_bandwidth(channels.bus_bandwidth)
         heading = f"{where}: {len(channels.rings)} channels, {total} as NCCL counts it"
         rows = [
             (f"{n} x", _way(ring), format_bandwidth(ring.bandwidth), ring.kind, ring.nic_kind if ring.nic_in else "-")
-            for ring, n in counts.items()
+            for ring, n in _counted(channels.rings)
         ]
-        blocks.append(f"{heading}\n{table(('', 'ring', 'each', 'farthest route', 'to the NIC'), rows, left=(1, 3, 4))}")
+        rings = table(("", "ring", "each", "farthest route", "to the NIC"), rows, left=(1, 3, 4))
+        blocks.append(f"{heading}\n{rings}\n{_chains_text(channels)}")
+    if trees:
+        blocks.append("\n".join([f"double binary tree over {len(trees[0])} nodes", *_tree_lines(trees)]))
     return "\n\n".join(blocks)
 
 
+def _chains_text(channels: Channels) -> str:
+    """Return the chains of trees: in a word where each is a ring's order."""
+    from ddpsim.units import format_bandwidth
+
+    inside = format_bandwidth(channels.tree_intra_bandwidth)
+    if all(chain.gpus == ring.gpus for chain, ring in zip(channels.trees, channels.rings, strict=True)):
+        return f"trees: a chain in each ring's order, {inside} each inside the node"
+    rows = [
+        (f"{n} x", " ".join((*([chain.nic_in] if chain.nic_in else []), *chain.gpus)), inside)
+        for chain, n in _counted(channels.trees)
+    ]
+    return table(("", "chain of a tree", "each, inside"), rows, left=(1,))
+
+
+def _tree_lines(trees: list[tuple[int | None, ...]]) -> list[str]:
+    """Return a line a tree: its root, and after each parent its children."""
+    lines = []
+    for number, parents in enumerate(trees):
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(parents):
+            if parent is not None:
+                children.setdefault(parent, []).append(node)
+        under = "; ".join(f"{parent}: {' '.join(map(str, below))}" for parent, below in sorted(children.items()))
+        lines.append(f"tree {number}: root {parents.index(None)}; {under}")
+    return lines
+
+
+def _counted(channels: tuple[Channel, ...]) -> list[tuple[Channel, int]]:
+    return list(Counter(channels).items())
+
+
+def _one(name: str) -> str:
+    return f"{name}, one node"
+
+
+def _several(name: str) -> str:
+    return f"{name}, several nodes"
+
+
+def _stops(ring: Channel) -> tuple[str, ...]:
+    return (*([ring.nic_in] if ring.nic_in else []), *ring.gpus, *([ring.nic_out] if ring.nic_out else []))
+
+
 def _way(ring: Channel) -> str:
-    ends = ([ring.nic_in] if ring.nic_in else [], [ring.nic_out] if ring.nic_out else [])
-    return " ".join([*ends[0], *ring.gpus, *ends[1]])
+    return " ".join(_stops(ring))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.channels import Found, channels_document, channels_of, channels_text
+from ddpsim.cli.channels import channels_document, channels_of, channels_text, trees_over, walks
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.values import read_text, topology_named
+from ddpsim.cli.values import indices, read_text, topology_named
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
@@ -50,7 +50,13 @@ def list_(output: Output) -> None:
 def show(
     topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")],
     output: Output,
-    channels: Annotated[bool, typer.Option("--channels", help="The rings NCCL would find, too.")] = False,
+    channels: Annotated[bool, typer.Option("--channels", help="The rings and trees NCCL would find, too.")] = False,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="0,3,2", help="Channels over these GPUs of a node, in rank order. [all]")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Channels' trees over so many nodes. [the machine's own]")
+    ] = None,
     no_pxn: Annotated[
         bool, typer.Option("--no-pxn", help="Channels without passing a far NIC's bytes through a GPU near it.")
     ] = False,
@@ -60,16 +66,36 @@ def show(
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
-    machine = topology_named(topology)
+    machine = _asked(topology_named(topology), gpus, nodes)
     gpudirect = False if no_gpudirect else None
     found = channels_of(machine, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
+    trees = trees_over(machine.nodes if nodes is None else nodes) if channels else []
     if plot:
         from ddpsim.plots import plot_topology
 
-        plot_topology(machine, plot, rings=_drawn(machine, found))
+        plot_topology(machine, plot, walks(machine, found), trees)
         note(f"wrote {plot}")
-    document = _document(machine) | ({"channels": channels_document(found)} if channels else {})
-    output.emit(document, lambda: "\n\n".join([_text(machine, document), *([channels_text(found)] if found else [])]))
+    document = _document(machine)
+    if channels:
+        document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
+    output.emit(
+        document, lambda: "\n\n".join([_text(machine, document), *([channels_text(found, trees)] if found else [])])
+    )
+
+
+def _asked(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
+    """Return `machine` with only `gpus` visible, where they are given.
+
+    Raises:
+        InputError: GPUs that it does not have, or nodes that it cannot have.
+    """
+    from ddpsim.topology.spec import with_visible_devices
+
+    if nodes is not None:
+        machine.place(nodes)
+    if gpus is None:
+        return machine
+    return with_visible_devices(replace(machine, gpus_per_node=None), indices(gpus, "--gpus", "0,3,2"), "--gpus")
 
 
 @app.command("import")
@@ -104,16 +130,6 @@ def import_(
         write_whole(out, text)
     note(f"note: {machine.confidence}; write what you know better into the file")
     output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip())
-
-
-def _drawn(machine: Topology, found: Found) -> dict[str, list[tuple[str, ...]]]:
-    """Return the distinct rings of one node by template, closed."""
-    rings = {}
-    for group in machine.groups:
-        channels = found.get(f"{group.template.name}, one node")
-        orders = dict.fromkeys(ring.gpus for ring in channels.rings) if channels else {}
-        rings[group.template.name] = [(*order, order[0]) for order in orders]
-    return rings
 
 
 def _document(machine: Topology) -> dict[str, object]:

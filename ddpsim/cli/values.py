@@ -63,6 +63,19 @@ def counts(text: str, flag: str, example: str = "1,2,4") -> list[int]:
     return [int(value) for value in found]
 
 
+def indices(text: str, flag: str, example: str) -> list[int]:
+    """Return the whole numbers of at least 0 of a comma-separated list.
+
+    Raises:
+        InputError: where one is no such number.
+    """
+    found = numbers(text, flag, example)
+    for value in found:
+        if value < 0 or value != int(value):
+            raise InputError(f"{value:g} is not a number of a GPU", place=flag, remedy=f"write e.g. {flag} {example}")
+    return [int(value) for value in found]
+
+
 def stragglers(items: list[str] | None) -> dict[int, float]:
     """Return rank to factor of `RANK:F` items.
 

@@ -1,15 +1,17 @@
 """Which speed and how far to search: NCCL's order of compromises, and its splitting of wide channels.
 
-Source: NCCL 2.30 `src/graph/search.cc`, `ncclTopoCompute` and `ncclTopoDupChannels`.
+Source: NCCL 2.30 `src/graph/search.cc`, `ncclTopoCompute` and `ncclTopoDupChannels`; `topo.cc`,
+`ncclTopoSplitNvLink`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.ring_search import Limits, Ring, RingSearch
-from ddpsim.topology.paths import KINDS
+from ddpsim.topology.paths import KINDS, Paths
 
 _GB = 1e9
 _SLOW = (2.4, 1.2, 0.24, 0.12)
@@ -28,8 +30,9 @@ _LEAST_SHARE = 0.49
 
 _PXN = KINDS.index("PXN")
 
-_DOUBLED_FROM = ((80, 25), (90, 50), (100, 100))
-"""Up to this compute capability, channels of this many GB/s and more are split in two."""
+_AMPERE = 80
+_WIDE, _VERY_WIDE = 25 * _GB, 50 * _GB
+_FEW_CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,15 @@ class Found:
         return len(self.rings) * self.speed
 
     def worth(self, speed: float, limits: Limits) -> bool:
-        """Return whether NCCL would still look there: no slower than half, no farther, no cross-over not yet needed."""
+        """Return whether NCCL would still look there: no slower than half, no farther."""
         nearer = limits.nic_kind <= max(self.limits.nic_kind, _PXN) and limits.kind <= self.limits.kind
-        return speed >= _LEAST_SHARE * self.speed and nearer and limits.cross_nic <= self.limits.cross_nic
+        return speed >= _LEAST_SHARE * self.speed and nearer
 
 
-def best_rings(search: RingSearch, speeds: Sequence[float], most: int, *, cross_nic: bool) -> Found | None:
-    """Return the rings with the greatest product of number and speed; the higher speed where equal."""
+def best_rings(
+    search: RingSearch, speeds: Sequence[float], most: int, *, cross_nic: bool, fewest: int = 1
+) -> Found | None:
+    """Return at least `fewest` rings with the greatest product of number and speed; the higher speed where equal."""
     best: Found | None = None
     for speed in speeds:
         for limits in _levels(search, cross_nic=cross_nic):
@@ -61,7 +66,7 @@ def best_rings(search: RingSearch, speeds: Sequence[float], most: int, *, cross_
             if best and min(most, search.bound(speed, limits)) * speed <= best.total * (1 + 1e-9):
                 continue
             rings = search.pack(speed, most, limits)
-            if rings and (best is None or len(rings) * speed > best.total * (1 + 1e-9)):
+            if len(rings) >= fewest and (best is None or len(rings) * speed > best.total * (1 + 1e-9)):
                 best = Found(rings, speed, limits)
     return best
 
@@ -91,9 +96,31 @@ def speeds_of(sm: int, network: bool) -> list[float]:
     return [speed * _GB for speed in (speeds if network else (*speeds, *_SLOW))]
 
 
+def nic_echo(sm: int) -> float:
+    """Return bytes NCCL counts on a GPU's way out for each that a NIC sends it: an eighth before Ampere."""
+    return 1 / 8 if sm < _AMPERE else 0.0
+
+
 def doubled(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[Ring], float]:
-    """Return wide rings as twice as many of half the speed, where that makes at most `most`."""
-    wide = any(sm <= capability and speed >= floor * _GB for capability, floor in _DOUBLED_FROM)
-    if not wide or 2 * len(rings) > most:
+    """Return wide rings as twice as many of half the speed, where that makes at most `most`.
+
+    After Ampere only very wide ones, or few, are split.
+    """
+    whole = sm > _AMPERE and speed < _VERY_WIDE and len(rings) > _FEW_CHANNELS
+    if speed < _WIDE or whole or 2 * len(rings) > most:
         return rings, speed
     return rings * 2, speed / 2
+
+
+def fewest_rings(paths: Paths, gpus: Sequence[str]) -> int:
+    """Return how many rings NCCL wants at least: two where NVLink joins GPUs in several separate groups.
+
+    Its trees pass from group to group once, and need two channels.
+    """
+    group = {gpu: gpu for gpu in gpus}
+    for number, gpu in enumerate(gpus):
+        for other in gpus[number + 1 :]:
+            if paths[gpu, other].kind == "NVL":
+                group[other] = group[gpu]
+    sizes = Counter(group.values())
+    return 2 if sum(size > 1 for size in sizes.values()) > 1 else 1

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddpsim.collectives.channel_search import best_rings, doubled, speeds_of
+from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings, nic_echo, speeds_of
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
 
-MAX_CHANNELS = 16
-"""Channels a ring search may find, half of NCCL's MAXCHANNELS of 32."""
+MAX_CHANNELS = 32
+"""Channels a ring search may find, half of NCCL's MAXCHANNELS of 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Channels:
 
     Attributes:
         rings: one `Channel` each, all of the same bandwidth.
-        trees: the chains by which trees run through the node, one for each ring; the first GPU is the one that talks to
-            other nodes; bytes go both ways along `routes`.
+        trees: the chains by which trees run through the node, one for each ring and in its order unless stated; the
+            first GPU is the one that talks to other nodes; bytes go both ways along `routes`.
         tree_intra_bandwidth: of one tree channel inside the node; up to twice that at the NIC.
         network: whether the rings pass through NICs to other nodes.
         sustained_bandwidth: bytes per second that all rings together carry at most, shared evenly among them; not
@@ -122,7 +122,7 @@ def find_channels(
     network: bool = False,
     pxn: bool = True,
     gpudirect: bool | None = None,
-    cross_nic: bool = False,
+    cross_nic: bool = True,
     max_channels: int = MAX_CHANNELS,
 ) -> Channels:
     """Return the channels of a kind of node; found once for equal arguments.
@@ -132,8 +132,8 @@ def find_channels(
         network: whether other nodes take part, so that rings pass through NICs.
         pxn: whether a GPU may send to a far NIC through a GPU near it.
         gpudirect: overrides what the NICs say; None keeps it.
-        cross_nic: whether a ring may leave by another NIC than it entered by where none can do otherwise
-            (`NCCL_CROSS_NIC`); on a rail fabric it should not.
+        cross_nic: whether rings may leave by other NICs than they entered by, in pairs of opposite directions, where
+            that is faster (`NCCL_CROSS_NIC`: 2 or 0). Every other node takes a pair's rings the other way round.
         max_channels: most rings to find.
 
     Raises:
@@ -161,17 +161,19 @@ def _find(
     cross_nic: bool,
     max_channels: int,
 ) -> Channels:
+    template = template.only(gpus)
     paths = find_paths(template, pxn=pxn, gpudirect=gpudirect)
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _stated(template, gpus, network)
+    given = _stated(template.rings, gpus, network)
     if given:
         rings = given
-        speed = _even_speed(rings, paths, capacities)
+        speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
-        search = RingSearch(paths, capacities, gpus, nics)
-        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic)
+        search = RingSearch(paths, capacities, gpus, nics, echo=nic_echo(sm))
+        fewest = fewest_rings(paths, gpus)
+        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic, fewest=fewest)
         rings, speed = (found.rings, found.speed) if found else ([], 0.0)
     if not rings:
         rings = [_in_order(gpus, nics, paths)]
@@ -179,11 +181,15 @@ def _find(
     if not given:
         rings, speed = doubled(rings, speed, sm, max_channels)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
-    chains = tuple(_chain(channel) for channel in channels)
+    given_trees = _stated(template.trees, gpus, network) if given else []
+    as_stated = len(given_trees) == len(rings)
+    trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
+    chains = tuple(_chain(channel) for channel in trees)
+    inside = template.tree_bandwidth if as_stated else None
     return Channels(
         rings=channels,
         trees=chains,
-        tree_intra_bandwidth=_raised(chains, capacities, speeds_of(sm, network)) if network else speed,
+        tree_intra_bandwidth=inside or (_raised(chains, capacities, speeds_of(sm, network)) if network else speed),
         network=network,
         sustained_bandwidth=_sustained(shared_loads(channels), capacities),
         given=bool(given),
@@ -205,10 +211,10 @@ def _chain(ring: Channel) -> Channel:
     return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
 
 
-def _stated(template: NodeTemplate, gpus: tuple[str, ...], network: bool) -> list[Ring]:
-    """Return the template's own rings over exactly `gpus`, with NICs at their ends where several nodes take part."""
+def _stated(known: Sequence[tuple[str, ...]], gpus: tuple[str, ...], network: bool) -> list[Ring]:
+    """Return those of `known` over exactly `gpus`, with NICs at their ends where several nodes take part."""
     rings = []
-    for stops in template.rings:
+    for stops in known:
         order = tuple(stop for stop in stops if stop.startswith("gpu"))
         if set(order) == set(gpus) and (len(order) < len(stops)) == network:
             rings.append(Ring(order, stops[0], stops[-1]) if network else Ring(order))

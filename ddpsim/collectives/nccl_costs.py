@@ -174,7 +174,8 @@ class Costs:
 
     def reached(self, entry: Entry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""
-        part = self._get["nvls.efficiency"] if entry.algorithm in (NVLS, NVLS_TREE) else 1.0
+        in_switch = entry.algorithm in (NVLS, NVLS_TREE) and group == NVSWITCH
+        part = self._get["nvls.efficiency"] if in_switch else 1.0
         return part * self.efficiency(group, entry.protocol)
 
     def start_s(self, protocol: str) -> float:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.collectives.tuning import Shape, table, time_us
+from ddpsim.collectives.tuning import InSwitch, Shape, table, time_us
 from ddpsim.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
@@ -20,6 +21,8 @@ peer-to-peer over PCIe, through host memory, to another node."""
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
+
+_NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
 
 _GROUP_OF = {"nic": NET, "network": NET}
 
@@ -91,9 +94,8 @@ class Layout:
     def __init__(self, placement: Placement, version: int, *, expand: bool = False) -> None:
         self.placement, self.wiring = placement, Wiring(placement, expand)
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
-        cross = placement.topology.fabric.kind != "rail"
         self._channels = [
-            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1, cross_nic=cross)
+            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
             for each in placement.classes
         ]
         self.rings = min(len(channels.rings) for channels in self._channels)
@@ -146,9 +148,21 @@ class Layout:
         if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
             return
         yield from self._to_nic(source, leaving.exit)
-        for placed in self.wiring.between(source, leaving.nic_out, target, entering.nic_in):
+        yield self.wiring.port_out(source, leaving.nic_out), NET, 1.0
+        for placed in self._trunks(source, leaving, target, entering):
             yield placed, NET, 1.0
+        yield self.wiring.port_in(target, entering.nic_in), NET, 1.0
         yield from self._to_nic(target, entering.entry)
+
+    def _trunks(self, source: int, leaving: Channel, target: int, entering: Channel) -> tuple[PlacedLink, ...]:
+        """Return the fabric's links from a ring's NIC to the next node's.
+
+        Where rings cross over, every other node takes the ring of the opposite direction, so that bytes stay on a rail.
+        """
+        if leaving.nic_out is None or entering.nic_in is None:
+            return ()
+        crosses = leaving.nic_in != leaving.nic_out
+        return self.wiring.trunks(source, leaving.nic_out, target, leaving.nic_out if crosses else entering.nic_in)
 
     def inside(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield the links of a route on `node`."""
@@ -178,9 +192,8 @@ class Layout:
         for source, target in self.wiring.boundaries:
             leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
             for out, into in zip(leaving, entering, strict=False):
-                if out.nic_out is not None and into.nic_in is not None:
-                    for placed in self.wiring.trunks(source, out.nic_out, target, into.nic_in):
-                        yield Load(placed, NET, share / self.rings)
+                for placed in self._trunks(source, out, target, into):
+                    yield Load(placed, NET, share / self.rings)
 
     def _at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield what a ring loads between a node's GPUs and the network."""
@@ -241,7 +254,8 @@ class Layout:
         templates = [each.template for each in self.placement.classes]
         sm = min(gpu.sm for template in templates for gpu in template.gpus)
         near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
-        nic_near = slowest.nic_kind in ("LOC", "NVL", "PIX", "PXB", "PXN")
+        # Before Hopper not through another GPU.
+        nic_near = KINDS.index(slowest.nic_kind) <= KINDS.index("PXN" if sm >= 90 else "PXB")
         vendors = {template.cpu.vendor for template in templates}
         return Shape(
             ranks=self.ranks,
@@ -256,9 +270,22 @@ class Layout:
             mixed=len(vendors) > 1,
             ll128=sm >= 70 and near and nic_near and version >= 2005,
             simple_only=self.nodes > 1 and any(map(_keeps_no_order, templates)),
-            nvls=bool(self.nvls.loads) and sm >= 90 and version >= 2017 and self.per_node > 2,
+            nvls=self._in_switch(sm, version),
+            x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,
         )
+
+    def _in_switch(self, sm: int, version: int) -> InSwitch | None:
+        """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
+        first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
+        if sm < 90 or version < first or self.per_node <= 2:
+            return None
+        graphs = [
+            find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)
+            for each in self.placement.classes
+        ]
+        found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
+        return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
 
 
 def _keeps_no_order(template: NodeTemplate) -> bool:

@@ -35,6 +35,7 @@ class Release:
         net: of a hop between nodes.
         far_ll: by what a hop inside a node takes longer by LL where there are several nodes.
         overhead: whether a ring's hops inside a node take the network's posting time at least.
+        exposed: whether a ring with one rank a node takes a tree's latency between nodes.
         closing: hops between nodes of a ring beyond 2(n-1).
         ampere_total: most bandwidth of all channels together on Ampere; None without such a limit.
         ll_share: of a ring's bandwidth, by LL.
@@ -55,6 +56,7 @@ class Release:
     net: Latencies
     far_ll: float
     overhead: bool
+    exposed: bool
     closing: int
     ampere_total: float | None
     ll_share: float
@@ -88,6 +90,7 @@ _2_8 = Release(
     net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 28.0)),
     far_ll=1.8,
     overhead=False,
+    exposed=False,
     closing=0,
     ampere_total=235.0,
     ll_share=1 / 4,
@@ -138,6 +141,7 @@ _2_28 = replace(
     nvlink=_by_protocol(ring=(0.6, 1.9, 3.4), tree=(0.6, 1.25, 4.0)),
     pci=_by_protocol(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 4.0)),
     net=_by_protocol(ring=(2.7, 4.0, 14.0), tree=(5.0, 8.5, 14.0)),
+    exposed=True,
     closing=0,
     ll_share=1 / 2,
     ring_ll128=(20.0, 20.0, 36.7, 40.0),

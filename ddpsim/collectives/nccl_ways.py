@@ -25,6 +25,7 @@ class NcclWays:
         self.calibration, self._placement = calibration, placement
         self._wiring = Wiring(placement, expand=True)
         self.capacities: dict[LinkId, float] = {}
+        self._found: dict[int, Paths] = {}
 
     def start_s(self, size_bytes: int) -> float:
         """Return the protocol's start."""
@@ -71,4 +72,7 @@ class NcclWays:
         return min(names, key=lambda nic: KINDS.index(paths[gpu, nic].kind))
 
     def _paths(self, node: int) -> Paths:
-        return find_paths(self._wiring.template(node), pxn=False)
+        if node not in self._found:
+            used = self._placement.gpus(self._placement.class_of(node))
+            self._found[node] = find_paths(self._wiring.template(node).only(used), pxn=False)
+        return self._found[node]

@@ -18,6 +18,7 @@ from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire
+from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import TopologyError
 from ddpsim.fairness import Demand, LinkId
 from ddpsim.network import Network
@@ -25,9 +26,19 @@ from ddpsim.topology.graph import Placement
 
 
 def _two_level(placement: Placement) -> Schedule:
-    if placement.nodes == 1:
-        raise TopologyError("two-level on one node", place="--algorithm", remedy="use ring, or several --nodes")
+    _check_levels(placement, "two-level")
     return schedules.two_level(placement.nodes, placement.gpus_per_node)
+
+
+def _two_level_tree(placement: Placement) -> Schedule:
+    _check_levels(placement, "two-level-tree")
+    pair = double_binary_tree(placement.nodes)
+    return schedules.two_level_tree([tree.parents for tree in pair], placement.gpus_per_node)
+
+
+def _check_levels(placement: Placement, name: str) -> None:
+    if placement.nodes == 1:
+        raise TopologyError(f"{name} on one node", place="--algorithm", remedy="use ring, or several --nodes")
 
 
 def _parameter_server(placement: Placement) -> Schedule:
@@ -37,12 +48,14 @@ def _parameter_server(placement: Placement) -> Schedule:
 
 _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
     "two-level": _two_level,
+    "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
     "gather-broadcast": lambda placement: schedules.gather_and_broadcast(placement.world_size),
     "parameter-server": _parameter_server,
 }
 PATTERNS = tuple(_SCHEDULES)
-"""Names for `--algorithm`. A parameter server holds 1/n of the message beside the first rank of each node."""
+"""Names for `--algorithm`. Two levels have a ring or a double binary tree across nodes. A parameter server holds 1/n of
+the message beside the first rank of each node."""
 
 _MOST_RANKS = 256
 _WINDOW = 8

@@ -33,7 +33,7 @@ class Limits:
     Attributes:
         kind: the farthest kind of route between GPUs, as an index of `KINDS`.
         nic_kind: the farthest between a GPU and a NIC.
-        cross_nic: whether a ring may leave by another NIC than it entered by.
+        cross_nic: whether rings leave by another NIC than they entered by, two and two in opposite directions.
     """
 
     kind: int
@@ -55,6 +55,7 @@ class RingSearch:
         capacities: bytes per second by link name, network ports included.
         gpus: the GPUs to visit, in rank order; a ring of one node starts at the first.
         nics: NICs that rings enter and leave by; none on one node.
+        echo: bytes counted on a GPU's way to its slot for each that a NIC sends it.
         budget: hops to try at one speed.
     """
 
@@ -65,6 +66,7 @@ class RingSearch:
         gpus: Sequence[str],
         nics: Sequence[str] = (),
         *,
+        echo: float = 0.0,
         budget: int = 2000,
     ) -> None:
         self._gpus, self._nics, self._budget = tuple(gpus), tuple(nics), budget
@@ -72,10 +74,13 @@ class RingSearch:
         self._hops = {(a, b): _hop(paths[a, b]) for a in gpus for b in gpus if a != b}
         for nic in nics:
             for gpu in gpus:
-                self._hops[nic, gpu] = _hop(paths[nic, gpu], f"{NETWORK}>{nic}")
-                self._hops[gpu, nic] = _hop(paths[gpu, nic], f"{nic}>{NETWORK}")
+                last = paths[nic, gpu].links[-1]
+                back = f"{last.target}>{last.source}"
+                echoes = ((back, echo),) if echo and back in capacities else ()
+                self._hops[nic, gpu] = _hop(paths[nic, gpu], (f"{NETWORK}>{nic}", 1.0), *echoes)
+                self._hops[gpu, nic] = _hop(paths[gpu, nic], (f"{nic}>{NETWORK}", 1.0))
         self._free: dict[str, float] = {}
-        self._tried = 0
+        self._tried, self._most = 0, budget
         self._known_nics: dict[Limits, list[str]] = {}
         self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 
@@ -94,6 +99,8 @@ class RingSearch:
 
     def pack(self, speed: float, most: int, limits: Limits) -> list[Ring]:
         """Return as many rings as were found at `speed` bytes/s each, at most `most`."""
+        # Pairs of NICs are many, and each costs more to look at.
+        self._most = self._budget // 3 if limits.cross_nic else self._budget
         self._free, self._tried = dict(self._capacities), 0
         best: list[Ring] = []
         goal = min(most, self._room(speed, limits))
@@ -112,7 +119,7 @@ class RingSearch:
             for ring in self._candidates(speed, limits, found):
                 if extend([*found, ring]):
                     return True
-                if self._tried > self._budget:
+                if self._tried > self._most:
                     return False
             return False
 
@@ -127,7 +134,7 @@ class RingSearch:
                 yield from self._fixed(order, speed, kind)
             yield from self._closed(speed, kind)
             return
-        for nic_in, nic_out in self._ports(speed, limits):
+        for nic_in, nic_out in self._ports(speed, limits, found):
             for first, last in self._ends(nic_in, nic_out, limits.nic_kind):
                 if self._take(self._hops[nic_in, first], speed):
                     if self._take(self._hops[last, nic_out], speed):
@@ -181,7 +188,7 @@ class RingSearch:
         here = order[-1]
         for gpu in sorted(left, key=lambda gpu: self._preference(here, gpu)) if left else [last]:
             hop = self._hops[here, gpu]
-            if self._tried > self._budget:
+            if self._tried > self._most:
                 return
             if hop.kind <= kind and self._take(hop, speed):
                 if left:
@@ -194,11 +201,18 @@ class RingSearch:
         hop = self._hops[here, there]
         return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._gpus.index(there)
 
-    def _ports(self, speed: float, limits: Limits) -> list[tuple[str, str]]:
-        room = [nic for nic in self._usable(limits) if min(self._port(nic)) >= speed * (1 - _SLACK)]
-        by_room = sorted(room, key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
-        pairs = [(nic, nic) for nic in by_room]
-        return pairs + [(a, b) for a in by_room for b in by_room if limits.cross_nic and a != b]
+    def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> list[tuple[str, str]]:
+        """Return NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
+        least = speed * (1 - _SLACK)
+        by_room = sorted(self._usable(limits), key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
+        into = [nic for nic in by_room if self._port(nic)[0] >= least]
+        out = [nic for nic in by_room if self._port(nic)[1] >= least]
+        if not limits.cross_nic:
+            return [(nic, nic) for nic in into if nic in out]
+        pairs = [(a, b) for a in into for b in out if a != b]
+        if len(found) % 2:
+            return [pair for pair in pairs if pair == (found[-1].nic_out, found[-1].nic_in)]
+        return pairs
 
     def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
         """Return first and last GPUs, nearest to their NIC first."""
@@ -228,6 +242,9 @@ class RingSearch:
 
     def _room(self, speed: float, limits: Limits) -> int:
         """Return how many more rings may fit at best, from what each GPU (and the NICs) can still send."""
+        if self._nics and limits.cross_nic:
+            ports = [self._port(nic) for nic in self._nics]
+            return min(sum(int(port[way] / speed + _SLACK) for port in ports) for way in (0, 1))
         if self._nics:
             return sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits))
         return min((int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus), default=0)
@@ -266,9 +283,9 @@ class RingSearch:
             self._free[link] += speed * load
 
 
-def _hop(route: Route, port: str | None = None) -> _Hop:
+def _hop(route: Route, *more: tuple[str, float]) -> _Hop:
     loads = tuple((link.name, load) for link, load in route.loads())
-    return _Hop(loads if port is None else (*loads, (port, 1.0)), KINDS.index(route.kind))
+    return _Hop((*loads, *more), KINDS.index(route.kind))
 
 
 def _between_gpus(pair: tuple[str, str]) -> bool:

@@ -6,7 +6,7 @@ message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabense
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -186,25 +186,80 @@ def two_level(nodes: int, per_node: int) -> Schedule:
     Rank r is GPU r mod m of node r // m.
     """
     builder = Builder(nodes * per_node, nodes * per_node)
-    for step in range(per_node - 1):
-        _inner_step(builder, nodes, per_node, step, reduce=True)
+    _scatter_inside(builder, nodes, per_node)
     for step in range(2 * (nodes - 1)):
         for node in range(nodes):
             for gpu in range(per_node):
                 part = (gpu + 1) % per_node * nodes + (node - step) % nodes
                 target = (node + 1) % nodes * per_node + gpu
                 builder.send(node * per_node + gpu, target, part, part + 1, reduce=step < nodes - 1)
-    for step in range(per_node - 1, 2 * (per_node - 1)):
-        _inner_step(builder, nodes, per_node, step, reduce=False)
+    _gather_inside(builder, nodes, per_node)
     return builder.build()
 
 
+def two_level_tree(trees: Sequence[Sequence[int | None]], per_node: int, pieces: int = 8) -> Schedule:
+    """Return reduce-scatter inside each node, trees across nodes for each part, all-gather inside.
+
+    Args:
+        trees: the parent of each node in each tree, None for the root; a part is shared evenly among them.
+        pieces: into which each cuts its share, one behind the other.
+    """
+    nodes, width = len(trees[0]), pieces * len(trees)
+    builder = Builder(nodes * per_node, per_node * width)
+    _scatter_inside(builder, nodes, per_node)
+    # Everything up before anything down: a node is child in one tree and parent in the other, often of the same node,
+    # and what goes up waits for less.
+    hops = [hop for number, parents in enumerate(trees) for hop in _tree_hops(parents, number)]
+    for upward in (True, False):
+        for piece in range(pieces):
+            for _, tree, source, target in sorted(hop[1:] for hop in hops if hop[0] is upward):
+                for gpu in range(per_node):
+                    chunk = (gpu + 1) % per_node * width + piece * len(trees) + tree
+                    builder.send(source * per_node + gpu, target * per_node + gpu, chunk, chunk + 1, reduce=upward)
+    _gather_inside(builder, nodes, per_node)
+    return builder.build()
+
+
+def _tree_hops(parents: Sequence[int | None], number: int) -> Iterator[tuple[bool, int, int, int, int]]:
+    """Yield (whether upward, step, tree, source, target) of a piece's hops up tree `number` and down again."""
+    depths: dict[int, int] = {}
+    for node in from_root(parents):
+        up = parents[node]
+        depths[node] = 0 if up is None else depths[up] + 1
+        if up is not None:
+            yield True, -depths[node], number, node, up
+            yield False, depths[node], number, up, node
+
+
+def from_root(parents: Sequence[int | None]) -> list[int]:
+    """Return the ranks of a tree, every parent before its children."""
+    children: dict[int | None, list[int]] = {}
+    for rank, parent in enumerate(parents):
+        children.setdefault(parent, []).append(rank)
+    order, frontier = [], list(children[None])
+    while frontier:
+        order.extend(frontier)
+        frontier = [child for rank in frontier for child in children.get(rank, ())]
+    return order
+
+
+def _scatter_inside(builder: Builder, nodes: int, per_node: int) -> None:
+    for step in range(per_node - 1):
+        _inner_step(builder, nodes, per_node, step, reduce=True)
+
+
+def _gather_inside(builder: Builder, nodes: int, per_node: int) -> None:
+    for step in range(per_node - 1, 2 * (per_node - 1)):
+        _inner_step(builder, nodes, per_node, step, reduce=False)
+
+
 def _inner_step(builder: Builder, nodes: int, per_node: int, step: int, *, reduce: bool) -> None:
+    width = builder.chunks // per_node
     for node in range(nodes):
         for gpu in range(per_node):
-            part = (gpu - step) % per_node * nodes
+            part = (gpu - step) % per_node * width
             source, target = node * per_node + gpu, node * per_node + (gpu + 1) % per_node
-            builder.send(source, target, part, part + nodes, reduce=reduce)
+            builder.send(source, target, part, part + width, reduce=reduce)
 
 
 def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int], tuple[int, int]]:

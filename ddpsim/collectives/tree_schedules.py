@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.collectives.schedules import Builder, Schedule
+from ddpsim.collectives.schedules import Builder, Schedule, from_root
 
 
 def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
@@ -14,7 +14,7 @@ def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
         parents: the parent of each rank, None for the root.
     """
     builder = Builder(len(parents), chunks)
-    downward = _from_root(parents)
+    downward = from_root(parents)
     for chunk in range(chunks):
         for rank in reversed(downward):
             if (parent := parents[rank]) is not None:
@@ -46,7 +46,7 @@ def in_switch(parents: Sequence[int | None], per_node: int, heads: Sequence[int]
     """
     width = per_node + 2
     builder = Builder(len(parents) * width, pieces * len(heads))
-    downward = _from_root(parents)
+    downward = from_root(parents)
     for chunk in range(pieces * len(heads)):
         head = heads[chunk % len(heads)]
         for first in range(0, len(parents) * width, width):
@@ -64,15 +64,3 @@ def in_switch(parents: Sequence[int | None], per_node: int, heads: Sequence[int]
             for gpu in range(per_node):
                 builder.send(first + per_node + 1, first + gpu, chunk, chunk + 1, reduce=False)
     return builder.build()
-
-
-def _from_root(parents: Sequence[int | None]) -> list[int]:
-    """Return the ranks, every parent before its children."""
-    children: dict[int | None, list[int]] = {}
-    for rank, parent in enumerate(parents):
-        children.setdefault(parent, []).append(rank)
-    order, frontier = [], list(children[None])
-    while frontier:
-        order.extend(frontier)
-        frontier = [child for rank in frontier for child in children.get(rank, ())]
-    return order

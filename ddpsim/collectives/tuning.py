@@ -27,6 +27,15 @@ from ddpsim.collectives.nccl_versions import (
 
 
 @dataclass(frozen=True, slots=True)
+class InSwitch:
+    """Channels of an in-switch reduction: how many, GB/s of one inside the node and at the NIC."""
+
+    channels: int
+    inside: float
+    across: float
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What NCCL's model looks at.
 
@@ -42,7 +51,8 @@ class Shape:
         mixed: whether hosts are of several vendors.
         ll128: whether paths allow LL128.
         simple_only: whether the network's plugin rules out the other protocols.
-        nvls: whether the node's switch reduces.
+        nvls: what the node's switch reduces by; None where it does not.
+        x86: whether hosts are Intel's or AMD's.
         version: as major * 1000 + minor.
     """
 
@@ -58,7 +68,8 @@ class Shape:
     mixed: bool = False
     ll128: bool = True
     simple_only: bool = False
-    nvls: bool = False
+    nvls: InSwitch | None = None
+    x86: bool = True
     version: int = CURRENT
 
     @property
@@ -80,7 +91,7 @@ class Entry:
 # By generation (0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell), then [one node, two, more].
 _LL_MAX = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (141.0, 45.0, 35.0))
 _NVLS_EFFICIENCY = {2: 0.85, 3: 0.74}
-_NVLS_TREE_NET_US = 14.0
+_NVLS_TREE_NET_US, _NVLS_TREE_NET_OLD_US = 20.9, 14.0
 
 _TUNED_FROM = 2005
 _OLD_LL_BYTES = 16384
@@ -103,7 +114,8 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     if shape.version < _TUNED_FROM and (entry.protocol == LL) != (size_bytes <= _OLD_LL_BYTES * shape.ranks):
         return math.inf
     bandwidth, latency_us = entry.bandwidth, entry.latency_us
-    if entry.algorithm == TREE:
+    blackwell_tree = entry.algorithm == NVLS_TREE and shape.sm >= 100 and shape.x86
+    if entry.algorithm == TREE or blackwell_tree:
         factors = release(shape.version).correction[entry.protocol]
         place = int(math.log2(max(size_bytes >> 6, 1)))
         bandwidth *= factors[place] if place < len(factors) else 1.0
@@ -143,12 +155,12 @@ def _entries(shape: Shape) -> Iterator[Entry]:
         if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == 2004 and shape.nodes > 1)):
             latency_us, bandwidth = _tree_latency_us(known, shape, protocol), _tree_bandwidth(known, shape, protocol)
             yield Entry(TREE, protocol, latency_us, bandwidth)
-    if shape.nvls and shape.nodes == 1:
-        yield Entry(NVLS, SIMPLE, known.nvls_us, _nvls_bandwidth(known, shape))
-    if shape.nvls and shape.nodes > 1:
-        hop_us = _NVLS_TREE_NET_US + 2 * shape.nic_latency_us
-        latency_us = known.nvls_us + 2 * math.floor(math.log2(shape.nodes)) * hop_us
-        yield Entry(NVLS_TREE, SIMPLE, latency_us, _nvls_tree_bandwidth(known, shape))
+    if shape.nvls is not None and shape.nodes == 1:
+        yield Entry(NVLS, SIMPLE, known.nvls_us, _nvls_bandwidth(known, shape, shape.nvls))
+    if shape.nvls is not None and shape.nodes > 1:
+        hop_us = _NVLS_TREE_NET_OLD_US if known.nvls_tree is None else _NVLS_TREE_NET_US
+        latency_us = known.nvls_us + 2 * math.floor(math.log2(shape.nodes)) * (hop_us + 2 * shape.nic_latency_us)
+        yield Entry(NVLS_TREE, SIMPLE, latency_us, _nvls_tree_bandwidth(known, shape, shape.nvls))
 
 
 def _index(shape: Shape) -> int:
@@ -190,25 +202,24 @@ def _tree_bandwidth(known: Release, shape: Shape, protocol: str) -> float:
     return total / 2
 
 
-def _nvls_bandwidth(known: Release, shape: Shape) -> float:
+def _nvls_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float:
     """Return NVLS' algorithm bandwidth: from 2.23 on of two operations in flight over all but one channel's switch."""
     if known.nvls_tree is None:
-        return shape.channels * shape.channel_bandwidth * 5 / 6
-    return shape.channels * _switch_bandwidth(shape, shape.channel_bandwidth) * _bus_share(shape)
+        return graph.channels * min(graph.inside, graph.across) * 5 / 6
+    return graph.channels * min(_switch_bandwidth(shape, graph), graph.across) * _bus_share(shape)
 
 
-def _nvls_tree_bandwidth(known: Release, shape: Shape) -> float:
-    between = shape.channel_bandwidth
+def _nvls_tree_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float:
     if known.nvls_tree is None:
-        return shape.channels * min(shape.tree_bandwidth, between if shape.nodes <= 2 else between / 2) * 5 / 6
+        return graph.channels * min(graph.inside, graph.across if shape.nodes <= 2 else graph.across / 2) * 5 / 6
     limit = known.nvls_tree[min(generation(shape.sm), 3)][_index(shape)]
-    inside = _switch_bandwidth(shape, shape.tree_bandwidth)
-    return shape.channels * min(inside, between * (2 if shape.nodes <= 2 else 1), limit) * _bus_share(shape)
+    across = graph.across * (2 if shape.nodes <= 2 else 1)
+    return graph.channels * min(_switch_bandwidth(shape, graph), across, limit) * _bus_share(shape)
 
 
-def _switch_bandwidth(shape: Shape, channel: float) -> float:
-    channels = shape.channels
-    return channel * _NVLS_EFFICIENCY[min(generation(shape.sm), 3)] * (channels - 1) / channels * 2
+def _switch_bandwidth(shape: Shape, graph: InSwitch) -> float:
+    efficiency = _NVLS_EFFICIENCY[min(generation(shape.sm), 3)]
+    return graph.inside * efficiency * (graph.channels - 1) / graph.channels * 2
 
 
 def _hop_us(known: Release, shape: Shape, algorithm: str, protocol: str) -> float:
@@ -226,7 +237,9 @@ def _ring_latency_us(known: Release, shape: Shape, protocol: str) -> float:
     if known.overhead and shape.nodes > 1:
         inner_us = max(inner_us, (2.0 if shape.amd else 1.0) * (3 if protocol == SIMPLE else 1))
     inner = max(2 * (shape.ranks - 1) - outer, 0)
-    return known.base[RING][protocol] + inner * inner_us + outer * _net_us(known, shape, RING, protocol)
+    # With one rank a node nothing hides the network's latency.
+    exposed = TREE if shape.per_node == 1 and known.exposed else RING
+    return known.base[RING][protocol] + inner * inner_us + outer * _net_us(known, shape, exposed, protocol)
 
 
 def _tree_latency_us(known: Release, shape: Shape, protocol: str) -> float:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ddpsim.plots.figure import save
 from ddpsim.plots.rings import draw_rings
+from ddpsim.plots.trees import draw_trees
 from ddpsim.topology.graph import NETWORK, Link, Topology
 
 _ROWS = {
@@ -26,23 +27,30 @@ _LINKS = {
     "network": "#b279a2",
 }
 _MOST_DEVICES = 16
+_GRAPH_INCHES, _RINGS_INCHES, _TREES_INCHES = 5.4, 2.2, 2.0
 
 
 def plot_topology(
-    topology: Topology, path: str | Path, rings: Mapping[str, Sequence[tuple[str, ...]]] | None = None
+    topology: Topology,
+    path: str | Path,
+    rings: Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]] | None = None,
+    trees: Sequence[Sequence[int | None]] = (),
 ) -> None:
     """Draw each node template's graph: colour by kind of link, width by bandwidth.
 
     Args:
         topology: the machine.
         path: the PNG.
-        rings: of templates by name, each a closed walk over GPUs; drawn under the graph.
+        rings: of templates by name, under a title each; walks over GPUs, closed or between NICs, drawn under the graph.
+        trees: over nodes, drawn under them; the parent of each node.
     """
-    rings = {name: each for name, each in (rings or {}).items() if each}
+    shown = {name: {title: each for title, each in rows.items() if each} for name, rows in (rings or {}).items()}
+    most = max(map(len, shown.values()), default=0)
     widest = max(min(len(g.template.gpus), _MOST_DEVICES) + len(g.template.nics) for g in topology.groups)
-    size = (max(6.5, 0.85 * widest) * len(topology.groups), 7.4 if rings else 5.4)
+    heights = [_GRAPH_INCHES, *[_RINGS_INCHES] * most, *([_TREES_INCHES] if trees else [])]
+    size = (max(6.5, 0.85 * widest) * len(topology.groups), sum(heights))
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(2 if rings else 1, len(topology.groups), height_ratios=[5.4, 2][: 2 if rings else 1])
+    grid = figure.add_gridspec(len(heights), len(topology.groups), height_ratios=heights)
     for column, group in enumerate(topology.groups):
         axes = figure.add_subplot(grid[0, column])
         hidden = {gpu.name for gpu in group.template.gpus[_MOST_DEVICES:]}
@@ -50,8 +58,10 @@ def plot_topology(
         title = f"{group.count} x {group.template.name}, fabric {topology.fabric.kind}"
         axes.set_title(f"{title} (first {_MOST_DEVICES} of {len(group.template.gpus)} shown)" if hidden else title)
         axes.set_axis_off()
-        if rings:
-            draw_rings(figure.add_subplot(grid[1, column]), rings.get(group.template.name, ()))
+        for row, (title, each) in enumerate(shown.get(group.template.name, {}).items(), 1):
+            draw_rings(figure.add_subplot(grid[row, column]), each, title)
+    if trees:
+        draw_trees(figure.add_subplot(grid[-1, :]), trees)
     save(figure, path)
 
 
@@ -63,17 +73,18 @@ def _draw_node(axes: Any, links: Sequence[Any]) -> None:
         (x0, y0), (x1, y1) = places[link.source], places[link.target]
         bend = 0.0 if y0 != y1 else 0.35
         label = f"{link.kind}, {link.bandwidth / 1e9:g} GB/s"
+        width = 0.7 + 2.6 * (link.bandwidth / strongest) ** 0.5
         axes.annotate(
             "", (x1, y1), (x0, y0),
             arrowprops={
                 "arrowstyle": "-", "color": _LINKS.get(link.kind, "0.6"), "alpha": 0.8,
-                "linewidth": 0.7 + 2.6 * (link.bandwidth / strongest) ** 0.5,
+                "linewidth": width,
                 "connectionstyle": f"arc3,rad={bend if x0 < x1 else -bend}",
             },
         )  # fmt: skip
         if label not in drawn:
             drawn.add(label)
-            axes.plot([], [], color=_LINKS.get(link.kind, "0.6"), label=label)
+            axes.plot([], [], color=_LINKS.get(link.kind, "0.6"), linewidth=width, label=label)
     for vertex, (x, y) in places.items():
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.3"}
         axes.text(x, y, vertex, ha="center", va="center", fontsize=8, bbox=box)

@@ -37,7 +37,10 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         links += _nvlinks(spec, gpus, place)
         links += _Pcie(spec, gpus, nics, place).links()
     check_reachable(links, gpus, place)
-    _check_rings(spec.rings, {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}, f"{place}.rings")
+    known = {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}
+    _check_rings(spec.rings, known, f"{place}.rings")
+    _check_rings(spec.trees, known, f"{place}.trees")
+    _check_stated(spec, place)
     reach = None if spec.gpus is None else spec.gpus.peer_to_peer
     return NodeTemplate(
         name=name,
@@ -48,6 +51,9 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         peer_to_peer=reach,
         workload=spec.workload,
         rings=tuple(map(tuple, spec.rings)),
+        trees=tuple(map(tuple, spec.trees)),
+        ring_bandwidth=spec.ring_bandwidth,
+        tree_bandwidth=spec.tree_bandwidth,
         extras=tuple(spec.extras.items()),
     )
 
@@ -96,6 +102,16 @@ def _check_rings(rings: list[list[str]], known: set[str], place: str) -> None:
 
 def _in_order(nics: NicsSpec) -> bool:
     return nics.kind != "efa" if nics.in_order is None else nics.in_order
+
+
+def _check_stated(spec: NodeSpec, place: str) -> None:
+    for key, wanted in (("trees", "rings"), ("ring_bandwidth", "rings"), ("tree_bandwidth", "trees")):
+        if getattr(spec, key) and not getattr(spec, wanted):
+            raise TopologyError(f"`{key}` without `{wanted}`", place=f"{place}.{key}", remedy=f"state `{wanted}` too")
+    if spec.trees and len(spec.trees) != len(spec.rings):
+        raise TopologyError(
+            f"{len(spec.trees)} trees, {len(spec.rings)} rings", place=f"{place}.trees", remedy="state as many of each"
+        )
 
 
 def _gpudirect(nics: NicsSpec, capable: bool) -> bool:

@@ -81,6 +81,8 @@ class Topology:
     Attributes:
         groups: node templates in node order, each with its count.
         gpus_per_node: ranks of a node where nothing else is asked for; None for one on each GPU.
+        visible_devices: numbers of the GPUs of a node that ranks run on, in rank order, as CUDA_VISIBLE_DEVICES lists
+            them; None for all in their own order.
         confidence: how sure the figures are, in words.
     """
 
@@ -91,6 +93,7 @@ class Topology:
     sources: tuple[str, ...] = ()
     confidence: str = ""
     gpus_per_node: int | None = None
+    visible_devices: tuple[int, ...] | None = None
 
     @property
     def nodes(self) -> int:
@@ -114,8 +117,16 @@ class Topology:
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of the hardware: names, sources and confidence do not change it."""
-        nodes = [(replace(group.template, name="", extras=()), group.count) for group in self.groups]
-        return hashlib.sha256(repr((nodes, self.fabric, self.degraded)).encode()).hexdigest()[:16]
+        nodes = [
+            (replace(group.template, name="", extras=()), group.count, *group.template.stated) for group in self.groups
+        ]
+        seen = () if self.visible_devices is None else (self.visible_devices,)
+        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *seen)).encode()).hexdigest()[:16]
+
+    def gpus_of(self, template: NodeTemplate) -> tuple[str, ...]:
+        """Return the names of the GPUs that ranks may run on, in rank order."""
+        names = tuple(gpu.name for gpu in template.gpus)
+        return names if self.visible_devices is None else tuple(names[number] for number in self.visible_devices)
 
     def template_of(self, node: int) -> NodeTemplate:
         """Return the template of `node` as declared, before degraded links."""
@@ -126,12 +137,12 @@ class Topology:
         return self.groups[-1].template
 
     def place(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Placement:
-        """Put one rank on each of the first `gpus_per_node` GPUs of the first `nodes` nodes.
+        """Put one rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes.
 
         Args:
             nodes: the declared number where None.
-            gpus_per_node: the declared number where None, else all GPUs of a node; of the node with fewest, where
-                templates differ.
+            gpus_per_node: the declared number where None, else all visible GPUs of a node; of the node with fewest,
+                where templates differ.
 
         Raises:
             TopologyError: more nodes or GPUs than there are, or several nodes without a network between them.

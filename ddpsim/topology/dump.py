@@ -32,6 +32,8 @@ def document_of(topology: Topology) -> dict[str, object]:
         document["templates"] = {group.template.name: _node(group.template) for group in topology.groups}
     if topology.gpus_per_node is not None:
         document["gpus_per_node"] = topology.gpus_per_node
+    if topology.visible_devices is not None:
+        document["visible_devices"] = list(topology.visible_devices)
     document["fabric"] = _fabric(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_degraded(entry) for entry in topology.degraded]
@@ -52,6 +54,11 @@ def _node(template: NodeTemplate) -> dict[str, object]:
         node["workload"] = template.workload
     if template.rings:
         node["rings"] = [list(ring) for ring in template.rings]
+    if template.trees:
+        node["trees"] = [list(tree) for tree in template.trees]
+    for key, bandwidth in (("ring_bandwidth", template.ring_bandwidth), ("tree_bandwidth", template.tree_bandwidth)):
+        if bandwidth is not None:
+            node[key] = format_bandwidth(bandwidth)
     if template.extras:
         node["extras"] = dict(template.extras)
     return node

@@ -1,6 +1,8 @@
-"""NCCL graph dumps (`NCCL_GRAPH_DUMP_FILE`): the rings that NCCL itself found, taken instead of a search.
+"""NCCL graph dumps (`NCCL_GRAPH_DUMP_FILE`): the rings and trees that NCCL itself found, taken instead of a search.
 
-Source of the format: NCCL 2.30 `src/graph/search.cc`, `ncclTopoGetXmlFromGraphs`; pattern 4 is a ring.
+Source of the format: NCCL 2.30 `src/graph/search.cc`, `ncclTopoGetXmlFromGraphs`: graph 0 holds rings (pattern 4),
+graph 1 trees; NCCL uses as many channels as both have. Devices were decimal numbers in older versions and are
+hexadecimal now, with the system's number in the highest byte.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ from ddpsim.topology.node import check_ring
 from ddpsim.topology.xml_text import Element, read_xml
 
 _RING_PATTERN = "4"
+_TREE_PATTERNS = ("1", "2", "3")
+_TREE_ID = "1"
+_LOCAL_ID = (1 << 56) - 1
+_GB = 1e9
 
 
 def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
-    """Return `topology` with the rings of a graph dump in each of its templates that has their devices.
+    """Return `topology` with the rings and trees of a graph dump in each of its templates that has their devices.
 
     Raises:
         TopologyError: malformed, without a ring, or naming a device that no template has.
@@ -28,12 +34,23 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
             place=f"{place}: line {root.line}",
             remedy="give the file of NCCL_GRAPH_DUMP_FILE",
         )
-    graphs = [graph for graph in root.children if graph.attributes.get("pattern") == _RING_PATTERN]
-    channels = [channel for graph in graphs[:1] for channel in graph.children if channel.tag == "channel"]
-    if not channels:
+    graphs = [graph for graph in root.children if graph.tag == "graph"]
+    ring = next((graph for graph in graphs if graph.attributes.get("pattern") == _RING_PATTERN), None)
+    tree = next((graph for graph in graphs if _is_tree(graph)), None)
+    rings, trees = _channels(ring, place), _channels(tree, place)
+    if ring is None or not rings:
         raise TopologyError("no ring (pattern 4) in it", place=place, remedy="dump the graphs of an NCCL run")
-    rings = tuple(_ring(channel, place) for channel in channels)
-    groups = tuple(_with_rings(group, rings) for group in topology.groups)
+    used = min(len(rings), len(trees)) if trees else len(rings)
+    groups = tuple(
+        _with_graphs(
+            group,
+            rings=rings[:used],
+            trees=trees[:used],
+            ring_bandwidth=_speed(ring, place),
+            tree_bandwidth=_speed(tree, place) if tree is not None and trees else None,
+        )
+        for group in topology.groups
+    )
     if groups == topology.groups:
         raise TopologyError(
             f"its rings pass {', '.join(sorted({name for ring in rings for name in ring}))}, "
@@ -44,23 +61,66 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
     return replace(topology, groups=groups)
 
 
-def _ring(channel: Element, place: str) -> tuple[str, ...]:
+def _is_tree(graph: Element) -> bool:
+    return graph.attributes.get("id") == _TREE_ID and graph.attributes.get("pattern") in _TREE_PATTERNS
+
+
+def _channels(graph: Element | None, place: str) -> tuple[tuple[str, ...], ...]:
+    children = graph.children if graph is not None else []
+    return tuple(_stops(channel, place) for channel in children if channel.tag == "channel")
+
+
+def _speed(graph: Element, place: str) -> float | None:
+    """Return bytes per second of one channel inside the node; None where the graph does not say."""
+    text = graph.attributes.get("speedintra")
+    if text is None:
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise TopologyError(
+            f"speedintra={text!r}", place=f"{place}: line {graph.line}", remedy="give it in GB/s, above zero"
+        )
+    return speed * _GB
+
+
+def _stops(channel: Element, place: str) -> tuple[str, ...]:
     names = []
     for stop in channel.children:
-        if stop.tag not in ("gpu", "net") or not stop.attributes.get("dev", "").isdigit():
+        device = _device(stop.attributes.get("dev", ""))
+        if stop.tag not in ("gpu", "net") or device is None:
             raise TopologyError(
                 f"<{stop.tag}> with dev={stop.attributes.get('dev')!r} in a channel",
                 place=f"{place}: line {stop.line}",
                 remedy="a channel lists <gpu dev=N/> and <net dev=N/>",
             )
-        names.append(f"{'gpu' if stop.tag == 'gpu' else 'nic'}{stop.attributes['dev']}")
+        names.append(f"{'gpu' if stop.tag == 'gpu' else 'nic'}{device}")
     check_ring(names, f"{place}: line {channel.line}")
     return tuple(names)
 
 
-def _with_rings(group: NodeGroup, rings: tuple[tuple[str, ...], ...]) -> NodeGroup:
+def _device(text: str) -> int | None:
+    """Return a device's number on its node."""
+    try:
+        number = int(text, 0)
+    except ValueError:
+        return None
+    return number & _LOCAL_ID if number >= 0 else None
+
+
+def _with_graphs(
+    group: NodeGroup,
+    *,
+    rings: tuple[tuple[str, ...], ...],
+    trees: tuple[tuple[str, ...], ...],
+    ring_bandwidth: float | None,
+    tree_bandwidth: float | None,
+) -> NodeGroup:
     template = group.template
     known = {device.name for device in template.gpus} | {nic.name for nic in template.nics}
-    if not all(name in known for ring in rings for name in ring):
+    if not all(name in known for stops in (*rings, *trees) for name in stops):
         return group
-    return NodeGroup(replace(template, rings=rings), group.count)
+    stated = replace(template, rings=rings, trees=trees, ring_bandwidth=ring_bandwidth, tree_bandwidth=tree_bandwidth)
+    return NodeGroup(stated, group.count)

@@ -8,7 +8,7 @@ Vertices are named `gpu0`, `nic0`, `cpu0` (a socket with its host bridge), `pcie
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -97,6 +97,9 @@ class NodeTemplate:
         workload: name or path of the workload of its GPUs; None for the one asked for.
         rings: GPU orders that are known, one a channel, between two NICs where they leave the node; taken instead of a
             search.
+        trees: the same of trees' chains, from the GPU that talks to other nodes; those of the rings where empty.
+        ring_bandwidth: bytes per second NCCL counts each of `rings` as; None for their even share of the links.
+        tree_bandwidth: the same of one of `trees` inside the node; None for what fits beside the NIC's.
         extras: attributes an importer met and does not use.
     """
 
@@ -108,11 +111,30 @@ class NodeTemplate:
     peer_to_peer: str | None = None
     workload: str | None = None
     rings: tuple[tuple[str, ...], ...] = ()
+    # Not in the representation, on which the fingerprints of calibrations rest.
+    trees: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    ring_bandwidth: float | None = field(default=None, repr=False)
+    tree_bandwidth: float | None = field(default=None, repr=False)
     extras: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def stated(self) -> tuple[object, ...]:
+        """What is stated of NCCL's graphs beyond `rings`; empty where nothing is."""
+        stated = (self.trees, self.ring_bandwidth, self.tree_bandwidth)
+        return stated if any(stated) else ()
 
     def nic(self, name: str) -> Nic:
         """Return the NIC `name`."""
         return {nic.name: nic for nic in self.nics}[name]
+
+    def only(self, gpus: Iterable[str]) -> NodeTemplate:
+        """Return the template without its other GPUs and their links, as NCCL sees it when they take no part."""
+        kept = set(gpus)
+        others = {gpu.name for gpu in self.gpus} - kept
+        if not others:
+            return self
+        links = tuple(link for link in self.links if link.source not in others and link.target not in others)
+        return replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu.name in kept), links=links)
 
     def parents(self) -> dict[str, Link]:
         """Return the link from each device or switch towards its host bridge, by source."""

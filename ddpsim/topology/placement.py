@@ -27,7 +27,7 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One rank on each of the first `gpus_per_node` GPUs of the first `nodes` nodes, node by node."""
+    """One rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node."""
 
     topology: Topology
     nodes: int
@@ -56,7 +56,7 @@ class Placement:
 
     def gpus(self, node_class: NodeClass) -> tuple[str, ...]:
         """Return the names of the GPUs that ranks of `node_class` use, in rank order."""
-        return tuple(gpu.name for gpu in node_class.template.gpus[: self.gpus_per_node])
+        return self.topology.gpus_of(node_class.template)[: self.gpus_per_node]
 
     def network_route(self, source: tuple[int, str], target: tuple[int, str]) -> tuple[Link, ...]:
         """Return the links from NIC `source` to NIC `target`, each a (node, NIC name): two ports, trunks between."""
@@ -89,19 +89,20 @@ def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> P
             remedy=f"ask for at most {topology.nodes}, or raise a count under `nodes` in its file",
         )
     classes = _classes(topology, nodes)
-    return Placement(topology, nodes, _gpus_per_node(classes, gpus_per_node), classes, topology.trunks(nodes))
+    return Placement(topology, nodes, _gpus_per_node(topology, classes, gpus_per_node), classes, topology.trunks(nodes))
 
 
-def _gpus_per_node(classes: tuple[NodeClass, ...], asked: int | None) -> int:
+def _gpus_per_node(topology: Topology, classes: tuple[NodeClass, ...], asked: int | None) -> int:
     smallest = min((each.template for each in classes), key=lambda template: len(template.gpus))
-    available = len(smallest.gpus)
+    available = len(topology.gpus_of(smallest))
     if asked is None:
         return available
     if asked < 1:
         raise TopologyError(f"{asked} GPUs a node", place="--gpus-per-node", remedy="ask for at least one")
     if asked > available:
+        seen = "GPUs" if topology.visible_devices is None else "visible GPUs"
         raise TopologyError(
-            f"{asked} ranks a node asked for, {smallest.name} has {available} GPUs",
+            f"{asked} ranks a node asked for, {smallest.name} has {available} {seen}",
             place="--gpus-per-node",
             remedy=f"ask for at most {available}, or for more nodes",
         )

@@ -161,6 +161,9 @@ class NodeSpec(Spec):
     nics: list[NicsSpec] = []
     workload: str | None = None
     rings: list[list[str]] = []
+    trees: list[list[str]] = []
+    ring_bandwidth: Bandwidth | None = None
+    tree_bandwidth: Bandwidth | None = None
     extras: dict[str, str] = {}
 
 
@@ -191,6 +194,7 @@ class TopologySpec(Spec):
     confidence: str = ""
     nodes: Counts = 1
     gpus_per_node: Count | None = None
+    visible_devices: list[Index] = []
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}
     fabric: FabricSpec | None = None

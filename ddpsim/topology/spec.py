@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -119,6 +120,8 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         confidence=spec.confidence,
         gpus_per_node=spec.gpus_per_node,
     )
+    if spec.visible_devices:
+        topology = with_visible_devices(topology, spec.visible_devices, f"{place}: visible_devices")
     if spec.gpus_per_node is not None:
         _check_gpus_per_node(topology, f"{place}: gpus_per_node")
     _check_degraded(topology, place)
@@ -157,11 +160,32 @@ def _degraded(spec: DegradedSpec, place: str) -> DegradedLink:
     return DegradedLink(spec.link, spec.node, Degradation(spec.bandwidth, spec.delay))
 
 
-def _check_gpus_per_node(topology: Topology, place: str) -> None:
+def with_visible_devices(topology: Topology, numbers: Sequence[int], place: str) -> Topology:
+    """Return `topology` with ranks on the GPUs `numbers` of every node, in that order.
+
+    Raises:
+        TopologyError: none, one twice, or one that some node lacks; with `place`.
+    """
     fewest = min(len(group.template.gpus) for group in topology.groups)
-    if topology.gpus_per_node is not None and topology.gpus_per_node > fewest:
+    absent = [number for number in numbers if not 0 <= number < fewest]
+    if absent:
         raise TopologyError(
-            f"{topology.gpus_per_node} ranks a node, a node has {fewest} GPUs",
+            f"GPU {absent[0]} is visible, a node has {fewest} GPUs",
+            place=place,
+            remedy=f"number them 0 to {fewest - 1}",
+        )
+    if not numbers or len(set(numbers)) < len(numbers):
+        shown = ", ".join(map(str, numbers)) or "none"
+        raise TopologyError(f"visible GPUs {shown}", place=place, remedy="name each GPU once")
+    return replace(topology, visible_devices=tuple(numbers))
+
+
+def _check_gpus_per_node(topology: Topology, place: str) -> None:
+    fewest = min(len(topology.gpus_of(group.template)) for group in topology.groups)
+    if topology.gpus_per_node is not None and topology.gpus_per_node > fewest:
+        seen = "GPUs" if topology.visible_devices is None else "visible GPUs"
+        raise TopologyError(
+            f"{topology.gpus_per_node} ranks a node, a node has {fewest} {seen}",
             place=place,
             remedy=f"write at most {fewest}",
         )

@@ -130,7 +130,8 @@ def test_a_machine_on_standard_input(ddpsim: Callable, monkeypatch: pytest.Monke
 
 def test_pxn_and_gpudirect_can_be_taken_away(ddpsim: Callable) -> None:
     def several(*options: str) -> list[dict]:
-        return ddpsim("topo", "show", "dgx-h100", "--channels", "--json", *options).document["channels"][1]["rings"]
+        shown = ddpsim("topo", "show", "dgx-h100", "--channels", "--gpus", "0,1,2,3", "--json", *options)
+        return shown.document["channels"][1]["rings"]
 
     def kinds(rings: list[dict]) -> set[str]:
         return {ring["nic_route_kind"] for ring in rings}
@@ -138,3 +139,35 @@ def test_pxn_and_gpudirect_can_be_taken_away(ddpsim: Callable) -> None:
     assert kinds(several()) == {"PXN"}
     assert "PXN" not in kinds(several("--no-pxn"))
     assert kinds(several("--no-pxn", "--no-gpudirect")) <= {"PHB", "SYS"}
+
+
+def test_channels_over_some_gpus_in_rank_order(ddpsim: Callable) -> None:
+    shown = ddpsim("topo", "show", "dgx-1v", "--channels", "--gpus", "4,0,7,3", "--json").document["channels"]
+    for entry in shown:
+        assert all(sorted(ring["gpus"]) == ["gpu0", "gpu3", "gpu4", "gpu7"] for ring in entry["rings"])
+    assert {ring["gpus"][0] for ring in shown[0]["rings"]} == {"gpu4"}
+    for text, words in (("0,8", "GPU 8 is visible"), ("1,1", "name each GPU once"), ("x", "'x'"), ("0.5", "0.5")):
+        ddpsim("topo", "show", "dgx-1v", "--channels", "--gpus", text).refused("--gpus", words)
+
+
+def test_a_files_visible_devices_are_the_ones_shown(ddpsim: Callable, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("name: x\nnode: dgx-1v\nvisible_devices: [2, 3, 0]\n")
+    shown = ddpsim("topo", "show", file, "--channels", "--json").document["channels"][0]
+    assert {tuple(sorted(ring["gpus"])) for ring in shown["rings"]} == {("gpu0", "gpu2", "gpu3")}
+
+
+def test_trees_are_shown_chain_by_chain_and_node_by_node(ddpsim: Callable, tmp_path: Path) -> None:
+    plot = tmp_path / "trees.png"
+    document = ddpsim("topo", "show", "dgx-1v", "--channels", "--nodes", 4, "--json", "--plot", plot).document
+    assert document["trees"] == [[None, 2, 0, 2], [1, 3, 1, None]]
+    several = document["channels"][1]
+    assert [chain["nic"] for chain in several["tree_chains"]] == ["nic0", "nic1", "nic2", "nic3"]
+    assert all(chain["bandwidth_Bps"] == pytest.approx(20e9) for chain in several["tree_chains"])
+    alone = tmp_path / "one.png"
+    text = ddpsim("topo", "show", "dgx-1v", "--channels", "--nodes", 4).out
+    assert "double binary tree over 4 nodes" in text
+    assert "tree 0: root 0; 0: 2; 2: 1 3" in text
+    assert "double binary tree" not in ddpsim("topo", "show", "dgx-1v", "--channels", "--plot", alone).out
+    assert len(plot.read_bytes()) > len(alone.read_bytes())
+    ddpsim("topo", "show", "4x1080ti-pcie", "--channels", "--nodes", 2).refused("--nodes", "no network")

@@ -8,6 +8,7 @@ printed SYS/SYS, its rings entering by one socket and leaving by the other; ours
 import pytest
 
 from ddpsim.collectives.channels import Channels, find_channels
+from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.spec import load_topology, parse_topology
 
@@ -48,6 +49,7 @@ CASES = {
     "nccl-tests#307: 8 RTX 4090, two root complexes": (node(EIGHT_4090), None, False, 1, 5, "SYS/LOC"),
     "nccl#1358: two cards on two sockets": (node(APART), None, False, 1, 10, "SYS/LOC"),
     "nccl#601: 4 cards, 4 Ethernet ports": (node(FOUR_ETHERNET), None, True, 4, 1.2, "SYS/PHB"),
+    "16 H100, a 400 Gb/s RoCE port each, crossNic 2": (shipped("p5.48xlarge"), None, True, 8, 48, "NVL/PIX"),
     "a card and a 200 Gb/s port on one socket": (node(ONE_A100), None, True, 1, 24, "LOC/PHB"),
 }
 
@@ -68,3 +70,10 @@ def test_channels_as_nccl_logged_them(
 def test_a_tree_channel_may_have_twice_the_speed_of_its_nic() -> None:
     channels = found(node(ONE_A100), None, True)
     assert channels.tree_intra_bandwidth == pytest.approx(48e9)  # logged as bw 48.0/24.0 for pattern 3
+
+
+def test_heads_of_in_switch_reduction_as_nccl_logged_them() -> None:
+    template = shipped("dgx-h100")
+    found = find_switch_graph(template, [gpu.name for gpu in template.gpus], network=False)
+    assert found is not None
+    assert (len(found.heads), found.inside, found.across) == (8, 40e9, 60e9)  # nccl#1197, pattern 5

@@ -6,7 +6,9 @@ import pytest
 
 from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.execute import Collectives
-from ddpsim.topology.spec import parse_topology
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_versions import CURRENT
+from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 
 NODE = """
@@ -92,3 +94,12 @@ def test_pxn_lets_every_nic_serve_gpus_that_are_far_from_it() -> None:
     with_pxn, without = (find_channels(template, one_side, network=True, pxn=pxn) for pxn in (True, False))
     assert with_pxn.bus_bandwidth >= without.bus_bandwidth
     assert {ring.nic_kind for ring in without.rings} <= {"PIX", "PXB", "PHB", "SYS"}
+
+
+def test_rings_that_cross_over_stay_on_their_rails() -> None:
+    placement = load_topology("dgx-h100").place(4)
+    layout = Layout(placement, CURRENT)
+    assert any(ring.nic_in != ring.nic_out for ring in layout.channels_of(0).rings)
+    assert placement.trunks
+    used = {load.link.name for load in layout.ring.loads}
+    assert not any("spine" in str(name) for name in used)

@@ -172,7 +172,16 @@ def test_in_switch_reduction_halves_what_a_ring_moves_and_goes_by_tree_between_n
     across = collectives(two, algorithm="nvls_tree")
     assert across.choice(large).algorithm == "nvls_tree"
     assert nvls < across.estimate_s(large) < collectives(two, algorithm="ring").estimate_s(large)
-    assert collectives(two).choice(large).algorithm == "nvls_tree"
+    assert collectives(two).choice(large).algorithm == "nvls_tree"  # NCCL believes it at least as fast as a ring
+    assert collectives(two).choice(1024).algorithm == "tree"
+
+
+def test_only_the_switchs_links_lose_what_an_in_switch_reduction_loses() -> None:
+    # Four nodes: each NIC carries the busiest node's two messages, shared by eight behind slots of 48 GB/s.
+    four = collectives(load_topology("dgx-h100").place(4), algorithm="nvls_tree")
+    size = 4096 * MIB
+    net_s = size * 2 / (8 * 48e9 * four.calibration["nccl.efficiency.net.simple"])
+    assert four.estimate_s(size) == pytest.approx(net_s, rel=0.02)
 
 
 def test_one_gpu_takes_a_launch_and_no_link() -> None:
@@ -214,3 +223,12 @@ def test_a_card_that_writes_out_of_order_leaves_only_simple() -> None:
     assert {old.choice(size).protocol for size in SIZES} == {"simple"}
     assert new.choice(1024).protocol == "ll"
     assert {collectives(load_topology("p4d.24xlarge").place(1)).choice(1024).protocol} == {"ll"}
+
+
+def test_which_gpus_take_part_decides_how_fast_they_are() -> None:
+    def seconds(*numbers: int) -> float:
+        text = f"name: x\nnode: dgx-1v\nvisible_devices: {list(numbers)}\n"
+        return collectives(parse_topology(text, "x.yaml").place()).estimate_s(256 * MIB)
+
+    # Two NVLinks, one, none: GPUs 0 and 5 meet in host memory, across the sockets.
+    assert seconds(0, 3) < 0.6 * seconds(0, 1) < 0.3 * seconds(0, 5)

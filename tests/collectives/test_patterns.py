@@ -99,8 +99,18 @@ def test_two_levels_beat_sending_all_to_one_and_halving_beats_the_ring_for_small
     assert small["halving-doubling"] < small["two-level"]
 
 
+def test_two_levels_across_many_nodes_by_tree_for_small_messages_by_ring_for_large_ones() -> None:
+    switched = parse_topology(SWITCHED, "switched").place(16, 4)
+    ring, tree = (collectives(switched, name) for name in ("two-level", "two-level-tree"))
+    assert tree.simulate_s(1024) < 0.6 * ring.simulate_s(1024)
+    # The busiest card carries 2 S up and down a pair of trees, 2 (n-1)/n S around a ring; a full pipe loses little.
+    assert ring.simulate_s(1024 * MIB) < tree.simulate_s(1024 * MIB) < 1.3 * ring.simulate_s(1024 * MIB)
+
+
 def test_limits_are_named() -> None:
     with pytest.raises(TopologyError, match="two-level on one node"):
         collectives(load_topology("dgx-1v").place(1), "two-level")
+    with pytest.raises(TopologyError, match="two-level-tree on one node"):
+        collectives(load_topology("dgx-1v").place(1), "two-level-tree")
     with pytest.raises(TopologyError, match="halving-doubling on 512 ranks; 256 at most"):
         collectives(load_topology("dgx-1v").place(64), "halving-doubling")

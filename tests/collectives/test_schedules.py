@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives import schedules, tree_schedules
 from ddpsim.collectives.schedules import Schedule
+from ddpsim.collectives.trees import double_binary_tree
 
 
 def carried_out(schedule: Schedule, values: np.ndarray) -> np.ndarray:
@@ -49,6 +50,10 @@ def random_tree(size: int, seed: int) -> list[int | None]:
     return parents
 
 
+def two_level_tree(nodes: int, per_node: int, pieces: int = 2) -> Schedule:
+    return schedules.two_level_tree([tree.parents for tree in double_binary_tree(nodes)], per_node, pieces)
+
+
 BUILDERS = {
     "ring": lambda p: schedules.ring(p),
     "segmented ring": lambda p: schedules.ring(p, 3),
@@ -56,6 +61,7 @@ BUILDERS = {
     "tree": lambda p: tree_schedules.tree(random_tree(p, p), 3),
     "gather and broadcast": schedules.gather_and_broadcast,
     "parameter servers": lambda p: schedules.parameter_server_beside(p, range(0, p, 3)),
+    "two-level tree": lambda p: two_level_tree(p // 2, 2) if p % 2 == 0 and p > 2 else two_level_tree(p, 1),
     "two-level": lambda p: schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else schedules.two_level(p, 1),
 }
 
@@ -122,6 +128,13 @@ def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: 
     pushed = sum(t.stop - t.start for t in schedule.transfers if t.target == 0 and t.reduce)
     closed = schedules.parameter_server_beside_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
     assert closed == pytest.approx(depth(schedule) + 2e-3 * pushed)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (5, 2), (8, 1), (16, 4)])
+def test_two_levels_with_a_tree_across_take_a_trees_hops_between_nodes(nodes: int, per_node: int) -> None:
+    deepest = max(tree.depth() for tree in double_binary_tree(nodes))
+    assert depth(two_level_tree(nodes, per_node, pieces=1)) == 2 * (per_node - 1) + 2 * deepest
+    assert depth(schedules.two_level(nodes, per_node)) == 2 * (per_node - 1) + 2 * (nodes - 1)
 
 
 def depth(schedule: Schedule) -> int:

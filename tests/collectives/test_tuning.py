@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
-from ddpsim.collectives.tuning import Shape, best, ll_max, table, time_us
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_versions import CURRENT, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
+from ddpsim.collectives.tuning import InSwitch, Shape, best, ll_max, table, time_us
+from ddpsim.topology.spec import parse_topology
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -33,8 +35,8 @@ VOLTA_2008 = replace(DGX1V, version=2008)
 VOLTA_PCI = Shape(8, 1, 1, 12.0, 12.0, sm=70, nvlink=False)
 TWO_2008 = replace(TWO_A100, version=2008, nic_latency_us=0.0)
 TWO_AMD = replace(TWO_A100, amd=True)
-H100 = Shape(8, 1, 16, 22.0, 44.0, sm=90, nvlink=True, nvls=True)
-B200 = Shape(8, 1, 16, 80.0, 90.0, sm=100, nvlink=True, nvls=True)
+H100_16 = Shape(8, 1, 16, 22.0, 44.0, sm=90, nvlink=True, nvls=InSwitch(16, 22.0, 44.0))
+B200 = Shape(8, 1, 16, 80.0, 90.0, sm=100, nvlink=True, nvls=InSwitch(16, 80.0, 180.0))
 
 
 def across(nodes: int, sm: int, **more: object) -> Shape:
@@ -119,7 +121,7 @@ def test_documented_shares_of_ll_trees_and_switches() -> None:
     assert entry(replace(slow, version=2008), RING, LL)[1] == pytest.approx(24 / 4 * 8 / 14)
     assert entry(slow, TREE, LL)[1] == pytest.approx(0.92 * 24 / 3.8 / 2)
     assert entry(Shape(4, 4, 2, 12.0, 12.0, sm=80, nvlink=True), TREE, SIMPLE)[1] == pytest.approx(0.85 * 0.92 * 24 / 2)
-    for shape, efficiency in ((H100, 0.85), (B200, 0.74)):
+    for shape, efficiency in ((H100_16, 0.85), (B200, 0.74)):
         bus = 16 * shape.channel_bandwidth * efficiency * 15 / 16 * 2
         assert entry(shape, NVLS, SIMPLE)[1] == pytest.approx(bus * 8 / 14)
 
@@ -133,7 +135,7 @@ def test_a_large_simple_ring_of_volta_pays_more_than_one_of_ampere() -> None:
     assert time_us(simple, shape, 1024) == pytest.approx(simple.latency_us + 1.024 / simple.bandwidth)
 
 
-TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=True)
+TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=InSwitch(8, 40.0, 48.0))
 
 
 def test_lines_of_older_releases_worked_by_hand() -> None:
@@ -152,11 +154,11 @@ def test_lines_of_older_releases_worked_by_hand() -> None:
 @pytest.mark.parametrize(
     ("version", "nodes", "latency_us", "bandwidth"),
     [
-        # 2.23 and later: 57.7 GB/s a channel on two nodes, 45.5 on more; 25 us, and a hop of 14 with twice the NIC's.
-        (2030, 2, 25 + 2 * 15.2, 8 * 57.7 * 16 / 30),
-        (2030, 4, 25 + 4 * 15.2, 8 * 45.5 * 32 / 62),
+        # 2.23 and later: 57.7 GB/s a channel on two nodes, 45.5 on more; 25 us, and a hop of 20.9 with twice the NIC's.
+        (2030, 2, 25 + 2 * 22.1, 8 * 57.7 * 16 / 30),
+        (2030, 4, 25 + 4 * 22.1, 8 * 45.5 * 32 / 62),
         # Before: five sixths of the slower of both sides, the network's halved beyond two nodes.
-        (2019, 2, 23 + 2 * 15.2, 8 * 48 * 5 / 6),
+        (2019, 2, 23 + 2 * 15.2, 8 * 40 * 5 / 6),
         (2019, 4, 23 + 4 * 15.2, 8 * 24 * 5 / 6),
     ],
 )
@@ -242,3 +244,68 @@ def test_ll_goes_no_further_than_the_gpu_allows_inside_and_the_host_between_node
 ) -> None:
     for nodes, expected in enumerate(by_nodes, 1):
         assert ll_max(across(nodes, sm, **host)) == expected
+    assert ll_max(Shape(8 * nodes, nodes, 8, 24.0, 24.0, sm=sm, nvlink=True, **host)) == expected
+
+
+H100 = Shape(8, 1, 12, 30.0, 30.0, sm=90, nvlink=True, nvls=InSwitch(8, 40.0, 60.0))
+FOUR_H100 = Shape(32, 4, 8, 45.0, 45.0, sm=90, nvlink=True, nic_latency_us=0.6, nvls=InSwitch(8, 40.0, 48.0))
+
+
+def test_in_switch_lines_worked_by_hand() -> None:
+    # 0.85 of 40 GB/s both ways, less an eighth, is under the 60 at the ends.
+    assert entry(H100, NVLS, SIMPLE) == pytest.approx((25.0, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14))
+    assert entry(replace(H100, version=2019), NVLS, SIMPLE) == pytest.approx((23.0, 8 * 40 * 5 / 6))
+    assert not any(each.algorithm == NVLS for each in table(FOUR_H100))
+
+
+def test_blackwells_in_switch_trees_are_corrected_by_size_on_x86_only() -> None:
+    shape = replace(FOUR_H100, sm=100)
+    found = next(each for each in table(shape) if each.algorithm == NVLS_TREE)
+    size = 1 << 20  # 64 << 14: a factor of a half
+    plain_us = found.latency_us + size / 1000 / found.bandwidth
+    assert time_us(found, replace(shape, x86=False), size) == pytest.approx(plain_us)
+    assert time_us(found, shape, size) == pytest.approx(found.latency_us + size / 1000 / (found.bandwidth / 2))
+
+
+def test_with_one_rank_a_node_a_ring_takes_the_latency_a_tree_takes_between_nodes() -> None:
+    single = replace(TWO_A100, ranks=2)
+    assert entry(single, RING, LL)[0] == pytest.approx(6.6 + 2 * (5.0 + 0.6))
+    assert entry(replace(single, version=2008), RING, LL)[0] == pytest.approx(3.6 + 2 * (2.7 + 0.6))
+
+
+OWN_NIC = """name: x
+nodes: 2
+node:
+  gpus: {count: 2, model: MODEL}
+  nvswitch: {links_per_gpu: 12}
+  pcie: {switches: [{gpus: [0], nics: [0]}, {gpus: [1], nics: [1]}]}
+  nics: [{count: 2, rate: 200Gb/s}]
+"""
+
+
+@pytest.mark.parametrize(("model", "allowed"), [("A100", False), ("H100", True)])
+def test_ll128_goes_through_another_gpu_to_a_nic_from_hopper_on(model: str, allowed: bool) -> None:
+    layout = Layout(parse_topology(OWN_NIC.replace("MODEL", model), "x.yaml").place(2), CURRENT)
+    assert layout.channels_of(0).nic_kind == "PXN"
+    assert layout.shape.ll128 is allowed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mib", "algorithm", "believed_us"),
+    [
+        (4, 15, TREE, 330),
+        (4, 24, RING, 458),
+        (4, 32, RING, 560),
+        (8, 15, TREE, 348),
+        (8, 32, TREE, 645),
+        (8, 64, RING, 1128),
+    ],
+)
+def test_nccl_itself_takes_the_ring_on_four_nodes_where_it_takes_the_tree_on_eight(
+    nodes: int, mib: int, algorithm: str, believed_us: float
+) -> None:
+    # DGX A100: eight channels of 24 GB/s, AMD hosts.
+    shape = replace(TWO_A100, ranks=8 * nodes, nodes=nodes, tree_bandwidth=30.0, amd=True)
+    found = best(shape, mib << 20)
+    assert (found.algorithm, found.protocol) == (algorithm, LL128)
+    assert time_us(found, shape, mib << 20) == pytest.approx(believed_us, abs=1)

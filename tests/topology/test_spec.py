@@ -179,3 +179,34 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TopologyError, match="not text: invalid start byte at byte 0; give a machine's YAML"):
         load_topology(str(tmp_path / "x.yaml"))
+
+
+SEEN = "name: x\nnode: dgx-1v\nvisible_devices: [{}]\n"
+
+
+def test_ranks_run_on_the_visible_devices_in_their_order() -> None:
+    topology = parse_topology(SEEN.format("4, 0, 3"), "x.yaml")
+    placement = topology.place()
+    assert placement.gpus(placement.classes[0]) == ("gpu4", "gpu0", "gpu3")
+    two = topology.place(2, 2)
+    assert two.gpus(two.classes[0]) == ("gpu4", "gpu0")
+    assert parse_topology(dump_topology(topology), "again") == topology
+    prints = {parse_topology(SEEN.format(text), "x.yaml").fingerprint() for text in ("4, 0, 3", "0, 3, 4", "0, 3")}
+    assert len(prints) == 3
+    with pytest.raises(TopologyError, match="4 ranks a node asked for, x has 3 visible GPUs"):
+        topology.place(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "more", "words"),
+    [
+        ("0, 8", "", "visible_devices: GPU 8 is visible, a node has 8 GPUs"),
+        ("0, 1, 0", "", "visible_devices: visible GPUs 0, 1, 0; name each GPU once"),
+        ("0, 1", "gpus_per_node: 3\n", "gpus_per_node: 3 ranks a node, a node has 2 visible GPUs"),
+        ("-1", "", "visible_devices.0"),
+    ],
+)
+def test_visible_devices_that_cannot_be(numbers: str, more: str, words: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        parse_topology(SEEN.format(numbers) + more, "x.yaml")
+    assert words in str(caught.value)
