@@ -30,15 +30,15 @@ _ROWS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
     "efficiency.net.{}": ((0.5, 0.92, 0.95), (0.4, 0.3, 0.1)),
     "efficiency.host.{}": ((0.25, 0.4, 0.5), (0.4, 0.3, 0.3)),
 }
+_CROSSOVERS = ("crossover.ll", "crossover.ll128", "crossover.tree")
+"""NCCL's own beliefs are known: a table that contradicts them is wrong about something else."""
+
 _SINGLE = {
     "launch_s": (4e-6, 0.5),
     "ll_max_share.node": (1.0, 0.7),
     "ll_max_share.net": (1.0, 0.7),
     "nvls.start_s": (25e-6, 0.4),
     "nvls.efficiency": (0.85, 0.1),
-    "crossover.ll": (1.0, 0.03),
-    "crossover.ll128": (1.0, 0.03),
-    "crossover.tree": (1.0, 0.03),
 }
 
 
@@ -49,8 +49,11 @@ def documented() -> Calibration:
         for protocol, median, std in zip(_PROTOCOLS, medians, stds, strict=True):
             values[f"nccl.{row.format(protocol)}"] = (median, std)
     constants = {constant.name: constant for constant in PRIORS["nccl"]}
+    held = {
+        name: replace(constants[name], value=1.0, log_std=None) for name in (f"nccl.{each}" for each in _CROSSOVERS)
+    }
     changed = {
         name: replace(constants[name], value=value, log_std=std, source="documented")
         for name, (value, std) in values.items()
     }
-    return Calibration("nccl", {**constants, **changed})
+    return Calibration("nccl", {**constants, **changed, **held})
