@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,10 +33,13 @@ class Place:
     def run(self, function: Callable[..., Any], *arguments: Any, world_size: int = 1) -> list[Any]:
         """Call `function(rank, device, *arguments)` on each rank, which all share the device; return the results.
 
-        One rank has the device's own backend; several share it over gloo.
+        One rank has the device's own backend; several share it over gloo. CUDA does not survive a fork, so there ranks
+        are spawned, with what can be pickled; on the CPU they need not import torch again.
         """
         backend = self.backend if world_size == 1 else "gloo"
-        options = {"start": "spawn", "backend": backend, "timeout_s": 110, "group_timeout_s": 60}
+        pickle.dumps((function, arguments))
+        start = "fork" if self.device == "cpu" else "spawn"
+        options = {"start": start, "backend": backend, "timeout_s": 110, "group_timeout_s": 60}
         return ranks.run(world_size, _on_device, self.device, function, arguments, **options)
 
     def ddpexec(self, *arguments: object, world_size: int = 1) -> str:
