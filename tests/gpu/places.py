@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from unittest import mock
 import torch
 
 from ddpexec.pacing import spinner
+from docs.refresh import as_typed
+from tests import forked
 from tests.exec import ranks
 
 NO_GPU = "torch sees no GPU"
@@ -45,11 +45,11 @@ class Place:
     def ddpexec(self, *arguments: object, world_size: int = 1) -> str:
         """Run a command of ddpexec under torchrun on this device; return what it printed."""
         backend = self.backend if world_size == 1 else "gloo"
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world_size, "-m", "ddpexec"]
-        words = [*torchrun, *arguments, "--device", self.device, "--backend", backend]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        torchrun = ["--standalone", "--nproc-per-node", world_size, "-m", "ddpexec"]
+        words = [*map(str, [*torchrun, *arguments]), "--device", self.device, "--backend", backend]
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        run = forked.command if self.device == "cpu" else as_typed
+        done = run(["torchrun", *words], Path.cwd(), environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
