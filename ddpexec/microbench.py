@@ -17,7 +17,7 @@ from ddpexec.ddp_costs import measure_costs
 from ddpexec.launched import Launched
 from ddpexec.stopwatch import Span, gather, last_to_last, span_of
 from ddpexec.together import measure_together
-from ddpexec.under_load import computation_of, measure_slowdowns
+from ddpexec.under_load import SECONDS, computation_of, measure_slowdowns
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
@@ -43,10 +43,12 @@ def microbench(
     progress: Progress = lambda line: None,
     *,
     together: Sequence[Sequence[int]] = (),
+    load_s: float = SECONDS,
 ) -> dict[str, object]:
     """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`.
 
-    `together` are sizes in bytes of collectives launched at once.
+    `together` are sizes in bytes of collectives launched at once; `load_s` is how long each of the four measurements
+    under load takes.
     """
     rows = measure_allreduce(launched, sizes_bytes, progress)
     for row in rows:
@@ -58,7 +60,7 @@ def microbench(
     costs = measure_costs(launched)
     if workload is not None:
         progress(f"under load of {workload.name}")
-        slowdowns = measure_slowdowns(launched, computation_of(workload, launched.device))
+        slowdowns = measure_slowdowns(launched, computation_of(workload, launched.device), load_s)
         costs |= asdict(slowdowns)
     document = _document(launched, rows, costs, workload)
     if at_once:

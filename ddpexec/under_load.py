@@ -23,6 +23,7 @@ from ddpsim.workload import Workload
 SIZE_BYTES = 25 << 20
 """Of the collectives: torch's default bucket."""
 
+SECONDS = 8.0
 ROUNDS = 6
 _LEAST, _MOST = 2, 200
 
@@ -63,7 +64,7 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
 
 
 def measure_slowdowns(
-    launched: Launched, compute: Callable[[], None], seconds: float = 8.0, rounds: int = ROUNDS
+    launched: Launched, compute: Callable[[], None], seconds: float = SECONDS, rounds: int = ROUNDS
 ) -> Slowdowns:
     """Return the slow-downs of `compute`, one step of work, and of collectives of `SIZE_BYTES`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 LinkId = Hashable
@@ -23,6 +23,8 @@ class Demand:
         queue: names the queue in which its stalls wait with the bytes of others that name it, as where one connection
             carries them all: such stalls come together. None: no queue.
         behind: share of its stalls that passes behind the bytes of others, where there are any.
+        peak_load: the largest of `loads`.
+        limit: message bytes per second the ends can do, their threads included.
         weight: share of a link relative to other messages (parallel connections).
         stall_s: time without bytes on links, spread evenly over the message: latencies between its steps.
         hops: kinds of hops a chunk meets, as part of all, with the room each has over the tightest: 2 where the links
@@ -40,16 +42,13 @@ class Demand:
     queue: Hashable | None = None
     behind: float = 0.0
     peak_load: float = field(init=False, repr=False, compare=False)
+    limit: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if any(load <= 0 for load in self.loads.values()):
             raise ValueError(f"loads must be positive, got {dict(self.loads)!r}")
         object.__setattr__(self, "peak_load", max(self.loads.values(), default=1.0))
-
-    @property
-    def limit(self) -> float:
-        """Return the message bytes per second the ends can do, their threads included."""
-        return min(self.rate_limit, self.host_limit)
+        object.__setattr__(self, "limit", min(self.rate_limit, self.host_limit))
 
     @property
     def stall(self) -> float:
@@ -128,42 +127,53 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
     which no other demand has a larger fair share.
     """
     rates = [0.0] * len(demands)
-    left = {link: capacities[link] for demand in demands for link in demand.loads}
     growing = {index: demand.weight / demand.peak_load for index, demand in enumerate(demands)}
+    limited = {index: demands[index].limit / slope for index, slope in growing.items()}
+    on: dict[LinkId, dict[int, float]] = {}
+    for index, demand in enumerate(demands):
+        slope = growing[index]
+        for link, load in demand.loads.items():
+            if link in on:
+                on[link][index] = slope * load
+            else:
+                on[link] = {index: slope * load}
+    left = {link: capacities[link] for link in on}
+    speed = {link: _sum(there.values()) for link, there in on.items()}  # how fast links fill while all rise together
     level = 0.0
     while growing:
-        speed = _speeds(demands, growing)
-        next_level, full = _next_level(demands, growing, left, speed, level)
-        for link in speed:
-            left[link] -= speed[link] * (next_level - level)
+        full_at = {link: level + max(left[link], 0.0) / value for link, value in speed.items()}
+        next_level = min(min(limited.values()), min(full_at.values(), default=math.inf))
+        for link, value in speed.items():
+            left[link] -= value * (next_level - level)
         level = next_level
-        for index in [i for i in growing if _stops(demands[i], growing[i] * level, full)]:
+        stops = {i for i, slope in growing.items() if slope * level >= demands[i].limit * (1 - 1e-12)}
+        stops.update(*(on[link] for link, at in full_at.items() if at <= level * (1 + 1e-12)))
+        for index in stops:
             rates[index] = min(growing.pop(index) * level, demands[index].limit)
+            del limited[index]
+        _leave(on, speed, stops, demands)
     return rates
 
 
-def _speeds(demands: Sequence[Demand], growing: Mapping[int, float]) -> dict[LinkId, float]:
-    """Return how fast each link fills while the growing demands rise together."""
-    speed: dict[LinkId, float] = {}
-    for index, slope in growing.items():
-        for link, load in demands[index].loads.items():
-            speed[link] = speed.get(link, 0.0) + slope * load
-    return speed
+def _leave(
+    on: Mapping[LinkId, dict[int, float]], speed: dict[LinkId, float], stops: set[int], demands: Sequence[Demand]
+) -> None:
+    """Take the demands that stop off their links; only there the speed changes."""
+    slower: set[LinkId] = set()
+    for index in stops:
+        for link in demands[index].loads:
+            del on[link][index]
+            slower.add(link)
+    for link in slower:
+        if on[link]:
+            speed[link] = _sum(on[link].values())
+        else:
+            del speed[link]
 
 
-def _next_level(
-    demands: Sequence[Demand],
-    growing: Mapping[int, float],
-    left: Mapping[LinkId, float],
-    speed: Mapping[LinkId, float],
-    level: float,
-) -> tuple[float, set[LinkId]]:
-    """Return the level at which the next demand stops, and the links that are full there."""
-    room = {link: level + max(left[link], 0.0) / value for link, value in speed.items()}
-    limit = min((demands[i].limit / slope for i, slope in growing.items()), default=math.inf)
-    at = min(limit, min(room.values(), default=math.inf))
-    return at, {link for link, full_at in room.items() if full_at <= at * (1 + 1e-12)}
-
-
-def _stops(demand: Demand, rate: float, full: set[LinkId]) -> bool:
-    return rate >= demand.limit * (1 - 1e-12) or any(link in full for link in demand.loads)
+def _sum(values: Iterable[float]) -> float:
+    """Return the sum from left to right: the built-in one rounds otherwise from Python 3.12 on."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total

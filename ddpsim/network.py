@@ -174,9 +174,8 @@ class Network:
         if len(flows) == 1:
             rates = [self._paced(flows[0]).unshared(self.capacities)]
         else:
-            rates = shared_rates(
-                [self._paced(flow) for flow in flows], self.capacities, [flow.start_s for flow in flows]
-            )
+            demands = [flow.demand if self._host_pace == 1.0 else self._paced(flow) for flow in flows]
+            rates = shared_rates(demands, self.capacities, [flow.start_s for flow in flows])
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(console|yaml)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 SHOWN_LINES = 60
+Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,16 @@ def commands(body: str) -> list[Command]:
     return [Command(line, shown.rstrip("\n")) for line, _, shown in (part.partition("\n") for part in parts)]
 
 
-def execute(line: str, folder: Path) -> str:
+def as_typed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command line in `folder` by this interpreter, with variables beside this process's."""
+    programs = {"ddpsim": ["-m", "ddpsim"], "python": [], "torchrun": ["-m", "torch.distributed.run"]}
+    command = [sys.executable, *programs[words[0]], *words[1:]]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=110
+    )
+
+
+def execute(line: str, folder: Path, run: Run = as_typed) -> str:
     """Run one shown command in `folder` and return its standard output.
 
     Raises:
@@ -51,12 +62,8 @@ def execute(line: str, folder: Path) -> str:
     words = shlex.split(line)
     target = words.pop() if ">" in words else None
     words = [word for word in words if word != ">"]
-    programs = {"ddpsim": ["-m", "ddpsim"], "python": [], "torchrun": ["-m", "torch.distributed.run"]}
-    command = [sys.executable, *programs[words[0]], *words[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=110
-    )
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+    done = run(words, folder, environment)
     if done.returncode:
         raise RuntimeError(f"$ {line}\nexit code {done.returncode}\n{done.stderr}")
     if target:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs import commands, refresh
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -30,7 +31,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
         if "ddpexec" in body or "torchrun" in body:
             pytest.importorskip("torch", reason="needs the extra `exec`")
         for shown in refresh.commands(body):
-            output = refresh.execute(shown.line, tmp_path)
+            output = refresh.execute(shown.line, tmp_path, forked.command)
             told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python docs/refresh.py`"
             assert refresh.matches(output, shown.shown, word), told
 

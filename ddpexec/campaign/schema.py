@@ -88,15 +88,17 @@ class RunSpec(Spec):
 
 
 class MicrobenchSpec(Spec):
-    """Sizes of the allreduces that calibrate a network, as nccl-tests takes them."""
+    """Sizes of the allreduces that calibrate a network, as nccl-tests takes them, and how long a model runs beside."""
 
     minbytes: str = "4K"
     maxbytes: str = "64M"
     stepfactor: Annotated[int, Field(ge=2)] = 2
+    load_seconds: Annotated[float, Field(ge=0.1, strict=False)] | None = None
 
     def arguments(self) -> list[str]:
         """Return the options of `microbench`."""
-        return ["-b", self.minbytes, "-e", self.maxbytes, "-f", str(self.stepfactor)]
+        load = [] if self.load_seconds is None else ["--load-seconds", f"{self.load_seconds:g}"]
+        return ["-b", self.minbytes, "-e", self.maxbytes, "-f", str(self.stepfactor), *load]
 
 
 class CampaignSpec(Spec):

@@ -18,6 +18,9 @@ def microbench(
         Optional[str],  # noqa: UP045
         typer.Option(help="Workload whose model runs beside collectives: measures how much each slows the other."),
     ] = None,
+    load_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long each of the four measurements under load takes.")
+    ] = 8.0,
     together: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(metavar="8M,8M", help="Also allreduces of these sizes launched at once; may be repeated."),
@@ -51,7 +54,7 @@ def microbench(
             if rank.communicator.rank == 0:
                 print(f"microbench: {line}", file=sys.stderr, flush=True)
 
-        document = measure(rank, wanted, workload, progress, together=at_once)
+        document = measure(rank, wanted, workload, progress, together=at_once, load_s=load_seconds)
         if rank.communicator.rank == 0:
             text = json_text(document)
             write_whole(output, text)

@@ -256,9 +256,10 @@ def test_a_workload_file_that_changed_is_run_anew(campaign: Campaign, lab: Prete
 def test_other_sizes_are_measured_anew(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
     lab.failing = "default"
     go(campaign, tmp_path, "*-default")
-    lab.commands = []
-    go(parse_campaign(FILE + "microbench: {stepfactor: 4}\n", "c.yaml"), tmp_path, "*-default")
+    lab.commands, lab.lines = [], []
+    go(parse_campaign(FILE + "microbench: {stepfactor: 4, load_seconds: 1}\n", "c.yaml"), tmp_path, "*-default")
     assert lab.commands[0] == "microbench"
+    assert " -f 4 --load-seconds 1 " in lab.lines[0]
 
 
 def test_a_table_that_was_removed_takes_its_constants_with_it(

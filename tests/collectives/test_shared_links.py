@@ -58,7 +58,10 @@ def worst(machine: str, pairs: list[tuple[int, int]], offsets: tuple[float, ...]
 @pytest.mark.parametrize("machine", ["dgx-1v", "dgx-a100", "dgx-1v x2", "p3.8xlarge x2", "4x1080ti-pcie", "gloo"])
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_unequal_pairs_end_within_five_percent(machine: str, offset: float) -> None:
-    difference, where = worst(machine, UNEQUAL if machine != "gloo" else UNEQUAL[:15], (offset,))
+    pairs = UNEQUAL if machine != "gloo" else UNEQUAL[:15]
+    if offset == 0:  # the larger first is the same
+        pairs = [(one, other) for one, other in pairs if one < other]
+    difference, where = worst(machine, pairs, (offset,))
     assert difference < BEYOND.get(machine, 0.05), where
 
 

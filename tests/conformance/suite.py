@@ -8,7 +8,7 @@ import torch
 from torch.testing._internal.distributed import distributed_test
 from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
-PICTURE = 64
+PICTURE = 16
 
 
 class SmallerInput(distributed_test.DDPUnevenTestInput):

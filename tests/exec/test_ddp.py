@@ -16,7 +16,7 @@ from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from tests.exec import ranks
 
-STEPS = 20
+STEPS, FEWER_STEPS = 20, 6
 SAMPLES = 4
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -74,12 +74,12 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
     return make(SAMPLES, 5), make(SAMPLES, 3)
 
 
-def joined_steps(world_size: int) -> list[Tensor]:
+def joined_steps(world_size: int, steps: int = STEPS) -> list[Tensor]:
     """Train one process on the batches of all ranks, batch norm evaluating, as its statistics would differ."""
     net = model()
     net[3].eval()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    for step in range(STEPS):
+    for step in range(steps):
         x, y = (torch.cat(parts) for parts in zip(*(batch(step, rank) for rank in range(world_size)), strict=True))
         optimizer.zero_grad()
         nn.functional.mse_loss(net(x), y).backward()
@@ -87,7 +87,9 @@ def joined_steps(world_size: int) -> list[Tensor]:
     return [parameter.detach() for parameter in net.parameters()]
 
 
-def train(rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool = True) -> list[Tensor]:
+def train(
+    rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool = True, steps: int = STEPS
+) -> list[Tensor]:
     net = model()
     net[3].eval()
     options = dict(options)
@@ -97,7 +99,7 @@ def train(rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool
         options["process_group"] = torch.distributed.new_group()
     ddp = wrapper(net, **options)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-    for step in range(STEPS):
+    for step in range(steps):
         x, y = batch(step, rank)
         optimizer.zero_grad(set_to_none=set_to_none)
         nn.functional.mse_loss(ddp(x), y).backward()
@@ -107,13 +109,14 @@ def train(rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool
 
 def all_options(rank: int, names: list[str]) -> None:
     warnings.simplefilter("ignore")
-    expected = joined_steps(torch.distributed.get_world_size())
+    expected = {steps: joined_steps(torch.distributed.get_world_size(), steps) for steps in (STEPS, FEWER_STEPS)}
     for name in names:
         options = OPTIONS[name]
-        for set_to_none in (True, False):
-            ours = train(rank, DistributedDataParallel, options, set_to_none=set_to_none)
-            theirs = train(rank, nn.parallel.DistributedDataParallel, options, set_to_none=set_to_none)
-            for one, other, reference in zip(ours, theirs, expected, strict=True):
+        for set_to_none, steps in ((True, STEPS), (False, FEWER_STEPS)):
+            kept = {"set_to_none": set_to_none, "steps": steps}
+            ours = train(rank, DistributedDataParallel, options, **kept)
+            theirs = train(rank, nn.parallel.DistributedDataParallel, options, **kept)
+            for one, other, reference in zip(ours, theirs, expected[steps], strict=True):
                 torch.testing.assert_close(one, reference, rtol=1e-10, atol=1e-10, msg=name)
                 assert torch.equal(one, other), name
 

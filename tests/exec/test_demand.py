@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +15,8 @@ from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.single_clock import single_clock
+from tests import forked
 
-ROOT = Path(__file__).parents[2]
 COSTS = HookCosts(hook_s=10e-6, copy_Bps=5e9)
 
 
@@ -76,10 +74,8 @@ def test_costs_of_this_machine_are_costs() -> None:
 def test_every_rank_refuses_alike(tmp_path: Path) -> None:
     save_workload(workload(1e-4), tmp_path / "fast.json")
     arguments = ["--workload", str(tmp_path / "fast.json"), "--backend", "gloo", "--out", str(tmp_path / "out")]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = subprocess.run(
-        [*torchrun, "-m", "ddpexec", "run", *arguments], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec", "run"]
+    result = forked.command([*torchrun, *arguments], tmp_path, {"OMP_NUM_THREADS": "1"})
     assert result.returncode != 0
     told = [line for line in result.stderr.splitlines() if "multiply --scale-compute by" in line]
     assert len(told) == 1

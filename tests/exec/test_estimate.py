@@ -1,3 +1,4 @@
+import functools
 import gzip
 
 import pytest
@@ -16,9 +17,14 @@ from ddpsim.workload.files import load_workload  # noqa: E402
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
 
 
+@functools.cache
+def shape_of_two(name):
+    return model_shape(name, 2)
+
+
 @pytest.mark.parametrize("name", PUBLISHED_GMAC)
 def test_forward_arithmetic_is_the_published(name):
-    shape = model_shape(name, 2)
+    shape = shape_of_two(name)
     flops = sum(operator.flops for operator in shape.forward) / 2
     assert flops / 2e9 == pytest.approx(PUBLISHED_GMAC[name], rel=0.02)
     # Backward computes two products for each of forward's, but none for the gradient of the images.
@@ -35,7 +41,7 @@ def test_transformer_arithmetic_is_two_a_parameter_and_token():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_has_its_operator(name):
-    shape = model_shape(name, 1)
+    shape = shape_of_two(name)
     found = [index for operator in shape.backward for index in operator.gradients]
     assert sorted(found) == list(range(len(shape.parameters)))
 

@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.ddp_costs import measure_costs  # noqa: E402
 from ddpexec.launched import Launched  # noqa: E402
 from ddpexec.microbench import microbench  # noqa: E402
 from ddpexec.process_groups import Communicator  # noqa: E402
@@ -24,27 +23,30 @@ def this_rank():
 
 
 def document_of(rank):
-    return microbench(this_rank(), [64, 4096, 1 << 20], None)
-
-
-def costs_of(rank):
-    return measure_costs(this_rank())
+    return microbench(this_rank(), [64, 4096, 1 << 20], None, together=[[1 << 16], [1 << 23, 1 << 23, 1 << 23]])
 
 
 def slowdowns_of(rank):
-    compute = computation_of(load_workload("mlp"), torch.device("cpu"))
-    return dataclasses.asdict(measure_slowdowns(this_rank(), compute, seconds=0.1, rounds=2))
+    workload = dataclasses.replace(load_workload("mlp"), batch_size=1)
+    compute = computation_of(workload, torch.device("cpu"))
+    return dataclasses.asdict(measure_slowdowns(this_rank(), compute, seconds=0.1, rounds=1))
 
 
-def test_the_document_is_one_that_calibration_reads():
-    documents = run(2, document_of)
-    assert documents[0] == documents[1]
-    table = parse_table(json.dumps(documents[0]), "allreduce.json")
+@pytest.fixture(scope="module")
+def document():
+    """Return what both of two ranks found."""
+    document, other = run(2, document_of)
+    assert document == other
+    return document
+
+
+def test_the_document_is_one_that_calibration_reads(document):
+    table = parse_table(json.dumps(document), "allreduce.json")
     assert (table.ranks, table.nodes) == (2, 1)
     assert [row.size_bytes for row in table.rows] == [64, 4096, 1 << 20]
     assert table.rows[0].time_s < table.rows[2].time_s
     assert {"hook_s", "launch_s", "copy_Bps", "finish_s"} <= set(table.ddp)
-    for result in documents[0]["results"]:
+    for result in document["results"]:
         figures = result["out_of_place"]
         assert figures["nwrong"] == 0
         assert figures["alg_bw"] * figures["time"] * 1e3 == pytest.approx(result["size"], rel=1e-2)
@@ -52,9 +54,8 @@ def test_the_document_is_one_that_calibration_reads():
         assert result["count"] * 4 == result["size"]
 
 
-def test_costs_are_of_the_order_that_cpus_have():
-    costs, other = run(2, costs_of)
-    assert costs == other
+def test_costs_are_of_the_order_that_cpus_have(document):
+    costs = document["ddp"]
     # A hook takes microseconds, a launch tens of them; a copy is slower than memory and faster than a network.
     assert 1e-7 < costs["hook_s"] < 1e-4
     assert 1e-6 < costs["launch_s"] < 5e-3
@@ -73,17 +74,10 @@ def test_slowdowns_of_a_real_model_are_the_same_on_every_rank():
     assert all(factor < 100 for factor in slowdowns.values())
 
 
-def at_once_of(rank):
-    return microbench(this_rank(), [4096], None, together=[[1 << 16], [1 << 23, 1 << 23, 1 << 23]])
-
-
-def test_collectives_launched_at_once_are_measured_until_the_last_has_ended():
-    document, other = run(2, at_once_of)
-    assert document == other
+def test_collectives_launched_at_once_are_measured_until_the_last_has_ended(document):
     one, three = document["together"]
     assert three["sizes"] == (1 << 23, 1 << 23, 1 << 23)
     assert 0 < one["time"] < three["time"]
-    assert parse_table(json.dumps(document), "allreduce.json").rows[0].size_bytes == 4096
 
 
 def test_a_workload_of_no_shipped_model_cannot_be_run():

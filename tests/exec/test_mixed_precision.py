@@ -21,6 +21,8 @@ STOCK = nn.parallel.DistributedDataParallel
 WARM = 3
 """Iterations before torch's buckets are right: until it rebuilds them it reduces memory that nothing was written to."""
 
+STEPS = 10
+
 DTYPES = {
     "bf16": _MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
     "fp16": _MixedPrecision(torch.float16, torch.float16, torch.float16),
@@ -45,11 +47,11 @@ class Net(nn.Module):
 
 
 def gradients(kind: Any, rank: int, mixed: Any, set_to_none: bool, options: dict[str, Any]) -> list[Any]:
-    """Return gradients and parameters after each of 20 steps that follow `WARM` iterations without one."""
+    """Return gradients and parameters after each of `STEPS` steps that follow `WARM` iterations without one."""
     ddp = kind(Net(), mixed_precision=mixed, **options)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     taken = []
-    for step in range(WARM + 20):
+    for step in range(WARM + STEPS):
         x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + rank))
         ddp({"x": (x, 3)}).float().square().mean().backward()
         if step >= WARM:

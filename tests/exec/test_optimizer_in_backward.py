@@ -18,7 +18,7 @@ from tests.exec.ranks import run  # noqa: E402
 from tests.exec.streams import no_streams  # noqa: E402
 
 STOCK = nn.parallel.DistributedDataParallel
-STEPS = 20
+STEPS = 10
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
     "adam": (torch.optim.Adam, {"lr": 0.01}),

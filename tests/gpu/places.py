@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from unittest import mock
 import torch
 
 from ddpexec.pacing import spinner
+from docs.refresh import as_typed
+from tests import forked
 from tests.exec import ranks
 
 NO_GPU = "torch sees no GPU"
@@ -32,20 +33,23 @@ class Place:
     def run(self, function: Callable[..., Any], *arguments: Any, world_size: int = 1) -> list[Any]:
         """Call `function(rank, device, *arguments)` on each rank, which all share the device; return the results.
 
-        One rank has the device's own backend; several share it over gloo.
+        One rank has the device's own backend; several share it over gloo. CUDA does not survive a fork, so there ranks
+        are spawned, with what can be pickled; on the CPU they need not import torch again.
         """
         backend = self.backend if world_size == 1 else "gloo"
-        options = {"start": "spawn", "backend": backend, "timeout_s": 110, "group_timeout_s": 60}
+        pickle.dumps((function, arguments))
+        start = "fork" if self.device == "cpu" else "spawn"
+        options = {"start": start, "backend": backend, "timeout_s": 110, "group_timeout_s": 60}
         return ranks.run(world_size, _on_device, self.device, function, arguments, **options)
 
     def ddpexec(self, *arguments: object, world_size: int = 1) -> str:
         """Run a command of ddpexec under torchrun on this device; return what it printed."""
         backend = self.backend if world_size == 1 else "gloo"
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world_size, "-m", "ddpexec"]
-        words = [*torchrun, *arguments, "--device", self.device, "--backend", backend]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        torchrun = ["--standalone", "--nproc-per-node", world_size, "-m", "ddpexec"]
+        words = [*map(str, [*torchrun, *arguments]), "--device", self.device, "--backend", backend]
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        run = forked.command if self.device == "cpu" else as_typed
+        done = run(["torchrun", *words], Path.cwd(), environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from ddpsim.workload.files import load_workload
+from tests import forked
+from tests.gpu import steps
 from tests.gpu.one_gpu import main
 
 SMALL, LARGE = "capture-mlp-fp32-b16", "capture-mlp-fp32-b32"
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the steps' commands; that a step is a process with a limit is for `test_steps`."""
+
+    def carry_out(
+        command: Sequence[str], environment: Mapping[str, str], place: Path, folder: Path, limit_s: float, _: object
+    ) -> int:
+        done = forked.command(["python", *command[1:]], place, environment, limit_s)
+        (folder / "stdout.txt").write_text(done.stdout)
+        (folder / "stderr.txt").write_text(done.stderr)
+        return done.returncode
+
+    monkeypatch.setattr(steps, "carry_out", carry_out)
 
 
 def rows(report: str) -> dict[str, list[str]]:
