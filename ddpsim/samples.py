@@ -34,6 +34,7 @@ class Sample:
         version_known: whether the header says.
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
+        simple_only: whether NCCL_PROTO was Simple.
     """
 
     table: MeasuredTable
@@ -45,6 +46,7 @@ class Sample:
     version_known: bool
     algorithm: str
     gpus_per_process: int
+    simple_only: bool = False
     _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -60,6 +62,7 @@ class Sample:
             version_known=_version(table.header.get("nccl", "")) is not None,
             algorithm=_forced(table.header.get("algorithm", "")),
             gpus_per_process=_gpus_per_process(table.header),
+            simple_only=table.header.get("proto", "").lower().startswith("simple"),
         )
 
     def only(self, rows: Sequence[int]) -> Sample:
@@ -91,7 +94,7 @@ class Sample:
     def layout(self) -> Layout:
         """Return what NCCL's patterns load on the placement, found once."""
         if "layout" not in self._layouts:
-            self._layouts["layout"] = Layout(self.placement, self.version)
+            self._layouts["layout"] = Layout(self.placement, self.version, simple_only=self.simple_only)
         return self._layouts["layout"]
 
     def at_version(self, version: int) -> Sample:

@@ -41,7 +41,7 @@ class Shape:
         amd: whether all hosts are AMD's.
         mixed: whether hosts are of several vendors.
         ll128: whether paths allow LL128.
-        simple_only: whether the network's plugin rules out the other protocols.
+        simple_only: whether the network's plugin, or NCCL_PROTO, rules out the other protocols.
         nvls: whether the node's switch reduces.
         version: as major * 1000 + minor.
     """
