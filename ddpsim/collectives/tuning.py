@@ -124,6 +124,17 @@ def ll_max(shape: Shape) -> float:
     return _LL_MAX[row][_index(shape)]
 
 
+def tree_max(shape: Shape, protocol: str) -> float:
+    """Return the bus bandwidth in GB/s beyond which trees do not go by Simple or LL128: a most for each channel.
+
+    By GPU and nodes, perChMaxTreeBws and perChMaxTreeLL128Bws of the newest release whatever the version: machines do
+    not change with what a release knows of them.
+    """
+    known, place = release(CURRENT), (generation(shape.sm), _index(shape))
+    tables = (known.tree, known.tree_ll128) if protocol == LL128 else (known.tree,)
+    return shape.channels * min(each[place[0]][place[1]] for each in tables)
+
+
 def _plateau(shape: Shape, size_bytes: int) -> float:
     """Return by how much longer a Simple ring's latency between nodes is at this size."""
     part_bytes = release(shape.version).plateau_bytes
