@@ -75,7 +75,9 @@ Right is the case whose faster one is predicted to be the faster, by the shipped
 part; beside it NCCL's own model. Where the two measured times are near each other either may win. Tables:
 `tests/accuracy/tables`; `machines` there says what of each machine is inferred. The most that trees move between nodes
 (NCCL's `perChMaxTreeBws`) went into the model after these cases had been seen; without it most of those between B200
-nodes come out wrong.
+nodes come out wrong. The processors of the L40S machines are inferred: with less bandwidth between sockets (AMD's 16 or
+Skylake's 10 GB/s for Sapphire Rapids' 22) trees would be predicted to be faster than rings at the largest sizes there,
+and fewer than 95 % be right.
 """
 
 _REASONS = """## What stays bad, and why
