@@ -36,6 +36,7 @@ class Sample:
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
         isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+        simple_only: whether NCCL_PROTO was Simple.
     """
 
     table: MeasuredTable
@@ -48,6 +49,7 @@ class Sample:
     algorithm: str
     gpus_per_process: int
     isolated: bool = False
+    simple_only: bool = False
     _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -65,6 +67,7 @@ class Sample:
             algorithm=stated.algorithm,
             gpus_per_process=stated.gpus_per_process,
             isolated=stated.isolated,
+            simple_only=stated.simple_only,
         )
 
     def only(self, rows: Sequence[int]) -> Sample:
@@ -105,7 +108,7 @@ class Sample:
     def layout(self) -> Layout:
         """Return what NCCL's patterns load on the placement, found once."""
         if "layout" not in self._layouts:
-            self._layouts["layout"] = Layout(self.placement, self.version)
+            self._layouts["layout"] = Layout(self.placement, self.version, simple_only=self.simple_only)
         return self._layouts["layout"]
 
     def at_version(self, version: int) -> Sample:

@@ -35,6 +35,13 @@ def test_a_header_states_version_algorithm_and_launch_mode() -> None:
     assert (plain.version, plain.version_known, plain.algorithm, plain.gpus_per_process) == (CURRENT, False, "auto", 8)
 
 
+def test_a_header_that_forces_simple_leaves_one_protocol() -> None:
+    forced, free = (Sample.of(table(ranks=16, algorithm="ring", **more), DGX) for more in ({"proto": "Simple"}, {}))
+    assert {entry.protocol for entry in forced.layout().entries} == {"simple"}
+    assert {entry.protocol for entry in free.layout().entries} == {"ll", "ll128", "simple"}
+    assert forced.predicted(START)[0] > 1.5 * free.predicted(START)[0]
+
+
 def test_ranks_fill_as_many_nodes_as_they_need() -> None:
     assert Sample.of(table(ranks=16), DGX).placement.nodes == 2
     assert Sample.of(table(ranks=4), DGX).placement.gpus_per_node == 4

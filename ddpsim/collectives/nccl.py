@@ -181,6 +181,7 @@ class NcclTransport:
             hop_s=0.0 if switch else self._cost.hop_s(algorithm, protocol) * factor,
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,
+            net_rate=min(cost.ends, cost.net_ends) / scale,
             load_factors={group: scale / self._cost.reached(cost.entry, group) for group in GROUPS},
         )
 

@@ -1,10 +1,10 @@
 """What NCCL's algorithms and protocols take on a layout, from the constants in force.
 
 The time of an algorithm and protocol is a start, a latency for each step, and the bytes at the rate of the slower of
-two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. Trees and
-in-switch reductions pass the message on in pieces, and the first has to reach the root and come back. Small messages
-use few channels: NCCL gives each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple),
-`enqueue.cc`.
+two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. A tree's
+channels move no more between nodes than NCCL has measured (`tuning.tree_max`). Trees and in-switch reductions pass the
+message on in pieces, and the first has to reach the root and come back. Small messages use few channels: NCCL gives
+each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ddpsim.collectives import nccl_pieces
 from ddpsim.collectives.nccl_layout import HOST, NET, NVSWITCH, Layout, Pattern
 from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.collectives.tuning import Entry, generation, ll_max
+from ddpsim.collectives.tuning import Entry, generation, ll_max, tree_max
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
@@ -47,6 +47,7 @@ class Cost:
         ends: message bytes per second that the channels in use move, whatever the links carry.
         slack: by what the lesser of links and ends is above `rate`, where both are near each other.
         pieces: into which a channel cuts its bytes where it passes on whole ones.
+        net_ends: message bytes per second that they move between nodes, where that is known to be less.
     """
 
     entry: Entry
@@ -56,6 +57,7 @@ class Cost:
     ends: float = math.inf
     slack: float = 1.0
     pieces: int = 1
+    net_ends: float = math.inf
 
     def time_s(self, size_bytes: float) -> float:
         """Return the time of `size_bytes`."""
@@ -91,8 +93,12 @@ class Costs:
         if protocol == LL:
             place = "node" if self.layout.nodes == 1 else "net"
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
+        ends, net_ends = min(limits[1:]), math.inf
+        if algorithm == TREE and protocol != LL and self.layout.nodes > 1:
+            net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
+            limits.append(net_ends)
         rate = least(limits)
-        cost = Cost(entry, channels, latency_s, rate, min(limits[1:]), min(limits) / rate)
+        cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
         if algorithm == RING or protocol == LL:
             return cost
         cut = self._cut(entry, channels, size_bytes)
@@ -127,7 +133,7 @@ class Costs:
         inside, between = self._hop_links(cost.entry.protocol)
         slow = sum(1 / min(cost.ends, links) for links in inside)
         inner = len(inside) / slow if inside else math.inf
-        return inner / cost.slack, min(cost.ends, between) / cost.slack
+        return inner / cost.slack, min(cost.ends, cost.net_ends, between) / cost.slack
 
     def _hop_links(self, protocol: str) -> tuple[list[float], float]:
         """Return what the links of each hop of the chains allow, and of a hop between nodes."""

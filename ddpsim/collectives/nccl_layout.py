@@ -89,10 +89,11 @@ class Layout:
     Args:
         version: of NCCL, major * 1000 + minor.
         expand: whether every node has links of its own.
+        simple_only: whether NCCL_PROTO rules out the other protocols.
     """
 
-    def __init__(self, placement: Placement, version: int, *, expand: bool = False) -> None:
-        self.placement, self.wiring = placement, Wiring(placement, expand)
+    def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
+        self.placement, self.wiring, self._simple_only = placement, Wiring(placement, expand), simple_only
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
         self._channels = [
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
@@ -269,7 +270,7 @@ class Layout:
             amd=vendors == {"amd"},
             mixed=len(vendors) > 1,
             ll128=sm >= 70 and near and nic_near and version >= 2005,
-            simple_only=self.nodes > 1 and any(map(_keeps_no_order, templates)),
+            simple_only=self._simple_only or (self.nodes > 1 and any(map(_keeps_no_order, templates))),
             nvls=self._in_switch(sm, version),
             x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,

@@ -23,6 +23,7 @@ class Timing:
         start_s: before the first step.
         hop_s, net_s: latency of a step inside a node, and between nodes.
         rate: bytes per second that all channels together move.
+        net_rate: the same between nodes, of a tree.
         load_factors: bytes on a link for a byte of the chunk, by kind of hop.
     """
 
@@ -30,6 +31,7 @@ class Timing:
     hop_s: float
     net_s: float
     rate: float
+    net_rate: float
     load_factors: Mapping[str, float]
 
 

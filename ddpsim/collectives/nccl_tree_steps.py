@@ -54,15 +54,11 @@ def _lane(
     window: int,
 ) -> Lane:
     per_node = layout.per_node
-    wires: dict[tuple[int, int], Wire] = {
-        pair: wire(
-            timing,
-            timing.hop_s if pair[0] // per_node == pair[1] // per_node else timing.net_s,
-            way,
-            timing.rate * share,
-        )
-        for pair, way in ways.items()
-    }
+    wires: dict[tuple[int, int], Wire] = {}
+    for pair, way in ways.items():
+        near = pair[0] // per_node == pair[1] // per_node
+        latency_s, rate = (timing.hop_s, timing.rate) if near else (timing.net_s, timing.net_rate)
+        wires[pair] = wire(timing, latency_s, way, rate * share)
     return Lane(schedule, lane_bytes / schedule.chunks, lambda a, b: wires[a, b], window, weight=share)
 
 

@@ -50,7 +50,7 @@ class Shape:
         amd: whether all hosts are AMD's.
         mixed: whether hosts are of several vendors.
         ll128: whether paths allow LL128.
-        simple_only: whether the network's plugin rules out the other protocols.
+        simple_only: whether the network's plugin, or NCCL_PROTO, rules out the other protocols.
         nvls: what the node's switch reduces by; None where it does not.
         x86: whether hosts are Intel's or AMD's.
         version: as major * 1000 + minor.
@@ -134,6 +134,17 @@ def ll_max(shape: Shape) -> float:
     """Return the bus bandwidth in GB/s beyond which LL does not go: by GPU inside a node, by its host between nodes."""
     row = generation(shape.sm) if shape.nodes == 1 else int(shape.amd or shape.mixed)
     return _LL_MAX[row][_index(shape)]
+
+
+def tree_max(shape: Shape, protocol: str) -> float:
+    """Return the bus bandwidth in GB/s beyond which trees do not go by Simple or LL128: a most for each channel.
+
+    By GPU and nodes, perChMaxTreeBws and perChMaxTreeLL128Bws of the newest release whatever the version: machines do
+    not change with what a release knows of them.
+    """
+    known, place = release(CURRENT), (generation(shape.sm), _index(shape))
+    tables = (known.tree, known.tree_ll128) if protocol == LL128 else (known.tree,)
+    return shape.channels * min(each[place[0]][place[1]] for each in tables)
 
 
 def _plateau(shape: Shape, size_bytes: int) -> float:

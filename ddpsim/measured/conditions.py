@@ -18,19 +18,22 @@ class Conditions:
         algorithm: the one that was forced, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
         isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+        simple_only: whether NCCL_PROTO was Simple.
     """
 
     version: int | None = None
     algorithm: str = "auto"
     gpus_per_process: int = 1
     isolated: bool = False
+    simple_only: bool = False
 
     @classmethod
     def of(cls, table: MeasuredTable) -> Conditions:
         """Return the conditions of `table`."""
         header = table.header
         forced = _forced(header.get("algorithm", ""))
-        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated)
+        simple = header.get("proto", "").lower().startswith("simple")
+        return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated, simple)
 
 
 def _version(text: str) -> int | None:

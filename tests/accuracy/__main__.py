@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.accuracy import bands, cases
+from tests.accuracy import bands, cases, ring_tree
 from tests.accuracy.aws_post import section
 from tests.accuracy.page import page
-from tests.accuracy.systems import data_folder, forced, load_all
+from tests.accuracy.systems import data_folder, load_all
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "accuracy.md"
 
@@ -39,7 +39,7 @@ def main() -> int:
         bands.bands(held_out),
         bands.scores(held_out).tolist(),
         [bands.stated(errors) for errors in more],
-        forced(samples),
+        ring_tree.judged(),
         "\n".join(section(data)),
     )
     print(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddpsim.measured import read_table
 from ddpsim.samples import Sample
+from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 
 MACHINES = Path(__file__).parent / "machines"
@@ -110,20 +111,15 @@ def load(system: System, data: Path, *, every: int = 1) -> Sample:
     stated = {"algorithm": system.algorithm, "nccl": system.nccl}
     header = {**table.header, **{key: value for key, value in stated.items() if value}}
     table = replace(table, rows=tuple(rows), ranks=table.ranks or system.ranks, header=header)
-    path = MACHINES / f"{system.machine}.yaml"
-    return Sample.of(table, load_topology(str(path) if path.is_file() else system.machine), system.nodes)
+    return Sample.of(table, machine(system.machine), system.nodes)
+
+
+def machine(name: str) -> Topology:
+    """Return the topology of `name`, in `machines/` here or shipped."""
+    path = MACHINES / f"{name}.yaml"
+    return load_topology(str(path) if path.is_file() else name)
 
 
 def load_all(data: Path) -> Mapping[System, Sample]:
     """Return every system's sample, those kept here last."""
     return {system: load(system, data) for system in (*SYSTEMS, *CITED)}
-
-
-def forced(samples: Mapping[System, Sample]) -> dict[str, list[str]]:
-    """Return the tables in which an algorithm was forced, and machines on which both were for the same ranks."""
-    tables = {name: [s.name for s, sample in samples.items() if sample.algorithm == name] for name in ("ring", "tree")}
-    runs = [
-        {(s.machine, sample.placement.world_size) for s, sample in samples.items() if sample.algorithm == name}
-        for name in ("ring", "tree")
-    ]
-    return {**tables, "both, one machine": sorted(machine for machine, _ in runs[0] & runs[1])}

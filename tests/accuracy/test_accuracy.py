@@ -12,7 +12,7 @@ from ddpsim.collectives.execute import PRIORS
 from ddpsim.samples import Sample
 from tests.accuracy import bands, cases
 from tests.accuracy.documented import documented
-from tests.accuracy.systems import SYSTEMS, System, data_folder, forced, load
+from tests.accuracy.systems import SYSTEMS, System, data_folder, load
 
 DATA = data_folder()
 needs_data = pytest.mark.skipif(DATA is None, reason="no measured tables: set DDPSIM_DATA")
@@ -54,13 +54,6 @@ def test_one_and_two_nodes_predict_four_within_ten_percent() -> None:
     assert ours < 0.1
     assert ours < baseline
     assert bands.stated(errors).inside.mean() >= 0.5
-
-
-@needs_data
-def test_no_machine_was_measured_with_both_algorithms_forced() -> None:
-    found = forced(samples(*{system.site for system in SYSTEMS}))
-    assert found["ring"]
-    assert (found["tree"], found["both, one machine"]) == ([], [])
 
 
 def test_documented_constants_are_nccls_own() -> None:

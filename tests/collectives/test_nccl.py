@@ -184,6 +184,16 @@ def test_only_the_switchs_links_lose_what_an_in_switch_reduction_loses() -> None
     assert four.estimate_s(size) == pytest.approx(net_s, rel=0.02)
 
 
+def test_a_tree_between_nodes_moves_what_nccl_has_measured_of_its_channels_and_no_more() -> None:
+    large = 1 << 35
+    # Eight channels of 24 GB/s on more than two nodes, 42.8 on two, each byte up and down; links carry twice that.
+    for nodes, channel in ((2, 42.8), (4, 24.0), (16, 24.0)):
+        placement = load_topology("dgx-b200").place(nodes)
+        tree, ring = (collectives(placement, algorithm=name).estimate_s(large) for name in ("tree", "ring"))
+        assert large / tree == pytest.approx(8 * channel * 1e9 / 2, rel=0.01)
+        assert ring < tree
+
+
 def test_one_gpu_takes_a_launch_and_no_link() -> None:
     alone = collectives(load_topology("dgx-1v").place(1, 1))
     assert 0 < alone.simulate_s(25 * MIB) < 5e-5

@@ -70,6 +70,7 @@ PLACEMENTS = {
     "dgx-1v x4": (4, None, ("tree",)),
     "dgx-1v x2": (2, None, ("tree",)),
     "p3.8xlarge x2": (2, None, ("tree",)),
+    "dgx-b200 x4": (4, 2, ("tree",)),
 }
 CASES = [(machine, algorithm) for machine, (_, _, algorithms) in PLACEMENTS.items() for algorithm in algorithms]
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim.collectives.nccl_layout import Layout
 from ddpsim.collectives.nccl_versions import CURRENT, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
-from ddpsim.collectives.tuning import InSwitch, Shape, best, ll_max, table, time_us
+from ddpsim.collectives.tuning import InSwitch, Shape, best, ll_max, table, time_us, tree_max
 from ddpsim.topology.spec import parse_topology
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
@@ -186,6 +186,16 @@ def test_versions_between_two_known_ones_have_the_older_ones_constants() -> None
         2023,
         2023,
     ]
+
+
+@pytest.mark.parametrize(
+    ("sm", "nodes", "protocol", "channel"),
+    [(80, 2, SIMPLE, 23.6), (80, 4, LL128, 17.8), (90, 2, LL128, 36.7), (100, 2, SIMPLE, 42.8), (100, 9, SIMPLE, 24.0)],
+)
+def test_the_most_a_tree_moves_is_nccls_of_each_channel(sm: int, nodes: int, protocol: str, channel: float) -> None:
+    shape = replace(TWO_A100, ranks=8 * nodes, nodes=nodes, sm=sm)
+    for version in (2008, 2030):
+        assert tree_max(replace(shape, version=version), protocol) == pytest.approx(8 * channel)
 
 
 def test_latency_protocols_win_small_and_simple_wins_large() -> None:
