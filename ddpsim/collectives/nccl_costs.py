@@ -175,8 +175,9 @@ class Costs:
         return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
 
     def efficiency(self, group: str, protocol: str) -> float:
-        """Return the part of a link's bytes that are the message's."""
-        return self._get[f"efficiency.{group}.{protocol}"]
+        """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
+        share = self._get[f"card.{self.layout.card}"] if group == NET and self.layout.card else 1.0
+        return self._get[f"efficiency.{group}.{protocol}"] * share
 
     def reached(self, entry: Entry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
+from ddpsim.collectives.nccl_priors import CARDS
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
@@ -109,6 +110,8 @@ class Layout:
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
+        cards = {nic.kind for each in placement.classes for nic in each.template.nics} & set(CARDS)
+        self.card = min(cards, default=None) if placement.nodes > 1 else None
         nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
         self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)

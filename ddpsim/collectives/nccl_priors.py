@@ -8,6 +8,9 @@ _TUNING = "NCCL 2.30 src/graph/tuning.cc"
 _TABLES = "pooled fit to 22 public nccl-tests tables (docs/reference/accuracy.md)"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
+CARDS = ("efa", "tcp", "slingshot")
+"""Kinds of NICs whose transport does not reach what InfiniBand and RoCE do."""
+
 _PROTOCOLS = ("ll", "ll128", "simple")
 
 
@@ -58,6 +61,16 @@ PRIORS: tuple[Constant, ...] = (
     *_row("nccl.efficiency.pcie.{}", "1", 1.0, (0.355, 0.92, 0.889), f"{_TUNING} and {_TABLES}", 0.25),
     *_row("nccl.efficiency.host.{}", "1", 1.0, (0.236, 0.4, 0.542), f"{_TABLES}", 0.4),
     *_row("nccl.efficiency.net.{}", "1", 1.0, (0.5, 0.755, 0.941), f"{_TUNING} and {_TABLES}", 0.25),
+    *(
+        Constant(
+            f"nccl.card.{kind}",
+            value,
+            "1",
+            f"of its rate that a port carries beside InfiniBand's; {_TABLES}",
+            log_std=0.3,
+        )
+        for kind, value in zip(CARDS, (0.9, 0.6, 0.9), strict=True)
+    ),
     Constant("nccl.nvls.start_s", 3.79e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
     Constant("nccl.nvls.efficiency", 0.812, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
     Constant("nccl.crossover.ll", 1.04, "1", "NCCL's belief of LL times this", log_std=0.1),

@@ -24,8 +24,10 @@ def main() -> int:
         return 2
     samples = load_all(data)
     if "--constants" in sys.argv[1:]:
-        for name, value in cases.all_sites(samples).items():
+        pool = cases.all_sites(samples)
+        for name, value in pool.values.items():
             print(f"{name} {value:.3g}")
+        print(f"set aside: {', '.join(pool.aside) or 'none'}")
         return 0
     priors = cases.site_priors(samples, lambda site: print(f"fitting without {site}", file=sys.stderr))
     held_out = cases.every_fourth(samples, priors)

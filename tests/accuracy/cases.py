@@ -17,6 +17,7 @@ from ddpsim.fitting import Vector
 from ddpsim.samples import Sample
 from tests.accuracy import baselines
 from tests.accuracy.documented import documented
+from tests.accuracy.pooled import Pool, pooled
 from tests.accuracy.systems import System
 
 MIB = 1 << 20
@@ -62,7 +63,7 @@ def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None
     """
     sites = list(dict.fromkeys(system.site for system in samples))
     progress("nothing")
-    near = all_sites(samples)
+    near = all_sites(samples).values
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         fits = pool.map(without, sites, [dict(samples)] * len(sites), [near] * len(sites))
         return {site: (progress(site), found)[1] for site, found in zip(sites, fits, strict=True)}
@@ -70,14 +71,13 @@ def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None
 
 def without(site: str, samples: Mapping[System, Sample], near: Mapping[str, float] | None = None) -> Calibration:
     """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
-    start = documented()
     others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
-    return _free(replace(fit_samples(others, start, near)[1], curves=()), start)
+    return _free(pooled(others, near).calibration(), documented())
 
 
-def all_sites(samples: Mapping[System, Sample]) -> Mapping[str, float]:
+def all_sites(samples: Mapping[System, Sample]) -> Pool:
     """Return the documented constants fitted to every site's tables."""
-    return fit_samples([_thinned(sample) for sample in samples.values()], documented())[0].values
+    return pooled([_thinned(sample) for sample in samples.values()])
 
 
 def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:

@@ -37,6 +37,9 @@ _SINGLE = {
     "launch_s": (4e-6, 0.5),
     "ll_max_share.node": (1.0, 0.7),
     "ll_max_share.net": (1.0, 0.7),
+    "card.efa": (0.9, 0.3),
+    "card.tcp": (0.6, 0.5),
+    "card.slingshot": (0.9, 0.3),
     "nvls.start_s": (25e-6, 0.4),
     "nvls.efficiency": (0.85, 0.1),
 }
