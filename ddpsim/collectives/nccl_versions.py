@@ -1,7 +1,8 @@
-"""What NCCL's releases believe: the constants of `src/graph/tuning.cc`, which changed four times.
+"""What NCCL's releases believe: the constants of `src/graph/tuning.cc`, which changed five times.
 
-Sources: that file as released with 2.8 (`perChMaxTreeBws` of 22.5 and 16 on Ampere), 2.12, 2.19 and 2.28; where a
-release between two of them is meant, the older holds. Latencies are microseconds, bandwidths GB/s.
+Sources: that file with 2.8's trees for Ampere (`maxTreeBw` of 130 and 105 for LL128), with limits a channel
+(`perChMaxTreeBws` of 22.5 and 16 on Ampere), of 2.12, 2.19 and 2.28; where a release between two of them is meant, the
+older holds. Latencies are microseconds, bandwidths GB/s.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ LL, LL128, SIMPLE = "ll", "ll128", "simple"
 PROTOCOLS = (LL, LL128, SIMPLE)
 
 CURRENT = 2030
-OLD = 2010
-"""Versions as major * 1000 + minor; up to and with OLD the constants of 2.8 hold."""
+OLD = 2008
+"""Versions as major * 1000 + minor: the one modelled where nothing is said, and one of those before 2.9."""
 
 Latencies = Mapping[str, Mapping[str, float]]
 """By algorithm, then by protocol."""
@@ -42,6 +43,11 @@ class Release:
         ring_ll128: of one channel, by generation of GPUs.
         tree_ll128: the same, by nodes too.
         tree: most bandwidth of a tree's channel.
+        tree_total: most of all its channels together on up to two nodes and on more, then the same by LL128 on Ampere;
+            None without such limits.
+        tree_share: of its channels' bandwidth that a tree has.
+        tree_far_ll128: the part of it that LL128 has between nodes.
+        ll_limited: whether LL has limits of its own (`llMaxBws`).
         correction: of a tree's bandwidth by floor(log2(bytes / 64)).
         plateau_bytes: of each of a channel's parts, from which on a Simple ring between nodes pays more latency; None
             where it is 4 KiB a rank.
@@ -63,6 +69,10 @@ class Release:
     ring_ll128: tuple[float, ...]
     tree_ll128: tuple[_Scales, ...]
     tree: tuple[_Scales, ...]
+    tree_total: tuple[float, float, float, float] | None
+    tree_share: float
+    tree_far_ll128: float
+    ll_limited: bool
     correction: Mapping[str, tuple[float, ...]]
     plateau_bytes: int | None
     nvls_us: float
@@ -82,32 +92,54 @@ _TREE_LL = (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0
 _TREE_SIMPLE = (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9)
 _TREE_LL128 = (*(1.0,) * 5, 0.9, 0.8, 0.8, 0.8, 0.7)
 
+_NONE = float("inf")
 _2_8 = Release(
     first=2005,
     base=_by_protocol(ring=(3.6, 10.0, 8.4), tree=(4.4, 4.4, 0.0)),
     nvlink=_by_protocol(ring=(0.47, 1.9, 3.4), tree=(0.52, 1.25, 28.0)),
     pci=_by_protocol(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 28.0)),
-    net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 28.0)),
+    net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 50.0)),
     far_ll=1.8,
     overhead=False,
     exposed=False,
     closing=0,
     ampere_total=235.0,
     ll_share=1 / 4,
-    ring_ll128=(16.9,) * 4,
-    tree_ll128=((16.9, 16.9, 16.9),) * 4,
-    tree=((26.5, 18.5, 10.0), *((24.0, 22.5, 16.0),) * 3),
+    ring_ll128=(16.7,) * 4,
+    tree_ll128=((16.7 * 7 / 9,) * 3,) * 4,
+    tree=((_NONE,) * 3,) * 4,
+    tree_total=(110.0, 80.0, 130.0, 105.0),
+    tree_share=0.9,
+    tree_far_ll128=0.915,
+    ll_limited=False,
     correction={
         LL: _TREE_LL,
-        LL128: (*_TREE_LL128, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 0.92, 0.92),
-        SIMPLE: _TREE_SIMPLE,
+        LL128: (*_TREE_LL128, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 1),
+        SIMPLE: (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 6, 0.6, 0.6, 0.7, 0.8, 0.9),
     },
     plateau_bytes=None,
     nvls_us=0.0,
     nvls_tree=None,
 )
-_2_12 = replace(
+_2_9 = replace(
     _2_8,
+    first=2009,
+    net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 28.0)),
+    ring_ll128=(16.9,) * 4,
+    tree_ll128=((16.9,) * 3,) * 4,
+    tree=((26.5, 18.5, 10.0), *((24.0, 22.5, 16.0),) * 3),
+    tree_total=None,
+    tree_share=0.92,
+    tree_far_ll128=120 / 128,
+    ll_limited=True,
+    correction={
+        LL: _TREE_LL,
+        LL128: (*_TREE_LL128, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 0.92, 0.92),
+        SIMPLE: _TREE_SIMPLE,
+    },
+)
+_2_12 = replace(
+    _2_9,
     first=2011,
     net=_by_protocol(ring=(2.7, 4.0, 28.0), tree=(5.0, 8.5, 28.0)),
     closing=2,
@@ -151,4 +183,4 @@ _2_28 = replace(
     nvls_us=25.0,
     nvls_tree={2: (0.0, 57.7, 45.5), 3: (0.0, 96.0, 43.1)},
 )
-_RELEASES = (_2_8, _2_12, _2_19, _2_28)
+_RELEASES = (_2_8, _2_9, _2_12, _2_19, _2_28)

@@ -193,24 +193,35 @@ def _bus_share(shape: Shape) -> float:
 def _ring_bandwidth(known: Release, shape: Shape, protocol: str) -> float:
     total = _total(known, shape, shape.channel_bandwidth)
     if protocol == LL:
-        total = min(ll_max(shape), total * known.ll_share)
+        total = min(_ll_limit(known, shape), total * known.ll_share)
     if protocol == LL128:
         total = min(0.92 * total, shape.channels * known.ring_ll128[generation(shape.sm)])
     return total * _bus_share(shape)
 
 
+def _ll_limit(known: Release, shape: Shape) -> float:
+    return ll_max(shape) if known.ll_limited else math.inf
+
+
 def _tree_bandwidth(known: Release, shape: Shape, protocol: str) -> float:
     gen, index = generation(shape.sm), _index(shape)
     total = _total(known, shape, shape.tree_bandwidth if shape.nodes <= 2 else shape.channel_bandwidth)
-    total = min(0.92 * total, shape.channels * known.tree[gen][index])
-    if shape.per_node == 1:
+    total = min(known.tree_share * total, shape.channels * known.tree[gen][index], _tree_total(known, shape, protocol))
+    if known.overhead and shape.per_node == 1:
         total *= 0.85
     if protocol == LL:
-        total = min(total / 3.8, ll_max(shape))
+        total = min(total / 3.8, _ll_limit(known, shape))
     if protocol == LL128:
-        part = 7 / 9 if shape.nodes == 1 else 120 / 128
+        part = 7 / 9 if shape.nodes == 1 else known.tree_far_ll128
         total = min(total * part, shape.channels * known.tree_ll128[gen][index])
     return total / 2
+
+
+def _tree_total(known: Release, shape: Shape, protocol: str) -> float:
+    if known.tree_total is None:
+        return math.inf
+    ampere_ll128 = protocol == LL128 and generation(shape.sm) == 1
+    return known.tree_total[(2 if ampere_ll128 else 0) + (shape.nodes > 2)]
 
 
 def _nvls_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float:

@@ -83,7 +83,7 @@ def across(nodes: int, sm: int, **more: object) -> Shape:
         (TWO_2008, RING, LL128, 10 + 28 * 1.9 + 2 * 4),
         (TWO_2008, TREE, LL, 4.4 + 14 * 0.52 * 1.8 + 2 * 5),
         (TWO_2008, TREE, LL128, 4.4 + 14 * 1.25 + 2 * 8.5),
-        (TWO_2008, TREE, SIMPLE, 14 * 28 + 2 * 28),
+        (TWO_2008, TREE, SIMPLE, 14 * 28 + 2 * 50),
         # Five nodes: two levels of trees.
         (across(5, 80), TREE, LL, 6.8 + 14 * 0.6 + 2 * 2 * 5),
     ],
@@ -139,10 +139,19 @@ TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90,
 
 
 def test_lines_of_older_releases_worked_by_hand() -> None:
-    old = replace(TWO_A100, tree_bandwidth=48.0, nic_latency_us=0.0, version=2008)
-    # 28 inner hops, by LL 1.8 times as long as inside one node; a quarter of 192 GB/s, but 39 between Intel's hosts.
-    assert entry(old, RING, LL) == pytest.approx((3.6 + 28 * 0.47 * 1.8 + 2 * 2.7, 39 * 16 / 30))
-    # Two nodes: the bandwidth inside them, 235 in all on Ampere, 22.5 a channel.
+    oldest = replace(TWO_A100, tree_bandwidth=48.0, nic_latency_us=0.0, version=2008)
+    # 28 inner hops, by LL 1.8 times as long as inside one node; a quarter of 192 GB/s.
+    assert entry(oldest, RING, LL) == pytest.approx((3.6 + 28 * 0.47 * 1.8 + 2 * 2.7, 192 / 4 * 16 / 30))
+    # Two nodes: the bandwidth inside them, 235 in all on Ampere; no tree has more than 110, by LL128 seven ninths of
+    # what a channel's ring has.
+    assert entry(oldest, TREE, SIMPLE) == pytest.approx((2 * (7 * 28 + 50), 110 / 2))
+    assert entry(oldest, TREE, LL128)[1] == pytest.approx(8 * 16.7 * 7 / 9 / 2)
+    four = replace(oldest, ranks=32, nodes=4)
+    assert entry(four, TREE, SIMPLE)[1] == pytest.approx(80 / 2)
+    assert entry(replace(four, sm=70), TREE, LL128)[1] == pytest.approx(80 * 0.915 / 2)
+    old = replace(oldest, version=2009)
+    # 39 between Intel's hosts, 22.5 a tree's channel on two nodes.
+    assert entry(old, RING, LL)[1] == pytest.approx(39 * 16 / 30)
     assert entry(old, TREE, SIMPLE) == pytest.approx((2 * (7 * 28 + 28), 8 * 22.5 / 2))
     assert entry(old, TREE, LL128)[1] == pytest.approx(8 * 16.9 / 2)
     newer = replace(old, version=2012)
@@ -179,7 +188,7 @@ def test_versions_between_two_known_ones_have_the_older_ones_constants() -> None
     assert [release(v).first for v in (2003, 2005, 2010, 2011, 2013, 2022, 2023, 2030)] == [
         2005,
         2005,
-        2005,
+        2009,
         2011,
         2013,
         2013,
