@@ -73,6 +73,8 @@ class Costs:
 
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
+        self._hopper = generation(layout.shape.sm) >= generation(90)
+        self._pace = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[float], float]] = {}
 
@@ -91,7 +93,7 @@ class Costs:
         sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
         if protocol == LL:
-            place = "node" if self.layout.nodes == 1 else "net"
+            place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
         ends, net_ends = min(limits[1:]), math.inf
         if algorithm == TREE and protocol != LL and self.layout.nodes > 1:
@@ -187,12 +189,12 @@ class Costs:
 
     def start_s(self, protocol: str) -> float:
         """Return the time before the first step."""
-        return self._get[f"start.{protocol}_s"]
+        return self._get[f"start.{protocol}_s"] * self._pace
 
     def hop_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop inside a node."""
         kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
-        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"]
+        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._pace
 
     def net_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop between nodes."""

@@ -96,6 +96,8 @@ def _concerns(sample: Sample, name: str) -> bool:
     parts = name.split(".")
     if "card" in parts:
         return parts[-1] == layout.card
+    if "hopper" in parts:
+        return layout.shape.sm >= 90
     if "nvls" in parts:
         return layout.shape.nvls is not None
     return ("node" not in parts or layout.nodes == 1) and all(
