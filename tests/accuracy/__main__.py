@@ -23,13 +23,14 @@ def main() -> int:
         print("no measured tables: set DDPSIM_DATA to their folder", file=sys.stderr)
         return 2
     samples = load_all(data)
+    print("fitting to all sites", file=sys.stderr)
+    pool = cases.all_sites(samples)
     if "--constants" in sys.argv[1:]:
-        pool = cases.all_sites(samples)
         for name, value in pool.values.items():
             print(f"{name} {value:.3g}")
         print(f"set aside: {', '.join(pool.aside) or 'none'}")
         return 0
-    priors = cases.site_priors(samples, lambda site: print(f"fitting without {site}", file=sys.stderr))
+    priors = cases.site_priors(samples, pool, lambda site: print(f"fitting without {site}", file=sys.stderr))
     held_out = cases.every_fourth(samples, priors)
     more = cases.more_nodes(samples, priors)
     text = page(
@@ -43,6 +44,7 @@ def main() -> int:
         [bands.stated(errors) for errors in more],
         ring_tree.judged(),
         "\n".join(section(data)),
+        pool.aside,
     )
     print(text)
     _PAGE.write_text(text, encoding="utf-8")

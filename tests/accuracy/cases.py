@@ -56,16 +56,17 @@ class Errors:
     cited: bool = False
 
 
-def site_priors(samples: Mapping[System, Sample], progress: Callable[[str], None]) -> dict[str, Calibration]:
+def site_priors(
+    samples: Mapping[System, Sample], near: Pool, progress: Callable[[str], None]
+) -> dict[str, Calibration]:
     """Return for each site the documented constants fitted to every other site's tables, each table thinned alike.
 
-    Searches start from what fits all tables, which saves rounds; what they end at is of the others alone.
+    Args:
+        near: fitted to all tables, from which searches start to save rounds; what they end at is of the others alone.
     """
     sites = list(dict.fromkeys(system.site for system in samples))
-    progress("nothing")
-    near = all_sites(samples).values
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        fits = pool.map(without, sites, [dict(samples)] * len(sites), [near] * len(sites))
+        fits = pool.map(without, sites, [dict(samples)] * len(sites), [near.values] * len(sites))
         return {site: (progress(site), found)[1] for site, found in zip(sites, fits, strict=True)}
 
 
