@@ -89,9 +89,9 @@ and fewer than 95 % be right.
 _REASONS = """## How the tables were run
 
 The pages they are from say more than their headers: `NCCL_ALGO=RING` in the jobs of `aws_p4d` and
-`deepops_2xDGXA100_ib`, "NCCL ring test" with NCCL 2.5.6 for `deepops_2xDGX1V_roce`, NCCL 2.7.5 in the container of `deepops_4xDGXA100_ib`
-(`tests/accuracy/systems.py`). Where nothing is said of the version, the present one is assumed without calibration, and
-with rows the one of 2.8 and the present one that explains them better.
+`deepops_2xDGXA100_ib`, "NCCL ring test" with NCCL 2.5.6 for `deepops_2xDGX1V_roce`, NCCL 2.7.5 in the container of
+`deepops_4xDGXA100_ib` (`tests/accuracy/systems.py`). Where nothing is said of the version, the present one is assumed
+without calibration, and with rows the one of 2.8 or the present one, whichever explains them better.
 
 ## What stays bad, and why
 
