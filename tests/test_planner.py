@@ -82,7 +82,7 @@ def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
     default = predict(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4)
-    forced = replace(default, options=replace(default.options, algorithm="tree"))
+    forced = replace(default, options=replace(default.options, algorithm="gather-broadcast"))
     assert pipeline_plan(forced).groups() != pipeline_plan(default).groups()
 
 

@@ -76,7 +76,7 @@ class Costs:
         self._hopper = generation(layout.shape.sm) >= generation(90)
         self._pace = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
-        self._hops: dict[str, tuple[list[float], float]] = {}
+        self._hops: dict[str, tuple[list[list[float]], float]] = {}
 
     def of(self, entry: Entry, size_bytes: int) -> Cost:
         """Return what an allreduce of `size_bytes` takes by `entry`."""
@@ -128,17 +128,19 @@ class Costs:
         )
 
     def hop_rates(self, cost: Cost) -> tuple[float, float]:
-        """Return the message bytes per second of a tree's hop inside a node, their harmonic mean, and between nodes.
+        """Return the message bytes per second of a tree's hop inside a node and between nodes.
+
+        Inside, the harmonic mean of the slowest chain's.
 
         Between nodes a hop carries half a piece of one tree, twice where a parent has two children.
         """
-        inside, between = self._hop_links(cost.entry.protocol)
-        slow = sum(1 / min(cost.ends, links) for links in inside)
-        inner = len(inside) / slow if inside else math.inf
+        chains, between = self._hop_links(cost.entry.protocol)
+        slow = max((sum(1 / min(cost.ends, links) for links in chain) for chain in chains), default=0.0)
+        inner = (self.layout.per_node - 1) / slow if slow else math.inf
         return inner / cost.slack, min(cost.ends, cost.net_ends, between) / cost.slack
 
-    def _hop_links(self, protocol: str) -> tuple[list[float], float]:
-        """Return what the links of each hop of the chains allow, and of a hop between nodes."""
+    def _hop_links(self, protocol: str) -> tuple[list[list[float]], float]:
+        """Return what the links of each hop of each chain allow, and of a hop between nodes."""
         if protocol not in self._hops:
             layout = self.layout
 
@@ -148,7 +150,7 @@ class Costs:
             alone = layout.carried * 2 / layout.fan
             between = {g: rate * alone for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
             self._hops[protocol] = (
-                [slowest(hop.rates) for hop in layout.chain],
+                [[slowest(rates) for rates in chain] for chain in layout.chains],
                 slowest(between if layout.nodes > 1 else {}),
             )
         return self._hops[protocol]

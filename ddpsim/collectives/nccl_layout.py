@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain as joined
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.nccl_priors import CARDS
@@ -106,7 +107,7 @@ class Layout:
         self.fan = max((len(each) for tree in double_binary_tree(self.nodes) for each in tree.children), default=0) or 1
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())
-        self.chain = tuple(Pattern.of(self._chain_loads(hop)) for hop in range(self.per_node - 1))
+        self.chains = tuple(self._chains())
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
@@ -230,13 +231,26 @@ class Layout:
                     for placed in self.wiring.trunks(source, out.nic_in, target, into.nic_in):
                         yield Load(placed, NET, 1 / self.rings / 2)
 
-    def _chain_loads(self, hop: int) -> Iterator[Load]:
-        """Yield bytes down hop number `hop` of every chain."""
+    def _chains(self) -> Iterator[tuple[Mapping[str, float], ...]]:
+        """Yield for every chain what each of its hops allows while all chains are at the same one.
+
+        Message bytes per second by group of links, as in `Pattern.rates`.
+        """
         for node in self.wiring.nodes:
-            chains = self.channels_of(node).trees
-            for chain in chains:
-                for placed, group, load in self.inside(node, chain.routes[hop]):
-                    yield Load(placed, group, load / len(chains))
+            hops = [list(self._hop_loads(node, hop)) for hop in range(self.per_node - 1)]
+            shared = [{(load.link.name, load.group): load for load in Pattern.of(joined(*each)).loads} for each in hops]
+            for number in range(len(self.channels_of(node).trees)):
+                yield tuple(
+                    Pattern.of(together[load.link.name, load.group] for load in each[number]).rates
+                    for each, together in zip(hops, shared, strict=True)
+                )
+
+    def _hop_loads(self, node: int, hop: int) -> Iterator[list[Load]]:
+        """Yield what each chain on `node` loads at one of its hops."""
+        trees = self.channels_of(node).trees
+        for tree in trees:
+            route = self.inside(node, tree.routes[hop])
+            yield [Load(placed, group, load / len(trees)) for placed, group, load in route]
 
     def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
         reverse = {(link.source, link.target): link for link in template.links}

@@ -152,10 +152,12 @@ def test_times_rise_with_size_and_nodes() -> None:
     sizes = [1024 * 2**k for k in range(21)]
     for machine in MACHINES:
         one = collectives(MACHINES[machine]())
-        times = [one.estimate_s(size) for size in sizes]
-        # NCCL does not always change over at the best size: eight V100 were measured to take 18 % less for 14 MiB than
-        # for 13.
-        assert all(later > 0.82 * before for before, later in pairwise(times)), machine
+        rows = [(one.estimate_s(size), one.choice(size)) for size in sizes]
+        for (before_s, before), (later_s, later) in pairwise(rows):
+            same = before == later
+            # NCCL does not always change over at the best size: eight V100 were measured to take 18 % less for 14 MiB
+            # than for 13. Near a change a time lies between those of both sides.
+            assert later_s > (0.97 if same else 0.8) * before_s, (machine, before, later)
     for algorithm in ("ring", "tree"):
         nodes = [load_topology("dgx-1v").place(n) for n in (1, 2, 4, 8, 64)]
         times = [collectives(placement, algorithm=algorithm).estimate_s(65536) for placement in nodes]

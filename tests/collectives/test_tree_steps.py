@@ -91,8 +91,8 @@ def test_the_fluid_form_follows_the_transfers(machine: str, algorithm: str, size
     assert flow == pytest.approx(steps, rel=TOLERANCE.get((machine, size_bytes), 0.12))
 
 
-TOLERANCE = {("dgx-1v x4", MIB): 0.16}
-"""The first few pieces, in half of a tree, do not meet the traffic that the fluid form takes to fill a card."""
+TOLERANCE = {("dgx-1v x2", MIB): 0.13}
+"""The first few pieces do not meet the traffic that the fluid form takes to fill a link."""
 
 
 @pytest.mark.parametrize(("machine", "algorithm"), CASES)
