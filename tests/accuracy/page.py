@@ -106,8 +106,7 @@ without calibration, and with rows the one of 2.8 or the present one, whichever 
 - `gcp_a3mega`, `gcp_dranet`: NICs behind transports (GPUDirect-TCPXO, a virtual function) of which nothing is modelled
   but a share of the port.
 - Rows a factor of 16 apart rarely show on which side of a change of protocol a row between them lies; errors of 20 to
-  80 % near 1 MiB come from there. Twice the rows halve them; what they leave then is still above what was wanted of a
-  quarter, so that no curve through a quarter of these rows can be expected to reach it.
+  80 % near 1 MiB come from there. Twice the rows, every second, bring the errors to about what was wanted of a quarter.
 """
 
 
