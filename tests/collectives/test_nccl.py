@@ -157,7 +157,7 @@ def test_times_rise_with_size_and_nodes() -> None:
             same = before == later
             # NCCL does not always change over at the best size: eight V100 were measured to take 18 % less for 14 MiB
             # than for 13. Near a change a time lies between those of both sides.
-            assert later_s > (0.97 if same else 0.75) * before_s, (machine, before, later)
+            assert later_s > (0.97 if same else 2 / 3) * before_s, (machine, before, later)
     for algorithm in ("ring", "tree"):
         nodes = [load_topology("dgx-1v").place(n) for n in (1, 2, 4, 8, 64)]
         times = [collectives(placement, algorithm=algorithm).estimate_s(65536) for placement in nodes]
