@@ -73,7 +73,7 @@ class _Memory:
 
     def __init__(self, sample: Sample, names: Sequence[str]) -> None:
         self._sample = sample
-        self._names = [name for name in names if _concerns(sample, name)]
+        self._names = [name for name in names if concerns(sample, name)]
         self._known: dict[tuple[float, ...], Vector] = {}
 
     def predicted(self, calibration: Calibration) -> Vector:
@@ -85,7 +85,7 @@ class _Memory:
         return self._known[key]
 
 
-def _concerns(sample: Sample, name: str) -> bool:
+def concerns(sample: Sample, name: str) -> bool:
     """Whether the sample's times can depend on the constant."""
     layout = sample.layout()
     present = {*layout.ring.rates, *layout.tree.rates, layout.hop if layout.shape.nvlink else "pcie"}
