@@ -44,7 +44,7 @@ PRIORS: tuple[Constant, ...] = (
         "1",
         1.0,
         (0.195, 0.358, 0.476),
-        "of the latency that the NIC's plugin states, a hop",
+        f"of the latency that the NIC's plugin states, a hop; {_TUNING} adds all of it, twice for Simple; {_TABLES}",
         0.5,
     ),
     *_row("nccl.channel.{}", "B/s", 1e9, (6.17, 29.5, 22.7), f"one channel's threads; {_TUNING}, {_TABLES}", 0.5),
@@ -81,7 +81,11 @@ PRIORS: tuple[Constant, ...] = (
     ),
     Constant("nccl.nvls.start_s", 4e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
     Constant("nccl.nvls.efficiency", 0.823, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
-    Constant("nccl.crossover.ll", 1.0, "1", "NCCL's belief of LL times this", log_std=0.1),
-    Constant("nccl.crossover.ll128", 1.0, "1", "NCCL's belief of LL128 times this", log_std=0.1),
-    Constant("nccl.crossover.tree", 1.0, "1", "NCCL's belief of trees times this", log_std=0.1),
+    Constant("nccl.crossover.ll", 1.0, "1", f"NCCL's belief of LL times this; 1 is NCCL's own, {_TUNING}", log_std=0.1),
+    Constant(
+        "nccl.crossover.ll128", 1.0, "1", f"NCCL's belief of LL128 times this; 1 is NCCL's own, {_TUNING}", log_std=0.1
+    ),
+    Constant(
+        "nccl.crossover.tree", 1.0, "1", f"NCCL's belief of trees times this; 1 is NCCL's own, {_TUNING}", log_std=0.1
+    ),
 )
