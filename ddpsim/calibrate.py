@@ -129,15 +129,10 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
     return older if losses[1] < losses[0] else list(samples)
 
 
-def fit_samples(
-    samples: Sequence[Sample], start: Calibration, near: Mapping[str, float] | None = None
-) -> tuple[Fit, Calibration]:
+def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
     """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
 
     What the rows do not determine is put back to its prior, and the rest fitted again.
-
-    Args:
-        near: values to start the search from; see `fitting.fit`.
     """
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
     measured = np.concatenate([sample.undisturbed for sample in samples])
@@ -145,7 +140,7 @@ def fit_samples(
     def predict(values: Mapping[str, float]) -> Vector:
         return predicted(samples, start.with_values(values, source="trial"))
 
-    found = fit(predict, priors, measured, near)
+    found = fit(predict, priors, measured)
     unused, undetermined = found.unused, list[str]()
     while found.undetermined and len(found.undetermined) < len(found.values):
         undetermined += found.undetermined

@@ -10,7 +10,8 @@ from functools import cached_property
 from ddpsim.collectives import nccl_pieces, nccl_priors, nccl_steps, nccl_switch_steps, nccl_tree_steps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl_costs import Cost, Costs, most
-from ddpsim.collectives.nccl_layout import GROUPS, NET, Layout
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_loads import GROUPS, NET
 from ddpsim.collectives.nccl_versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps

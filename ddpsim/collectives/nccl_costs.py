@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives import nccl_pieces
-from ddpsim.collectives.nccl_layout import HOST, NET, NVSWITCH, Layout, Pattern
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_loads import HOST, NET, NVSWITCH, Pattern
 from ddpsim.collectives.nccl_versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.tuning import Entry, generation, ll_max, tree_max
 
@@ -180,7 +181,7 @@ class Costs:
 
     def efficiency(self, group: str, protocol: str) -> float:
         """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
-        share = self._get[f"card.{self.layout.card}"] if group == NET and self.layout.card else 1.0
+        share = self._get[f"nic.share.{self.layout.nic_share}"] if group == NET and self.layout.nic_share else 1.0
         return self._get[f"efficiency.{group}.{protocol}"] * share
 
     def reached(self, entry: Entry, group: str) -> float:

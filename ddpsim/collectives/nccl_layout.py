@@ -2,87 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain as joined
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
-from ddpsim.collectives.nccl_priors import CARDS
+from ddpsim.collectives.nccl_loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
+from ddpsim.collectives.nccl_priors import NIC_KINDS
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.collectives.tuning import InSwitch, Shape, table, time_us
 from ddpsim.fairness import LinkId
-from ddpsim.topology.graph import Link, NodeTemplate, Placement
+from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
-
-NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
-GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
-"""Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch,
-peer-to-peer over PCIe, through host memory, to another node."""
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
 
 _NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
-
-_GROUP_OF = {"nic": NET, "network": NET}
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Bytes that a link carries for a byte of the message, as part of a kind of hop."""
-
-    link: PlacedLink
-    group: str
-    bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The loads of a pattern, all channels together.
-
-    Attributes:
-        rates: message bytes per second that each group of links allows at efficiency 1.
-    """
-
-    loads: tuple[Load, ...]
-    rates: Mapping[str, float]
-
-    @classmethod
-    def of(cls, loads: Iterable[Load]) -> Pattern:
-        """Return the pattern, loads of one link and group added up."""
-        total: dict[tuple[LinkId, str], Load] = {}
-        for load in loads:
-            key = (load.link.name, load.group)
-            before = total[key].bytes if key in total else 0.0
-            total[key] = Load(load.link, load.group, before + load.bytes)
-        rates: dict[str, float] = {}
-        for load in total.values():
-            rate = load.link.link.bandwidth / load.bytes
-            rates[load.group] = min(rates.get(load.group, rate), rate)
-        return cls(tuple(total.values()), rates)
-
-
-def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
-    """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
-    for link, load in route.loads():
-        if link.kind == "nvlink":
-            yield link, NVSWITCH if "nvswitch" in link.source + link.target else NVLINK, load
-        else:
-            yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
-
-
-def reversed_route(template: NodeTemplate, route: Route) -> Route:
-    """Return the way back over the same links."""
-    links = {(link.source, link.target): link for link in template.links}
-    back = tuple(links[link.target, link.source] for link in reversed(route.links))
-    return replace(route, source=route.target, target=route.source, links=back)
-
-
-def route_group(route: Route) -> str:
-    """Return the slowest kind of hop on a route."""
-    return max((group for _, group, _ in route_loads(route)), key=GROUPS.index, default=NVLINK)
 
 
 class Layout:
@@ -111,8 +49,8 @@ class Layout:
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
-        cards = {nic.kind for each in placement.classes for nic in each.template.nics} & set(CARDS)
-        self.card = min(cards, default=None) if placement.nodes > 1 else None
+        kinds = {nic.kind for each in placement.classes for nic in each.template.nics} & set(NIC_KINDS)
+        self.nic_share = min(kinds, default=None) if placement.nodes > 1 else None
         nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
         self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)

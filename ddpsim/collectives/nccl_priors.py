@@ -8,7 +8,7 @@ _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables (docs/reference/accuracy.md)"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
-CARDS = ("efa", "tcp", "slingshot")
+NIC_KINDS = ("efa", "tcp", "slingshot")
 """Kinds of NICs whose transport does not reach what InfiniBand and RoCE do."""
 
 _PROTOCOLS = ("ll", "ll128", "simple")
@@ -71,13 +71,13 @@ PRIORS: tuple[Constant, ...] = (
     *_row("nccl.efficiency.net.{}", "1", 1.0, (0.501, 0.774, 0.963), f"{_TUNING} and {_TABLES}", 0.25),
     *(
         Constant(
-            f"nccl.card.{kind}",
+            f"nccl.nic.share.{kind}",
             value,
             "1",
             f"of its rate that a port carries beside InfiniBand's; {_TABLES}",
             log_std=0.3,
         )
-        for kind, value in zip(CARDS, (0.661, 0.6, 0.715), strict=True)
+        for kind, value in zip(NIC_KINDS, (0.661, 0.6, 0.715), strict=True)
     ),
     Constant("nccl.nvls.start_s", 4e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
     Constant("nccl.nvls.efficiency", 0.823, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpsim.collectives import tree_schedules
-from ddpsim.collectives.nccl_layout import NVSWITCH, Layout
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_loads import NVSWITCH
 from ddpsim.collectives.nccl_steps import Timing, wire
 from ddpsim.collectives.nccl_tree_steps import Way, across
 from ddpsim.collectives.transport import Lane, Steps, Wire

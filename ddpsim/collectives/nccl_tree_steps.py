@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.channels import Channel
-from ddpsim.collectives.nccl_layout import HOST, NET, Layout, reversed_route
+from ddpsim.collectives.nccl_layout import Layout
+from ddpsim.collectives.nccl_loads import HOST, NET, reversed_route
 from ddpsim.collectives.nccl_steps import Timing, wire
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import Schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_layout import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
+from ddpsim.collectives.nccl_loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
 from ddpsim.collectives.nccl_versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.transport import Wire

@@ -39,9 +39,9 @@ _SINGLE = {
     "ll_max_share.net": (1.0, 0.7),
     "ll_max_share.hopper": (1.0, 0.7),
     "hopper.latency": (1.0, 0.3),
-    "card.efa": (0.9, 0.3),
-    "card.tcp": (0.6, 0.5),
-    "card.slingshot": (0.9, 0.3),
+    "nic.share.efa": (0.9, 0.3),
+    "nic.share.tcp": (0.6, 0.5),
+    "nic.share.slingshot": (0.9, 0.3),
     "nvls.start_s": (25e-6, 0.4),
     "nvls.efficiency": (0.85, 0.1),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_layout import GROUPS
+from ddpsim.collectives.nccl_loads import GROUPS
 from ddpsim.fitting import Fit, Prior, Vector, fit
 from ddpsim.samples import Sample
 from tests.accuracy.documented import documented
@@ -94,8 +94,8 @@ def concerns(sample: Sample, name: str) -> bool:
     if layout.shape.nvls is not None:
         present.update(layout.nvls.rates)
     parts = name.split(".")
-    if "card" in parts:
-        return parts[-1] == layout.card
+    if "share" in parts:
+        return parts[-1] == layout.nic_share
     if "hopper" in parts:
         return layout.shape.sm >= 90
     if "nvls" in parts:
