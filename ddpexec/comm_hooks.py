@@ -83,7 +83,7 @@ def result_of(future: torch.futures.Future[Any], number: int, elements: int | No
     """
     if not isinstance(future, torch._C.Future):
         raise ExecutionError(
-            f"callback must return a torch.futures.Future object, but got {type(future)} for bucket {number}",
+            f"callback must return a torch.futures.Future object, but got {type(future).__name__} for bucket {number}",
             remedy="let the communication hook return a future of one tensor",
         )
     value = future.wait()

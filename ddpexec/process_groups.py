@@ -177,7 +177,7 @@ def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.Proce
 def _sender(group: dist.ProcessGroup) -> Callable[[list[Tensor]], Work]:
     """Return what sums a list of one tensor over `group`."""
     if type(group) is dist.ProcessGroup:
-        return group.allreduce  # type: ignore[return-value]
+        return group.allreduce
     return lambda tensors: FutureWork(dist.ProcessGroup.allreduce(group, tensors), tensors[0])
 
 
