@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +13,18 @@ import torch.distributed as dist
 class Ended(dist._Work):  # type: ignore[name-defined,misc]
     """A work that has ended; `wait` wants its timeout."""
 
+    later_s = 0.0
+
     def __init__(self, group: OverGloo, value: Any, failure: Exception | None = None) -> None:
         super().__init__()
         self._group = group
         self._future: torch.futures.Future[Any] = torch.futures.Future()
-        if failure is None:
-            self._future.set_result(value)
-        else:
+        if failure is not None:
             self._future.set_exception(failure)
+        elif self.later_s:
+            threading.Timer(self.later_s, self._future.set_result, [value]).start()
+        else:
+            self._future.set_result(value)
 
     def wait(self, timeout: timedelta) -> bool:
         """Count that somebody waits."""
@@ -30,6 +35,12 @@ class Ended(dist._Work):  # type: ignore[name-defined,misc]
         """Count that somebody asks for the future."""
         self._group.futures += 1
         return self._future
+
+
+class Later(Ended):
+    """Such a work whose future another thread completes later."""
+
+    later_s = 0.003
 
 
 class Patient(Ended):
@@ -86,4 +97,14 @@ def registered(work: type[Ended] = Ended) -> OverGloo:
     dist.Backend.register_backend("over_gloo", create, devices=["cpu"])
     group = dist.new_group(backend="over_gloo")
     assert isinstance(group, OverGloo)
+    return group
+
+
+def bare(name: str) -> dist.ProcessGroup:
+    """Return a group of all ranks with gloo put into it by hand; torch knows it under no name."""
+    default = dist.distributed_c10d._get_default_group()
+    rank, size, store = default.rank(), default.size(), dist.distributed_c10d._get_default_store()
+    group = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, size, timedelta(seconds=20))
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     return group
