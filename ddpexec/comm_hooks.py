@@ -83,8 +83,8 @@ def result_of(future: torch.futures.Future[Any], number: int, elements: int | No
     """
     if not isinstance(future, torch._C.Future):
         raise ExecutionError(
-            f"the communication hook returned {type(future).__name__} for bucket {number}",
-            remedy="return a torch.futures.Future of one tensor",
+            f"callback must return a torch.futures.Future object, but got {type(future).__name__} for bucket {number}",
+            remedy="let the communication hook return a future of one tensor",
         )
     value = future.wait()
     if isinstance(value, (list, tuple)) and len(value) == 1:

@@ -90,10 +90,12 @@ class TorchMethods:
         return self._options.caps.limits() if self._options.caps.bucket_cap_mb_list is not None else []
 
     @staticmethod
-    def _set_params_and_buffers_to_ignore_for_model(module: nn.Module, names: Collection[str]) -> None:
-        module._ddp_params_and_buffers_to_ignore = names  # type: ignore[assignment]
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: nn.Module, params_and_buffers_to_ignore: Collection[str]
+    ) -> None:
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if name in names:
+            if name in params_and_buffers_to_ignore:
                 tensor._ddp_ignored = True  # type: ignore[attr-defined]
 
     @staticmethod

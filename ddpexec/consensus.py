@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
 from ddpexec.lost import naming_the_lost
 from ddpexec.process_groups import Communicator
@@ -18,9 +17,8 @@ def gather_times(times: Sequence[float], *, communicator: Communicator, device: 
     if communicator.world_size == 1:
         return [list(times)]
     mine = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(device))
-    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
     with naming_the_lost(communicator, _WHAT):
-        dist.all_gather(theirs, mine, group=communicator.main)
+        theirs = communicator.gather(mine)
     return [row.tolist() for row in theirs]
 
 
@@ -30,5 +28,5 @@ def first_times(times: Sequence[float], *, communicator: Communicator, device: t
         return [list(times)]
     table = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(device))
     with naming_the_lost(communicator, _WHAT):
-        dist.broadcast(table, group_src=0, group=communicator.main)
+        communicator.broadcast(table, 0)
     return [table.tolist()]

@@ -92,7 +92,10 @@ def hook_twice(mixed: bool = False) -> OptionError:
     """Return the error for a second communication hook."""
     if mixed:
         return not_with_mixed_precision("a communication hook")
-    return OptionError("a communication hook is registered already", remedy="register one, which may call both")
+    return OptionError(
+        "register_comm_hook or register_builtin_comm_hook can only be called once.",
+        remedy="register one hook, which may call both",
+    )
 
 
 def check_in_backward(hooked: bool, joined: bool) -> None:

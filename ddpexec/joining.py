@@ -116,8 +116,7 @@ def common_rank(ddp: DistributedDataParallel, *, candidate: bool) -> int:
 
 def active_ranks(work: Any) -> int:
     """Return how many ranks still have input, from the notification that each of them sends before forward."""
-    work.wait()
-    return int(work.result()[0].item())
+    return int(work.get_future().wait()[0].item())
 
 
 def _control(ddp: DistributedDataParallel) -> torch.device:

@@ -59,7 +59,7 @@ def lost(communicator: Communicator, what: str, error: Exception) -> LostRankErr
         return LostRankError(
             f"{failed} {named} {have} ended: {reason}", remedy="see why it died or raised in its output"
         )
-    silent = _silent_ranks(communicator) if late else []
+    silent = _silent_ranks(communicator) if late and communicator.registered else []
     if silent:
         named = ", ".join(f"rank {rank}" for rank in silent)
         return LostRankError(

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -95,9 +94,7 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
     """Raise on every rank unless every rank has the same `rows`, each of which belongs to one of `names`."""
     if communicator.world_size == 1 or _all_equal(rows, communicator, device):
         return
-    gathered: list[Any] = [None] * communicator.world_size
-    dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
-    _raise_difference(gathered)
+    _raise_difference(communicator.gather_objects((list(rows), list(names)), device))
 
 
 def broadcast_state(

@@ -132,7 +132,9 @@ def hooks_and_graphs(rank: int) -> None:
         ddp.register_comm_hook(None, 3)
     bucket: Any = default_hooks.bf16_compress_hook
     ddp.register_comm_hook(None, bucket)
-    with pytest.raises(OptionError, match="registered already"):
+    with pytest.raises(
+        OptionError, match=r"register_comm_hook or register_builtin_comm_hook can only be called once\."
+    ):
         ddp.register_comm_hook(None, bucket)
     ddp(torch.ones(1, 8)).main.sum().backward()
 

@@ -101,7 +101,7 @@ def misused(rank: int) -> None:
         return future
 
     hooks = {
-        "returned int for bucket 0; return a torch.futures.Future": lambda state, bucket: 3,
+        "callback must return a torch.futures.Future object, but got int for bucket 0": lambda state, bucket: 3,
         "of bucket 0 holds str; let it hold one tensor": lambda state, bucket: future_of("a"),
         "of bucket 0 holds 1 elements, the bucket 224": lambda state, bucket: future_of(torch.ones(1)),
     }
