@@ -196,7 +196,7 @@ class Run:
         settings, module = self.settings, self.subject.model.module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         if settings.implementation == "torch":
-            arguments = settings.torch_arguments(plan)
+            arguments = settings.torch_arguments(plan, self.parameters.policy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)

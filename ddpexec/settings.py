@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.job import Job, at_least_one, one_of
+from ddpsim.torch_line import caps_giving
 
 IMPLEMENTATIONS = ("ddpexec", "torch")
 DISCARDED = 5
@@ -60,14 +60,18 @@ class Settings(Job):
             return given
         return plan_buckets(parameters, self.caps, self.assignment)
 
-    def torch_arguments(self, plan: BucketPlan | None) -> dict[str, Any]:
+    def torch_arguments(self, plan: BucketPlan | None, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         """Return the keyword arguments that make stock torch do the same.
 
         Raises:
             OptionError: where no constructor argument of torch does.
         """
-        arguments: dict[str, Any] = dict(self.caps.torch_arguments()) if plan is None else _call(plan.torch)
-        return arguments | {
+        found = self.find_unused_parameters
+        caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)
+        if caps is None:
+            what = "stock torch cannot run this plan: no constructor argument gives its buckets"
+            raise OptionError(what, remedy="use --impl ddpexec")
+        return caps.torch_arguments() | {
             "find_unused_parameters": self.find_unused_parameters,
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             **({} if self.broadcast_buffers else {"broadcast_buffers": False}),
@@ -90,12 +94,3 @@ class Settings(Job):
         for what, given in refused.items():
             if given:
                 raise OptionError(f"--impl torch has no {what}", remedy="use --impl ddpexec, or leave it out")
-
-
-def _call(text: str) -> dict[str, Any]:
-    """Return the keyword arguments of the constructor call in a plan."""
-    if text.startswith("#"):
-        raise OptionError(f"stock torch cannot run this plan: {text.lstrip('# ')}", remedy="use --impl ddpexec")
-    call = ast.parse(text, mode="eval").body
-    keywords = call.keywords if isinstance(call, ast.Call) else []
-    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg is not None}

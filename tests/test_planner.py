@@ -71,15 +71,6 @@ def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan
     assert swept.document()["torch"] == "DistributedDataParallel(model, bucket_cap_mb=5, find_unused_parameters=True)"
 
 
-def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
-    source = workload(gradients=40, size=500_000, backward=0.1)
-    listed = pipeline_plan(predict(source, LOOPBACK, gpus_per_node=4))
-    for options in ({"plan": listed}, {"order": "once"}):
-        asked = Options(find_unused_parameters=True, **options)
-        found = predict(source, LOOPBACK, gpus_per_node=4, options=asked).plan
-        assert found.torch.startswith("# no constructor argument of torch")
-
-
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
     default = predict(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4)
     forced = replace(default, options=replace(default.options, algorithm="gather-broadcast"))

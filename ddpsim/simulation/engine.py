@@ -26,6 +26,7 @@ from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.spans import spans_of
 from ddpsim.topology.graph import Placement
+from ddpsim.torch_line import torch_line
 from ddpsim.trace import Iteration, Trace
 from ddpsim.workload import Workload
 
@@ -78,6 +79,7 @@ def simulate(
     records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
     plan = settings[0].plan(total - 1)
+    plan = replace(plan, torch=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = {
         "simulated": True,
         "seed": options.seed,

@@ -178,6 +178,14 @@ class Workload:
         hooks = self.gradient_hook_s[iteration]
         return [int(index) for index in np.argsort(np.where(np.isnan(hooks), np.inf, hooks), kind="stable")]
 
+    def arrival_orders(self) -> list[tuple[int, ...]]:
+        """Return the different arrival orders of all recorded iterations, the first one's first."""
+        return list(dict.fromkeys(tuple(self.arrival_order(number)) for number in range(self.iterations)))
+
+    def missing_gradients(self) -> list[frozenset[int]]:
+        """Return, by recorded iteration, the registration indices of the parameters that had no gradient."""
+        return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
+
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:
     found = np.argwhere(mask)
