@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim import prediction
+from ddpsim import planner, prediction
 from ddpsim.bucketing import BucketCaps, unused_plan
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan import _cap_mb, text
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
@@ -40,6 +41,43 @@ def test_a_gain_under_one_percent_keeps_the_default():
     assert row.keep_default
     assert row.document()["torch"] == "DistributedDataParallel(model)"
     assert row.document()["gain"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "low_s", "advised"),
+    [
+        ({25: 0.9930, 40: 0.9887}, 1.0, 40),  # the simpler of the two would gain 0.7 % only
+        ({25: 0.9890, 40: 0.9887}, 1.0, 25),
+        ({25: 0.9930, 40: 0.9901}, 1.0, None),
+        ({25: 0.9930, 40: 0.9900}, 1.0, 40),
+        ({25: 0.9800, 40: 0.9780}, 0.979, 40),  # the simpler of the two lies in the band
+        ({25: 0.9800, 40: 0.9780}, 0.975, None),
+        ({25: 0.9930, "list": 0.9887}, 1.0, "list"),
+    ],
+)
+def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, seconds, low_s, advised):
+    source = workload(gradients=8)
+    model = predict(source, LOOPBACK, gpus_per_node=2)
+    listed = custom_plan(source.parameters, [(7, 6, 5), (4, 3, 2, 1, 0)])
+
+    def one(*arguments, **kept):
+        options = arguments[5]
+        cap = "list" if options.plan else options.caps.bucket_cap_mb
+        summary = replace(model.summary, iteration_s=seconds.get(cap, 1.0))
+        return replace(model, options=options, summary=summary, low_s=low_s if cap is None else 0.5)
+
+    monkeypatch.setattr(planner, "_one", one)
+    monkeypatch.setattr(planner, "pipeline_plan", lambda *_: listed)
+    monkeypatch.setattr(planner, "CAPS_MB", (25.0, 40.0))
+    big = replace(source, parameters=tuple(replace(p, shape=(4_000_000,)) for p in source.parameters))
+    [row] = plan(big, [LOOPBACK], gpus_per_node=2).rows
+    assert row.keep_default == (advised is None)
+    if advised is not None:
+        assert (
+            row.chosen.options.plan is listed if advised == "list" else row.chosen.options.caps.bucket_cap_mb == advised
+        )
+    else:
+        assert ("inside its band" in text(PlanReport((row,)))) == (row.most >= 0.01)
 
 
 def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_save():
