@@ -88,6 +88,7 @@ class PlanRow:
             "torch": self.advice,
             "keep_default": self.keep_default,
             "iteration_s": chosen.iteration_s,
+            "iteration_statistic": summary.iteration_statistic,
             "iteration_low_s": chosen.low_s,
             "iteration_high_s": chosen.high_s,
             "default_iteration_s": self.default.iteration_s,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ddpexec.termination import ignore_termination, terminated_as_error
-from ddpsim.cli.breakdown import breakdown
+from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
@@ -153,8 +153,8 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
     name = f"{running.subject.model.name}, {running.world_size} ranks, {running.settings.implementation}"
     share = percent(stamping_s / summary.iteration_s)
     return (
-        f"{name}: {ms(summary.iteration_s)} ms a step, overlap {percent(summary.overlap_ratio) or '-'}; "
-        f"stamping cost {share} of it\n\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
+        f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, "
+        f"overlap {percent(summary.overlap_ratio) or '-'}; stamping cost {share} of it\n\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
     )
 
 

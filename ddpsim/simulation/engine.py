@@ -88,6 +88,7 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
+        "options": {"drop": dict(options.drop)},
     }
     return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
