@@ -59,7 +59,8 @@ class Run:
         plan: the buckets to use instead of caps.
 
     Raises:
-        InputError: a model that is to be faster than it is, or a workload that this machine cannot replay at its pace.
+        InputError: a model that is to be faster than it is, a workload that this machine cannot replay at its pace, or
+            a straggler that is no rank.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Run:
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
         self.communicator.introduce(device)
+        settings.check_ranks(self.world_size)
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
             check_capacity(workload, settings.scale_compute, self.communicator.main)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
+from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import BucketCaps
 from ddpsim.bucketing.torch_call import NO_CALL, call_arguments, constructor_call
 from ddpsim.bucketing.torch_caps import torch_caps
@@ -32,6 +32,9 @@ class BucketPlan:
     torch: str
 
     def __post_init__(self) -> None:
+        if (same := repeated_name(self.parameter_names)) is not None:
+            what = f"parameters {same[0]} and {same[1]} are both named {self.parameter_names[same[0]]!r}"
+            raise PlanError(what, place="parameter_names", remedy="give each parameter a name of its own")
         seen: dict[int, int] = {}
         for number, bucket in enumerate(self.buckets):
             for index in bucket.parameters:

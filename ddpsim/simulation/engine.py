@@ -210,12 +210,7 @@ def _kinds(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> list[Kind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
-    for rank in options.stragglers:
-        if not 0 <= rank < placement.world_size:
-            remedy = f"give a rank from 0 to {placement.world_size - 1}"
-            raise InputError(
-                f"rank {rank} is not in a world of {placement.world_size}", place="--straggler", remedy=remedy
-            )
+    options.check_ranks(placement.world_size)
     members: dict[tuple[str | None, float], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload

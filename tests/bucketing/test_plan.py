@@ -161,3 +161,9 @@ def test_a_fingerprint_of_other_buckets_is_refused(fingerprint):
 )
 def test_a_line_that_a_plan_writes_is_kept(torch):
     assert BucketPlan.from_document({**GOOD, "torch": torch}, MODEL, "plan.json").torch == torch
+
+
+def test_a_plan_for_two_parameters_of_one_name_is_refused():
+    twice = [Parameter("a", (4,)), Parameter("b", (4,)), Parameter("a", (4,))]
+    with pytest.raises(PlanError, match="parameter_names: parameters 0 and 2 are both named 'a'"):
+        rebuilt_plan(twice, BucketCaps())
