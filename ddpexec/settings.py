@@ -26,6 +26,7 @@ class Settings(Job):
         batch_size: samples an iteration and rank; None is the model's own.
         timeout: of the process group: how long to wait for a rank that does not come.
         observe: take moments; without, only whole iterations are timed.
+        local_iterations: without communication, after those that count and one more, by which one process is timed.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.
@@ -36,11 +37,13 @@ class Settings(Job):
     batch_size: int | None = None
     timeout: timedelta = timedelta(minutes=5)
     observe: bool = True
+    local_iterations: int = 0
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)
         one_of("--impl", self.implementation, IMPLEMENTATIONS)
         at_least_one("--iterations", self.iterations)
+        self._check_local()
         for rank, factor in self.stragglers.items():
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
@@ -81,6 +84,14 @@ class Settings(Job):
     def _natural(self) -> bool:
         """Whether the assignment is what the constructor's other options give anyway."""
         return self.assignment in ("rebuilt", "unused" if self.find_unused_parameters else "rebuilt")
+
+    def _check_local(self) -> None:
+        if self.local_iterations < 0:
+            remedy = "give 0 or more"
+            raise OptionError(f"{self.local_iterations} is not a count", place="--local-iterations", remedy=remedy)
+        if self.local_iterations and self.drop:
+            remedy = "leave one out: which layers stay is drawn for synchronised iterations"
+            raise OptionError("--local-iterations and --drop are both given", remedy=remedy)
 
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
