@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -59,7 +60,8 @@ class Run:
         plan: the buckets to use instead of caps.
 
     Raises:
-        InputError: a model that is to be faster than it is, or a workload that this machine cannot replay at its pace.
+        InputError: a model that is to be faster than it is, a workload that this machine cannot replay at its pace, or
+            a straggler that is no rank.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Run:
         groups = round_robin(settings.process_groups, settings.timeout)
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
+        settings.check_ranks(self.world_size)
         self.communicator.introduce(device)
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
@@ -99,10 +102,11 @@ class Run:
         self.ddp = self._wrap(groups, fixed)
         if settings.implementation == "torch" and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
+        self.alone: list[Note] = []
         self.provenance: dict[str, object] = {}
 
     def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
-        """Run the discarded iterations and those that count.
+        """Run the discarded iterations, those that count, and those without communication that were asked for.
 
         Raises:
             LostRankError: another rank died, raised or did not come within the timeout.
@@ -118,6 +122,7 @@ class Run:
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
             drain(self.device)
+            self._train_alone(batch)
 
     def trace(self) -> Trace:
         """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
@@ -132,11 +137,24 @@ class Run:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        dist.gather_object(mine, gathered, group_dst=0, group=self.communicator.main)
+        dist.gather_object((mine, self.local_s()), gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
-        everything: list[Iteration] = [iteration for part in gathered for iteration in part]
-        return Trace(self.world_size, trace.backend, everything, (), trace.provenance)
+        everything: list[Iteration] = [iteration for part, _ in gathered for iteration in part]
+        known = [local_s for _, local_s in gathered if local_s is not None]
+        provenance = {**trace.provenance, **({"local_s": median(known)} if known else {})}
+        return Trace(self.world_size, trace.backend, everything, (), provenance)
+
+    def local_s(self) -> float | None:
+        """Return this rank's period without communication: the median over cycles of accumulated gradients.
+
+        None where no such iterations were asked for, or where the rank is a straggler.
+        """
+        if not self.settings.local_iterations or self.rank in self.settings.stragglers:
+            return None
+        every = self.settings.no_sync_every
+        periods = [self.records.iteration(note, index).iteration_s for index, note in enumerate(self.alone)][every:]
+        return median(fmean(periods[begin : begin + every]) for begin in range(0, len(periods), every))
 
     def plan_in_force(self) -> BucketPlan:
         """Return the buckets that the last iteration used."""
@@ -153,10 +171,26 @@ class Run:
         hooks_s = len(last.hooks) * hook_cost_s() if self.watch is not None else 0.0
         return hooks_s + stamping_s(self.observer.clock, last)
 
-    def _step(self, index: int, batch: Any) -> None:
+    def _train_alone(self, batch: Any) -> None:
+        """Run iterations without communication and note them apart; the first cycle is not counted.
+
+        They are DDP's own local steps: the ranks compute at the same time, as they do in those that count.
+        """
+        if not self.settings.local_iterations:
+            return
+        counted = len(self.observer.notes)
+        for index in range((1 + self.settings.local_iterations) * self.settings.no_sync_every):
+            self._step(DISCARDED + index, batch, local=True)
+        self.observer.close()
+        drain(self.device)
+        self.alone = self.observer.notes[counted:]
+        del self.observer.notes[counted:]
+
+    def _step(self, index: int, batch: Any, *, local: bool = False) -> None:
         observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
         every = self.settings.no_sync_every
-        synced = (index - DISCARDED) % every == every - 1
+        optimises = (index - DISCARDED) % every == every - 1
+        synced = optimises and not local
         note = observer.begin(index, synced=synced)
         with nullcontext() if synced else self.ddp.no_sync():
             output = self.ddp(*batch.inputs)
@@ -166,7 +200,7 @@ class Run:
         begin = observer.now()
         if self.slower is not None:
             self.slower.begin()
-        if synced:
+        if optimises:
             optimizer.step()
             optimizer.zero_grad()
         if self.slower is not None:
@@ -196,7 +230,7 @@ class Run:
         settings, module = self.settings, self.subject.model.module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         if settings.implementation == "torch":
-            arguments = settings.torch_arguments(plan)
+            arguments = settings.torch_arguments(plan, self.parameters.policy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.job import Job, at_least_one, one_of
+from ddpsim.torch_line import caps_giving
 
 IMPLEMENTATIONS = ("ddpexec", "torch")
 DISCARDED = 5
@@ -26,6 +26,7 @@ class Settings(Job):
         batch_size: samples an iteration and rank; None is the model's own.
         timeout: of the process group: how long to wait for a rank that does not come.
         observe: take moments; without, only whole iterations are timed.
+        local_iterations: without communication, after those that count and one more, by which one process is timed.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.
@@ -36,11 +37,13 @@ class Settings(Job):
     batch_size: int | None = None
     timeout: timedelta = timedelta(minutes=5)
     observe: bool = True
+    local_iterations: int = 0
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)
         one_of("--impl", self.implementation, IMPLEMENTATIONS)
         at_least_one("--iterations", self.iterations)
+        self._check_local()
         for rank, factor in self.stragglers.items():
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
@@ -60,14 +63,18 @@ class Settings(Job):
             return given
         return plan_buckets(parameters, self.caps, self.assignment)
 
-    def torch_arguments(self, plan: BucketPlan | None) -> dict[str, Any]:
+    def torch_arguments(self, plan: BucketPlan | None, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         """Return the keyword arguments that make stock torch do the same.
 
         Raises:
             OptionError: where no constructor argument of torch does.
         """
-        arguments: dict[str, Any] = dict(self.caps.torch_arguments()) if plan is None else _call(plan.torch)
-        return arguments | {
+        found = self.find_unused_parameters
+        caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)
+        if caps is None:
+            what = "stock torch cannot run this plan: no constructor argument gives its buckets"
+            raise OptionError(what, remedy="use --impl ddpexec")
+        return caps.torch_arguments() | {
             "find_unused_parameters": self.find_unused_parameters,
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             **({} if self.broadcast_buffers else {"broadcast_buffers": False}),
@@ -77,6 +84,14 @@ class Settings(Job):
     def _natural(self) -> bool:
         """Whether the assignment is what the constructor's other options give anyway."""
         return self.assignment in ("rebuilt", "unused" if self.find_unused_parameters else "rebuilt")
+
+    def _check_local(self) -> None:
+        if self.local_iterations < 0:
+            remedy = "give 0 or more"
+            raise OptionError(f"{self.local_iterations} is not a count", place="--local-iterations", remedy=remedy)
+        if self.local_iterations and self.drop:
+            remedy = "leave one out: which layers stay is drawn for synchronised iterations"
+            raise OptionError("--local-iterations and --drop are both given", remedy=remedy)
 
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
@@ -90,12 +105,3 @@ class Settings(Job):
         for what, given in refused.items():
             if given:
                 raise OptionError(f"--impl torch has no {what}", remedy="use --impl ddpexec, or leave it out")
-
-
-def _call(text: str) -> dict[str, Any]:
-    """Return the keyword arguments of the constructor call in a plan."""
-    if text.startswith("#"):
-        raise OptionError(f"stock torch cannot run this plan: {text.lstrip('# ')}", remedy="use --impl ddpexec")
-    call = ast.parse(text, mode="eval").body
-    keywords = call.keywords if isinstance(call, ast.Call) else []
-    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg is not None}

@@ -31,6 +31,26 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
 
 
+_LONGEST_NAME = 200
+"""Bytes: file systems take 255, and what is written adds an ending or a temporary name's beginning."""
+
+
+def file_name(text: object, place: str) -> str:
+    """Return `text` where it names one file or folder in the folder it stands for, and nothing outside.
+
+    Raises:
+        InputError: no text, none at all, `.` or `..`, a separator or a control character in it, or too long.
+    """
+    remedy = "give a name without a path, e.g. letters, digits, -, _ and ."
+    if not isinstance(text, str):
+        raise InputError(f"{str(text)[:60]!r} is not a name", place=place, remedy=remedy)
+    plain = text not in ("", ".", "..") and text.isprintable() and not {"/", "\\"} & set(text)
+    if not plain or len(text.encode(errors="replace")) > _LONGEST_NAME:
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        raise InputError(f"{shown!r} cannot name a file", place=place, remedy=remedy)
+    return text
+
+
 def remove(path: str | Path) -> None:
     """Remove `path` where it is there.
 

@@ -118,6 +118,16 @@ class Job:
             return given
         return (unused_plan if self.find_unused_parameters else initial_plan)(parameters, self.caps)
 
+    def check_ranks(self, world_size: int) -> None:
+        """Raise InputError where a straggler is no rank of a job of `world_size`."""
+        for rank in self.stragglers:
+            if not 0 <= rank < world_size:
+                what, remedy = (
+                    f"rank {rank} is not in a world of {world_size}",
+                    f"give a rank from 0 to {world_size - 1}",
+                )
+                raise InputError(what, place="--straggler", remedy=remedy)
+
     def _check_order(self) -> None:
         if self.consensus not in CONSENSUS:
             raise UnknownNameError.among("consensus", self.consensus, CONSENSUS, place="--consensus")

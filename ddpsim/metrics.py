@@ -15,6 +15,10 @@ from ddpsim.trace import BucketTimes, Iteration, Span, Trace
 PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
 """The breakdown of `iteration_s`; its members sum to it."""
 
+STATISTICS = ("median", "mean", "median of cycle means")
+"""What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
+either of two values; those of a cycle under `no_sync` do too, and a cycle's mean is one period."""
+
 Interval = tuple[float, float]
 
 
@@ -43,10 +47,12 @@ class Summary:
     """What a trace says of the steady state.
 
     Attributes:
-        iteration_s: period between starts of forward: median over iterations, maximum over ranks.
-        iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank.
-        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period, scaled
-            to sum to `iteration_s`.
+        iteration_s: period between starts of forward: `iteration_statistic` over iterations, maximum over ranks.
+        iteration_statistic: one of `STATISTICS`: the mean where layers are left out.
+        iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank; never beyond
+            `iteration_s`.
+        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period (over all
+            of them where `iteration_s` is the mean), scaled to sum to `iteration_s`.
         exposed_skew_s: of `exposed_comm_s`, what was waiting for the last rank to arrive; None where unknown.
         overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
             comp_comm_overlap; None at one rank or without communication.
@@ -55,6 +61,7 @@ class Summary:
     """
 
     iteration_s: float
+    iteration_statistic: str
     iteration_low_s: float
     iteration_high_s: float
     forward_s: float
@@ -78,7 +85,8 @@ def summarise(trace: Trace) -> Summary:
     """Return the numbers of `trace`.
 
     Under `no_sync` a period is the mean over one cycle, from the first local step to the synchronised one that ends it,
-    so that steps saved count; with every step synchronised a period is one iteration.
+    so that steps saved count; with every step synchronised a period is one iteration. Where layers are left out the
+    mean over all periods is taken, else the median.
 
     Raises:
         TraceError: where no rank, or not rank 0 (the lowest recorded rank stands in), left an iteration.
@@ -86,17 +94,20 @@ def summarise(trace: Trace) -> Summary:
     if not trace.iterations:
         raise TraceError("the trace holds no iteration", remedy="run at least one iteration after the warm-up")
     periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank))] for rank in trace.ranks}
-    slowest = max(periods.values(), key=median)
+    drops = leaves_layers_out(trace)
+    centre = fmean if drops else median
+    slowest = max(periods.values(), key=centre)
     first = trace.ranks[0]
-    iteration_s = median(slowest)
-    middle = _middle(cycles(trace.of_rank(first)))
+    iteration_s = centre(slowest)
+    middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first)))
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
     skews = [skew for it in middle if (skew := exposed_skew_s(it, arrived)) is not None]
     return Summary(
         iteration_s=iteration_s,
-        iteration_low_s=quantile(slowest, 0.1),
-        iteration_high_s=quantile(slowest, 0.9),
+        iteration_statistic=_statistic(trace, drops),
+        iteration_low_s=min(iteration_s, quantile(slowest, 0.1)),
+        iteration_high_s=max(iteration_s, quantile(slowest, 0.9)),
         **parts,
         exposed_skew_s=fmean(skews) * scale if len(skews) == len(middle) else None,
         overlap_ratio=overlap_ratio(trace, first),
@@ -104,6 +115,13 @@ def summarise(trace: Trace) -> Summary:
         iterations=len(slowest),
         buckets=_buckets(trace, first, arrived),
     )
+
+
+def leaves_layers_out(trace: Trace) -> bool:
+    """Return whether iterations of `trace` leave layers out, as its provenance says."""
+    options = trace.provenance.get("options")
+    drop = options.get("drop") if isinstance(options, Mapping) else None
+    return isinstance(drop, Mapping) and any(drop.values())
 
 
 def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
@@ -188,6 +206,11 @@ def intersection(one: Sequence[Interval], other: Sequence[Interval]) -> float:
         else:
             j += 1
     return shared
+
+
+def _statistic(trace: Trace, drops: bool) -> str:
+    median_, mean, of_cycles = STATISTICS
+    return mean if drops else of_cycles if cycle_length(trace) > 1 else median_
 
 
 def _mean_period(cycle: Sequence[Iteration]) -> float:

@@ -11,13 +11,19 @@ WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
 
 
+def worth_it(found: Prediction, default: Prediction) -> bool:
+    """Whether what was found gains 1 % or more over torch's default, and is faster than the default's band."""
+    gain = 1 - found.iteration_s / default.iteration_s
+    return gain >= WORTH_IT and found.iteration_s < default.low_s
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """The best plan found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `planner.TELLING` of the fastest tried. Where it is not advised its band is of its
-            iterations alone.
+        best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is. Where it
+            is not advised its band is of its iterations alone.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
@@ -45,7 +51,7 @@ class PlanRow:
     @property
     def keep_default(self) -> bool:
         """Whether the gain is under 1 % or inside the default's band."""
-        return self.gain < WORTH_IT or self.best.iteration_s >= self.default.low_s
+        return not worth_it(self.best, self.default)
 
     @property
     def chosen(self) -> Prediction:
@@ -82,6 +88,7 @@ class PlanRow:
             "torch": self.advice,
             "keep_default": self.keep_default,
             "iteration_s": chosen.iteration_s,
+            "iteration_statistic": summary.iteration_statistic,
             "iteration_low_s": chosen.low_s,
             "iteration_high_s": chosen.high_s,
             "default_iteration_s": self.default.iteration_s,

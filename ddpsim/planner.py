@@ -17,7 +17,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.host_bound import host_cost_s, launch_priors
 from ddpsim.partition import best_partition
-from ddpsim.plan_rows import PlanReport, PlanRow
+from ddpsim.plan_rows import PlanReport, PlanRow, worth_it
 from ddpsim.prediction import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Topology
@@ -69,8 +69,8 @@ def plan(
     """Find the buckets that make an iteration shortest on each topology and node count.
 
     Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
-    those within `TELLING` of the fastest the simplest is the plan. Node counts that a topology cannot hold raise as
-    `Topology.place` does.
+    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is. Node counts
+    that a topology cannot hold raise as `Topology.place` does.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
@@ -105,10 +105,11 @@ def _row(
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
     uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
     tried = [default, *uniform]
-    best = _simplest(tried)
+    best = _simplest(tried, default)
     if given is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
-        best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
+        telling = listed.iteration_s < best.iteration_s * (1 - TELLING)
+        best = listed if telling or (worth_it(listed, default) and not worth_it(best, default)) else best
         tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
@@ -120,10 +121,14 @@ def _row(
     return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
 
 
-def _simplest(predictions: Sequence[Prediction]) -> Prediction:
-    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own."""
+def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Prediction:
+    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
+
+    Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
+    """
     fastest = min(prediction.iteration_s for prediction in predictions)
     close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
+    close = [prediction for prediction in close if worth_it(prediction, default)] or close
 
     def distance(prediction: Prediction) -> float:
         cap = prediction.options.caps.bucket_cap_mb

@@ -95,6 +95,7 @@ class Prediction:
         s = self.summary
         return {
             "iteration_s": s.iteration_s,
+            "iteration_statistic": s.iteration_statistic,
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "forward_s": s.forward_s,
@@ -239,7 +240,11 @@ def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, f
 
 
 def local_period_s(workload: Workload, options: Options) -> float:
-    """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration."""
+    """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
+
+    Where layers are left out it is the mean over all iterations, as with DDP.
+    """
     periods = [it.iteration_s for it in simulate_local(workload, options)]
     cycle = options.no_sync_every
-    return median(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))
+    centre = fmean if any(options.drop.values()) else median
+    return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -11,6 +11,8 @@ from ddpsim.metrics import PARTS
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
 _NUMBERS = ("iteration_s", "local_s", *PARTS)
+_BAND = ("iteration_low_s", "iteration_high_s")
+_ROUNDING_S = 1e-9
 _LARGEST = 1e18
 """No time in seconds or size in bytes is larger."""
 
@@ -28,12 +30,15 @@ def check_prediction(document: object, place: str) -> dict[str, object]:
     """Return `document` where it is a predict document.
 
     Raises:
-        InputError: a key missing or of the wrong kind; `place` and the key are named.
+        InputError: a key missing or of the wrong kind, a negative time (the host may launch a bucket before the
+            device's forward, and DDP's overhead is a remainder: these two alone may be); `place` and the key are named.
     """
     if not isinstance(document, dict):
         raise InputError("not a prediction", place=place, remedy=_REMEDY)
-    for key in _NUMBERS:
-        if not _is_number(document.get(key)):
+    bands = [key for key in _BAND if key in document]
+    for key in (*_NUMBERS, *bands):
+        signed = key == "ddp_overhead_s"
+        if not (_is_number(document.get(key)) if signed else _is_amount(document.get(key))):
             raise InputError(f"{document.get(key)!r} is not a time in seconds", place=f"{place}: {key}", remedy=_REMEDY)
     if not isinstance(document.get("world_size"), int) or not isinstance(document.get("buckets"), list):
         raise InputError("world_size or buckets is missing", place=place, remedy=_REMEDY)
@@ -47,8 +52,18 @@ def _check_bucket(bucket: object, place: str) -> None:
         raise InputError(f"{bucket!r} is not a bucket", place=place, remedy=_REMEDY)
     optional = ("wire_s",) if bucket.get("wire_s") is not None else ()
     for key in ("index", "size_bytes", *BUCKET_TIMES, *optional):
-        if not _is_number(bucket.get(key)):
-            raise InputError(f"{bucket.get(key)!r} is not a number", place=f"{place}.{key}", remedy=_REMEDY)
+        value = bucket.get(key)
+        if not (_is_number(value) if key == "launched_s" else _is_amount(value)):
+            raise InputError(f"{value!r} is not a number from 0 on", place=f"{place}.{key}", remedy=_REMEDY)
+    begun, ended = bucket["started_s"], bucket["finished_s"]
+    if ended < begun - _ROUNDING_S:
+        what = f"its collective ends at {ended!r} s, before it starts at {begun!r} s"
+        raise InputError(what, place=f"{place}.finished_s", remedy=_REMEDY)
+
+
+def _is_amount(value: object) -> bool:
+    """Whether `value` is a number of seconds or bytes from 0 on, but for rounding."""
+    return _is_number(value) and value >= -_ROUNDING_S  # type: ignore[operator]
 
 
 def _is_number(value: object) -> bool:

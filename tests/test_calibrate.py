@@ -98,6 +98,28 @@ def test_a_calibration_survives_its_file() -> None:
     assert Calibration.from_text(text, all_priors(), "c.json") == report.calibration
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("log_std", "wide"), ("log_std", -0.1), ("log_std", math.nan), ("log_std", True), ("log_std", 1e9),
+        ("unit", "B/s"), ("unit", 3), ("source", 3), ("fitted", "yes"),
+    ],
+)  # fmt: skip
+def test_a_constant_that_says_nonsense_is_refused(key: str, value: object) -> None:
+    document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
+    document["constants"][0][key] = value  # type: ignore[index]
+    with pytest.raises(CalibrationError, match=rf"^c.json: constants.0.{key}: .* is no "):
+        Calibration.from_text(json.dumps(document), all_priors(), "c.json")
+
+
+@pytest.mark.parametrize("key", ["nodes", "gpus_per_node", "gpus_per_process"])
+def test_a_curve_of_no_count_is_refused(key: str) -> None:
+    document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
+    document["curves"][0][key] = "two"  # type: ignore[index]
+    with pytest.raises(CalibrationError, match=r"^c.json: malformed: .*'two' is not a count"):
+        Calibration.from_text(json.dumps(document), all_priors(), "c.json")
+
+
 def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
     gpus, header = load_topology("hgx-a100-4"), {"backend": "gloo"}
     for machine, table, backend in (

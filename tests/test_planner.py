@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim import prediction
+from ddpsim import planner, prediction
 from ddpsim.bucketing import BucketCaps, unused_plan
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan import _cap_mb, text
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
@@ -42,6 +43,43 @@ def test_a_gain_under_one_percent_keeps_the_default():
     assert row.document()["gain"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "low_s", "advised"),
+    [
+        ({25: 0.9930, 40: 0.9887}, 1.0, 40),  # the simpler of the two would gain 0.7 % only
+        ({25: 0.9890, 40: 0.9887}, 1.0, 25),
+        ({25: 0.9930, 40: 0.9901}, 1.0, None),
+        ({25: 0.9930, 40: 0.9900}, 1.0, 40),
+        ({25: 0.9800, 40: 0.9780}, 0.979, 40),  # the simpler of the two lies in the band
+        ({25: 0.9800, 40: 0.9780}, 0.975, None),
+        ({25: 0.9930, "list": 0.9887}, 1.0, "list"),
+    ],
+)
+def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, seconds, low_s, advised):
+    source = workload(gradients=8)
+    model = predict(source, LOOPBACK, gpus_per_node=2)
+    listed = custom_plan(source.parameters, [(7, 6, 5), (4, 3, 2, 1, 0)])
+
+    def one(*arguments, **kept):
+        options = arguments[5]
+        cap = "list" if options.plan else options.caps.bucket_cap_mb
+        summary = replace(model.summary, iteration_s=seconds.get(cap, 1.0))
+        return replace(model, options=options, summary=summary, low_s=low_s if cap is None else 0.5)
+
+    monkeypatch.setattr(planner, "_one", one)
+    monkeypatch.setattr(planner, "pipeline_plan", lambda *_: listed)
+    monkeypatch.setattr(planner, "CAPS_MB", (25.0, 40.0))
+    big = replace(source, parameters=tuple(replace(p, shape=(4_000_000,)) for p in source.parameters))
+    [row] = plan(big, [LOOPBACK], gpus_per_node=2).rows
+    assert row.keep_default == (advised is None)
+    if advised is not None:
+        assert (
+            row.chosen.options.plan is listed if advised == "list" else row.chosen.options.caps.bucket_cap_mb == advised
+        )
+    else:
+        assert ("inside its band" in text(PlanReport((row,)))) == (row.most >= 0.01)
+
+
 def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_save():
     [row] = plan(workload(gradients=40, size=500_000, backward=0.1), [LOOPBACK], gpus_per_node=4).rows
     kept = replace(row, best=row.default, fastest_s=0.996 * row.default.iteration_s)
@@ -69,15 +107,6 @@ def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan
         assert found.plan.torch.endswith("find_unused_parameters=True)")
     [swept] = sweep(source, LOOPBACK, nodes=[None], caps=[BucketCaps(bucket_cap_mb=5)], options=Options(**asked))
     assert swept.document()["torch"] == "DistributedDataParallel(model, bucket_cap_mb=5, find_unused_parameters=True)"
-
-
-def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
-    source = workload(gradients=40, size=500_000, backward=0.1)
-    listed = pipeline_plan(predict(source, LOOPBACK, gpus_per_node=4))
-    for options in ({"plan": listed}, {"order": "once"}):
-        asked = Options(find_unused_parameters=True, **options)
-        found = predict(source, LOOPBACK, gpus_per_node=4, options=asked).plan
-        assert found.torch.startswith("# no constructor argument of torch")
 
 
 def test_the_pipeline_plan_is_of_the_algorithm_asked_for():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -143,6 +144,14 @@ def test_a_malformed_file_is_named_with_the_place(tmp_path: Path, path: list, va
     with pytest.raises(TraceError, match=place) as caught:
         read_trace(tmp_path)
     assert "rank0.json.gz" in str(caught.value)
+
+
+def test_an_iteration_that_ends_before_it_starts_is_named(tmp_path: Path) -> None:
+    trace = example_trace()
+    turned = [replace(it, start_s=it.end_s, end_s=it.start_s) for it in trace.iterations]
+    write_trace(replace(trace, iterations=turned), tmp_path)
+    with pytest.raises(TraceError, match=r"rank0.json.gz: traceEvents.\d+: malformed: it ends at .*before it starts"):
+        read_trace(tmp_path)
 
 
 @pytest.mark.parametrize("field", ["start_s", "buckets", "gradients", "synced"])

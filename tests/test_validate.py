@@ -173,6 +173,12 @@ def test_a_bucket_that_one_side_always_left_out_is_held_against_nothing() -> Non
         (lambda d: d.update(buckets=3), "buckets"),
         (lambda d: d["buckets"][1].pop("finished_s"), r"buckets\.1\.finished_s"),
         (lambda d: d["buckets"][1].pop("index"), r"buckets\.1\.index"),
+        (lambda d: d.update(forward_s=-0.001), "forward_s: -0.001"),
+        (lambda d: d.update(iteration_s=-1), "iteration_s: -1"),
+        (lambda d: d.update(local_s=-1e-3), "local_s: -0.001"),
+        (lambda d: d.update(iteration_low_s="x"), "iteration_low_s: 'x'"),
+        (lambda d: d["buckets"][0].update(finished_s=-0.5), r"buckets\.0\.finished_s: -0.5"),
+        (lambda d: d["buckets"][0].update(finished_s=0.0), r"buckets\.0\.finished_s: .*before it starts"),
     ],
 )
 def test_documents_that_are_no_predictions(change, place: str) -> None:  # type: ignore[no-untyped-def]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from ddpsim.trace import (
@@ -100,14 +102,18 @@ _buckets = st.builds(
 _gradients = st.builds(Gradient, parameter=st.integers(0, 999), hook_s=_seconds, ready_s=_seconds)
 
 
+def _iteration(start_s: float, end_s: float, **others: Any) -> Iteration:
+    return Iteration(start_s=min(start_s, end_s), end_s=max(start_s, end_s), **others)
+
+
 @st.composite
 def random_traces(draw: st.DrawFn) -> Trace:
-    """Any trace of up to three ranks: numbers need not make sense, they must only survive."""
+    """Any trace of up to three ranks: numbers need not make sense beyond an end after the start, only survive."""
     world_size = draw(st.integers(1, 3))
     records = [
         draw(
             st.builds(
-                Iteration, rank=st.just(rank), index=st.just(index), start_s=_seconds, end_s=_seconds,
+                _iteration, rank=st.just(rank), index=st.just(index), start_s=_seconds, end_s=_seconds,
                 forward_s=_seconds, backward_compute_s=_seconds, exposed_comm_s=_seconds, buffer_broadcast_s=_seconds,
                 optimizer_s=_seconds, synced=st.booleans(), buckets=st.lists(_buckets, max_size=2).map(tuple),
                 gradients=st.lists(_gradients, max_size=3).map(tuple),

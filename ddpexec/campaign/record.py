@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from ddpexec.campaign.campaign import finished
 from ddpexec.campaign.spec import Campaign, load_campaign
 from ddpsim.errors import InputError
-from ddpsim.files import compress, json_text, read_json, write_whole
+from ddpsim.files import compress, file_name, json_text, read_json, write_whole
 from ddpsim.metrics import arrivals
 from ddpsim.trace import BucketTimes, Iteration, Trace
 from ddpsim.trace_json import iteration_document, iteration_from, read_trace, write_trace
@@ -90,23 +90,37 @@ def unpack(record: Path, folder: Path) -> Campaign:
     for path in sorted((record / "runs").glob("*.json.gz")):
         document = read_json(path, InputError, _REMEDY)
         try:
-            _unpack_one(document, record, folder)
-        except (KeyError, TypeError, ValueError) as error:
+            _unpack_one(document, {each.name for each in campaign.configurations}, record, folder)
+        except InputError as error:
+            error.at(str(path))
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
             raise InputError(f"not a record: {error!r}", place=str(path), remedy=_REMEDY) from error
     return campaign
 
 
-def _unpack_one(document: Any, record: Path, folder: Path) -> None:
+def _unpack_one(document: Any, known: Collection[str], record: Path, folder: Path) -> None:
+    """Write one configuration's folder anew; the document is read and its names are checked before anything goes."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA!r}")
-    own = folder / "runs" / document["configuration"]
-    shutil.rmtree(own, ignore_errors=True)
-    write_whole(own / "configuration.txt", document["mark"])
-    write_whole(own / "workload.json.gz", (record / document["workload"]).read_bytes())
+    if document["configuration"] not in known:
+        what = f"{str(document['configuration'])[:60]!r} is no configuration of this record's campaign"
+        raise InputError(what, place="configuration", remedy=_REMEDY)
+    own = folder / "runs" / file_name(document["configuration"], "configuration")
+    kind, _, workload = str(document["workload"]).partition("/")
+    if kind != "workloads":
+        raise InputError(f"{document['workload']!r} is no file of the record", place="workload", remedy=_REMEDY)
+    files: dict[str, str | bytes] = {
+        "configuration.txt": str(document["mark"]),
+        "workload.json.gz": (record / "workloads" / file_name(workload, "workload")).read_bytes(),
+    }
     for name, content in document["documents"].items():
-        write_whole(own / f"{name}.json", json_text(content))
-    for repeat, run in enumerate(document["runs"]):
-        write_trace(_trace(run), own / f"run{repeat}")
+        files[file_name(f"{name}.json", "documents")] = json_text(content)
+    traces = [_trace(run) for run in document["runs"]]
+    shutil.rmtree(own, ignore_errors=True)
+    for name, text in files.items():
+        write_whole(own / name, text)
+    for repeat, trace in enumerate(traces):
+        write_trace(trace, own / f"run{repeat}")
 
 
 def _documents(own: Path) -> dict[str, object]:

@@ -11,17 +11,22 @@ from ddpsim.validate import BucketError, Compared, Term, Validation
 def averaged(runs: Sequence[Validation]) -> Validation:
     """Return one prediction held against the mean of several runs, a validation each.
 
-    Terms that not every run has are left out.
+    Terms that not every run has are left out. One process's time is the runs' own where each of them has it, else the
+    prediction's.
     """
     first = runs[0]
     step_s = fmean(run.iterations.measured_s for run in runs)
-    overhead_s = fmean(run.overhead.measured_s for run in runs)
+    timed = all(run.local_source == "run" for run in runs)
     local_s = first.iterations.predicted_s - first.overhead.predicted_s
+    overhead_s = fmean(
+        run.overhead.measured_s if timed or run.local_source != "run" else run.iterations.measured_s - local_s
+        for run in runs
+    )
     buckets = zip(*(run.buckets for run in runs), strict=False)
     return Validation(
         iterations=Compared.of(step_s, first.iterations.predicted_s),
         overhead=Compared.of(overhead_s, first.overhead.predicted_s),
-        local_source=first.local_source,
+        local_source="run" if timed else "prediction",
         buckets=tuple(_bucket(each, step_s) for each in buckets),
         terms=tuple(_terms(runs, step_s)),
         baselines={

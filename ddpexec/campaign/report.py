@@ -73,9 +73,10 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         "",
         *trivial({"error of the overhead, median": summary}),
         "",
+        *([f"{one_process(results)}.", ""] if results else []),
         "| configuration | one process, ms | measured, ms | noise | predicted, ms | error | overhead error | term |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
-        *map(_row, results),
+        *(_row(result, results) for result in results),
     ]
     return "\n".join(lines) + "\n"
 
@@ -111,10 +112,26 @@ def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {name.replace('_', ' ')} | {' | '.join(cells)} |"
 
 
-def _row(result: Result) -> str:
+def one_process(results: Sequence[Result]) -> str:
+    """Return where the times of one process, over which a step's overhead is, come from."""
+    measured = "measured, by steps without communication at the end of the runs"
+    computed = "one rank without DDP at its workload's pace, computed, not run"
+    timed = sum(result.local_source == "measured" for result in results)
+    if timed in (0, len(results)):
+        return f"One process: {measured if timed else computed}"
+    return f"One process: {measured}; of {len(results) - timed} of {len(results)}, marked c: {computed}"
+
+
+def one_process_ms(result: Result, results: Sequence[Result]) -> str:
+    """Return the time of one process as a cell, marked where others were measured and this one was not."""
+    mixed = any(other.local_source == "measured" for other in results)
+    return f"{result.local_s * 1e3:.1f}{' c' if mixed and result.local_source != 'measured' else ''}"
+
+
+def _row(result: Result, results: Sequence[Result]) -> str:
     cells = (
         result.name,
-        f"{result.local_s * 1e3:.1f}",
+        one_process_ms(result, results),
         f"{result.step_s * 1e3:.1f}",
         percent(result.noise),
         f"{result.predicted_s * 1e3:.1f}",

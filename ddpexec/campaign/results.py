@@ -22,7 +22,10 @@ class Result:
         caps: the cap options, `default` for torch's.
         step_s: mean of `repeats_s`, the measured steady-state periods.
         low_s, high_s: the prediction's band.
-        local_s: one process's iteration.
+        local_s: one process's iteration: the median of steps without communication in the runs, or as predicted.
+        predicted_local_s: as predicted.
+        local_source: which of the two `local_s` is, `measured` or `predicted`; of results kept before the runs timed
+            it, the latter.
         bucket_errors: of each bucket's finish, as a share of the step, signed.
         baselines_s: what trivial predictors say of the step.
         largest_term: the term of the step whose error is worth most.
@@ -43,6 +46,7 @@ class Result:
     bucket_errors: tuple[float, ...]
     baselines_s: Mapping[str, float]
     largest_term: str
+    local_source: str = "predicted"
 
     @property
     def error(self) -> float:
@@ -84,7 +88,8 @@ class Result:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Result:
         """Return the result that `document` made."""
-        own = {key: document[key] for key in cls.__dataclass_fields__}
+        own = {key: document[key] for key in cls.__dataclass_fields__ if key != "local_source"}
+        own["local_source"] = document.get("local_source", "predicted")
         return cls(**own | {"repeats_s": tuple(own["repeats_s"]), "bucket_errors": tuple(own["bucket_errors"])})
 
 
@@ -99,6 +104,7 @@ def summarised(results: Sequence[Result]) -> dict[str, Any]:
     inside = [result.low_s <= result.step_s <= result.high_s for result in results]
     return {
         "configurations": len(results),
+        "local_measured": sum(result.local_source == "measured" for result in results),
         "step_error_median": _median(_absolute(result.error for result in results)),
         "step_error_p95": _percentile(_absolute(result.error for result in results), 95),
         "step_error_signed_median": _median([result.error for result in results]),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import read_text
+from ddpsim.files import file_name, read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
 
@@ -151,7 +151,7 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
     for rank in run.straggler:
         if rank >= network.ranks:
             raise InputError(f"rank {rank} of {network.ranks}", place=f"{where}.straggler", remedy="number from 0")
-    return Configuration(
+    configuration = Configuration(
         group="-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)]),
         caps="-".join(_parts(run, CAP_OPTIONS)) or "default",
         run=run,
@@ -160,6 +160,9 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
         repeats=run.repeats or spec.repeats,
         microbench=spec.microbench,
     )
+    for name in (configuration.name, configuration.bench):
+        file_name(name, f"{where}, whose folder takes the names in it")
+    return configuration
 
 
 def _subject(run: RunSpec) -> str:

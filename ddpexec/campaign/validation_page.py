@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 
 from ddpexec.campaign.evidence import Evidence, Recorded
 from ddpexec.campaign.factors import by_factor, by_term, factors
-from ddpexec.campaign.report import compared, measures, percent, trivial
+from ddpexec.campaign.report import compared, measures, one_process, one_process_ms, percent, trivial
 from ddpexec.campaign.results import summarised
 from ddpexec.campaign.schema import NetworkSpec
 from ddpsim.plots import plot_errors, plot_validation
@@ -109,9 +110,13 @@ def _day(moment: datetime) -> str:
 
 
 def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
-    yield "Times in ms, of several runs their mean; noise is half the range of repeated runs. One process: one rank"
-    yield "without DDP at its workload's pace, computed, not run. `in` where the measured step lies in the 80 % band;"
-    yield "buckets: median absolute error of their finish, of the step.\n"
+    results = [each.before.result for each in recorded]
+    told = (
+        f"Times in ms, of several runs their mean; noise is half the range of repeated runs. {one_process(results)}. "
+        "`in` where the measured step lies in the 80 % band; buckets: median absolute error of their finish, of the "
+        "step."
+    )
+    yield f"{fill(told, 110)}\n"
     yield (
         "| configuration | one process | measured | noise | before | error | overhead error | buckets | band | term "
         + ("| now | error | overhead error |")
@@ -122,7 +127,7 @@ def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
         finishes = [abs(error) for error in before.bucket_errors]
         cells = (
             before.name,
-            f"{before.local_s * 1e3:.1f}",
+            one_process_ms(before, results),
             f"{before.step_s * 1e3:.1f}",
             percent(before.noise),
             f"{before.predicted_s * 1e3:.1f}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ddpexec.termination import ignore_termination, terminated_as_error
-from ddpsim.cli.breakdown import breakdown
+from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
@@ -43,6 +43,10 @@ class RunOptions(JobOptions):
     timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a rank that does not come.")] = (
         "300s"
     )
+    local_iterations: Annotated[
+        int,
+        typer.Option(metavar="N", help="Iterations without communication after them, which time one process."),
+    ] = 0
     no_stamps: Annotated[bool, typer.Option("--no-stamps", help="Time whole iterations only.")] = False
 
     def settings(self, plan: PlanOptions) -> Settings:
@@ -58,6 +62,7 @@ class RunOptions(JobOptions):
             batch_size=self.batch_size,
             timeout=timedelta(seconds=parse_time(self.timeout, "--timeout")),
             observe=not self.no_stamps,
+            local_iterations=self.local_iterations,
         )
         return cast("Settings", made)
 
@@ -138,6 +143,7 @@ def _train(running: Run, out: Path, output: Output) -> None:
         "compute_device": running.provenance["compute_device"],
         "plan_fingerprint": running.provenance["plan_fingerprint"],
         "stamping_s": cost,
+        "local_s": everything.provenance.get("local_s"),
     }
     output.emit(document, lambda: _text(running, summary, cost, out))
 
@@ -151,9 +157,9 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
         ),
     )
     name = f"{running.subject.model.name}, {running.world_size} ranks, {running.settings.implementation}"
-    share = percent(stamping_s / summary.iteration_s)
+    share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (
-        f"{name}: {ms(summary.iteration_s)} ms a step, overlap {percent(summary.overlap_ratio) or '-'}; "
+        f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "
         f"stamping cost {share} of it\n\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
     )
 

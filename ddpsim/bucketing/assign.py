@@ -44,6 +44,15 @@ class Parameter:
         return self.numel * DTYPE_BYTES[self.dtype]
 
 
+def repeated_name(names: Sequence[str]) -> tuple[int, int] | None:
+    """Return the indices of the first two parameters of one name; None where each has its own."""
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if seen.setdefault(name, index) != index:
+            return seen[name], index
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Gradients reduced together.

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets
+from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import BucketCaps
+from ddpsim.bucketing.torch_call import NO_CALL, call_arguments, constructor_call
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.errors import PlanError
 
@@ -31,6 +32,9 @@ class BucketPlan:
     torch: str
 
     def __post_init__(self) -> None:
+        if (same := repeated_name(self.parameter_names)) is not None:
+            what = f"parameters {same[0]} and {same[1]} are both named {self.parameter_names[same[0]]!r}"
+            raise PlanError(what, place="parameter_names", remedy="give each parameter a name of its own")
         seen: dict[int, int] = {}
         for number, bucket in enumerate(self.buckets):
             for index in bucket.parameters:
@@ -82,8 +86,8 @@ class BucketPlan:
     def from_document(cls, document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
         """Read a `ddpsim.plan/1` document and check that it fits the model.
 
-        Limits and the constructor call are the document's where its fingerprint says that the buckets are as they
-        were written; those of an edited document are worked out again from its buckets.
+        Limits and the constructor call are the document's, whose fingerprint says that the buckets are as they were
+        written; those of a document without either are worked out from its buckets.
 
         Args:
             document: parsed JSON.
@@ -91,7 +95,8 @@ class BucketPlan:
             place: the file's name, for errors.
 
         Raises:
-            PlanError: a malformed document, a parameter missed or repeated, another model's plan.
+            PlanError: a malformed document, a parameter missed or repeated, another model's plan, buckets that are not
+                those of its fingerprint.
         """
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise PlanError("not a plan file", place=place, remedy=f'expected a JSON object with "schema": "{SCHEMA}"')
@@ -110,7 +115,7 @@ class BucketPlan:
             plan = custom_plan(parameters, groups)
         except PlanError as error:
             error.at(place)
-        return _as_written(plan, document)
+        return _as_written(plan, document, place)
 
 
 def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:
@@ -164,21 +169,8 @@ def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]
     sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
     buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
     plan = BucketPlan(tuple(buckets), names, "")
-    return replace(plan, torch=_listed_call(torch_caps(parameters, groups)))
-
-
-def without_rebuild(plan: BucketPlan, parameters: Sequence[Parameter]) -> BucketPlan:
-    """Return `plan` with the constructor call that gives it under `find_unused_parameters`.
-
-    torch then fills buckets in registration order and launches the last first; where that gives other buckets, the call
-    says that only ddpexec can run the plan.
-    """
-    if "find_unused_parameters=True" in plan.torch:
-        return plan
-    groups = plan.groups()[::-1]
-    registered = [index for group in groups for index in group] == list(range(len(parameters)))
-    caps = torch_caps(parameters, groups) if registered else None
-    return replace(plan, torch=_listed_call(caps, find_unused_parameters=True))
+    caps = torch_caps(parameters, groups)
+    return replace(plan, torch=NO_CALL if caps is None else constructor_call(BucketCaps(bucket_cap_mb_list=caps)))
 
 
 def _plan(
@@ -189,32 +181,41 @@ def _plan(
     find_unused_parameters: bool = False,
 ) -> BucketPlan:
     names = tuple(parameter.name for parameter in parameters)
-    return BucketPlan(tuple(buckets), names, _torch_call(caps, find_unused_parameters=find_unused_parameters))
+    flags = {"find_unused_parameters": True} if find_unused_parameters else {}
+    return BucketPlan(tuple(buckets), names, constructor_call(caps, flags))
 
 
-def _listed_call(caps: tuple[float, ...] | None, *, find_unused_parameters: bool = False) -> str:
-    if caps is None:
-        return "# no constructor argument of torch gives these buckets; run them with ddpexec"
-    return _torch_call(BucketCaps(bucket_cap_mb_list=caps), find_unused_parameters=find_unused_parameters)
-
-
-def _torch_call(caps: BucketCaps, *, find_unused_parameters: bool = False) -> str:
-    arguments = {**caps.torch_arguments(), **({"find_unused_parameters": True} if find_unused_parameters else {})}
-    return f"DistributedDataParallel({', '.join(['model', *(f'{name}={value}' for name, value in arguments.items())])})"
-
-
-def _as_written(plan: BucketPlan, document: Mapping[str, object]) -> BucketPlan:
-    torch, buckets = document.get("torch"), document.get("buckets")
-    if document.get("fingerprint") != plan.fingerprint() or not isinstance(torch, str) or not isinstance(buckets, list):
+def _as_written(plan: BucketPlan, document: Mapping[str, object], place: str) -> BucketPlan:
+    """Return `plan` with what a document that has not been edited says of its limits and its constructor call."""
+    torch, fingerprint = document.get("torch"), document.get("fingerprint")
+    if fingerprint is None and torch is None:
         return plan
-    limits = [bucket.get("limit_bytes") for bucket in buckets]
-    if not all(limit is None or (type(limit) is int and 0 <= limit < 1 << 63) for limit in limits):
-        return plan
+    if fingerprint != plan.fingerprint():
+        what = f"{fingerprint!r} is not the fingerprint of these buckets, which is {plan.fingerprint()!r}"
+        remedy = "leave fingerprint and torch out of a plan that you edit; both are worked out again"
+        raise PlanError(what, place=f"{place}: fingerprint", remedy=remedy)
+    buckets = _list(document, "buckets", place)
+    limits = [_limit(bucket, f"{place}: buckets.{number}") for number, bucket in enumerate(buckets)]
     kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
-    return replace(plan, buckets=tuple(kept), torch=torch)
+    return replace(plan, buckets=tuple(kept), torch=plan.torch if torch is None else _call(torch, place))
 
 
-def _list(document: dict[str, object], key: str, place: str) -> list[object]:
+def _call(text: object, place: str) -> str:
+    try:
+        call_arguments(text if isinstance(text, str) else repr(text))
+    except PlanError as error:
+        error.at(f"{place}: torch")
+    return str(text)
+
+
+def _limit(bucket: object, place: str) -> int | None:
+    limit = bucket.get("limit_bytes") if isinstance(bucket, dict) else None
+    if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 63):
+        raise PlanError(f"{str(limit)[:80]} is not a number of bytes", place=f"{place}.limit_bytes")
+    return limit
+
+
+def _list(document: Mapping[str, object], key: str, place: str) -> list[object]:
     value = document.get(key)
     if not isinstance(value, list):
         raise PlanError(f"{value!r} is not a list", place=f"{place}: {key}")

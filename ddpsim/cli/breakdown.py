@@ -13,6 +13,11 @@ _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "D
 _OF_WHICH = "  of which waiting for ranks"
 
 
+def statistic(summary: Summary) -> str:
+    """Return in brackets what a step's time is of many, where iterations differ by design; nothing else."""
+    return "" if summary.iteration_statistic == "median" else f" ({summary.iteration_statistic})"
+
+
 def breakdown(summary: Summary) -> str:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known."""
     from ddpsim.metrics import PARTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ def buckets(
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text, write_whole
     from ddpsim.job import Job
+    from ddpsim.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
@@ -32,6 +34,7 @@ def buckets(
     chosen = plan.plan_of(model.parameters) or plan_buckets(
         model.parameters, job.caps, job.assignment_in_force, model.arrival_order()
     )
+    chosen = replace(chosen, torch=torch_line(job, chosen, [model]))
     if out:
         write_whole(out, json_text(chosen.document()))
     output.emit(_document(chosen), lambda: _text(chosen))

@@ -133,11 +133,14 @@ def _cap_mb(row: PlanRow) -> float:
 
 def text(report: PlanReport) -> str:
     """Return the report as a table and the lines to paste."""
+    from ddpsim.plan_rows import WORTH_IT
+
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = percent(max(row.most for row in kept))
-        lines += [f"keep torch's default on {_where(kept)} (at most {most} faster found):", f"    {kept[0].advice}"]
+        most = max(row.most for row in kept)
+        found = f"at most {percent(most)} faster found{', inside its band' if most >= WORTH_IT else ''}"
+        lines += [f"keep torch's default on {_where(kept)} ({found}):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]

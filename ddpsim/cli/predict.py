@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.breakdown import breakdown
+from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
@@ -142,7 +142,7 @@ def _text(prediction: Prediction) -> str:
         f"{workload.name} ({origin}, pace of {workload.device}) on {prediction.topology.name}: "
         f"{prediction.nodes} node(s), {summary.world_size} ranks",
         "",
-        f"iteration  {format_time(prediction.iteration_s)}{_band(prediction)}",
+        f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
         breakdown(summary),
         *_correction(prediction),
         "",
@@ -162,8 +162,6 @@ def _text(prediction: Prediction) -> str:
     if len(summary.buckets) > _BUCKETS_SHOWN:
         lines.append(f"... {len(summary.buckets) - _BUCKETS_SHOWN} more; --json has all")
     lines += ["", prediction.plan.torch]
-    if (compression := prediction.options.compression) != "none":
-        lines.append(f'ddp.register_comm_hook(*ddpexec.compression.hook_for("{compression}"))')
     return "\n".join(lines)
 
 

@@ -156,7 +156,7 @@ class Calibration:
 
         Raises:
             CalibrationError: not JSON, another schema, an unknown backend or constant, a value that `Constant.allows`
-                does not, a covariance that is not of the fitted constants.
+                does not, another unit or no spread, a covariance that is not of the fitted constants.
         """
         document = parse_json(text, place, CalibrationError, _REMEDY)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
@@ -173,10 +173,7 @@ class Calibration:
         constants = {constant.name: constant for constant in priors[backend]}
         try:
             for number, entry in enumerate(document["constants"]):
-                constant = Constant(**entry)
-                if constant.name not in constants or not constants[constant.name].allows(constant.value):
-                    what = f"constant {constant.name!r} = {constant.value!r} is unknown or out of range"
-                    raise CalibrationError(what, place=f"{place}: constants.{number}", remedy=_REMEDY)
+                constant = _constant(entry, constants, f"{place}: constants.{number}")
                 constants[constant.name] = constant
             names = _fitted_names(document["fitted_names"], constants, f"{place}: fitted_names")
             return cls(
@@ -188,12 +185,12 @@ class Calibration:
                 residual_high=_residual(document["residual_high"], f"{place}: residual_high"),
                 curves=tuple(
                     Curve(
-                        c["topology"],
-                        c["nodes"],
-                        c["gpus_per_node"],
+                        str(c["topology"]),
+                        _count(c["nodes"]),
+                        _count(c["gpus_per_node"]),
                         tuple(_point(s, t) for s, t in c["points"]),
                         str(c.get("algorithm", "auto")),
-                        int(c.get("gpus_per_process", 1)),
+                        _count(c.get("gpus_per_process", 1)),
                     )
                     for c in document["curves"]
                 ),
@@ -201,6 +198,42 @@ class Calibration:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CalibrationError(f"malformed: {error!r}", place=place, remedy=_REMEDY) from error
+
+
+def _constant(entry: Mapping[str, object], known: Mapping[str, Constant], place: str) -> Constant:
+    """Return the constant that `entry` describes, of the name and unit of one that is known."""
+    constant = Constant(**entry)  # type: ignore[arg-type]
+    prior = known.get(constant.name)
+    if prior is None or not prior.allows(constant.value):
+        what = f"constant {constant.name!r} = {constant.value!r} is unknown or out of range"
+        raise CalibrationError(what, place=place, remedy=_REMEDY)
+    spread = constant.log_std
+    fits = {
+        "unit": constant.unit == prior.unit,
+        "source": isinstance(constant.source, str),
+        "fitted": isinstance(constant.fitted, bool),
+        "log_std": spread is None or (type(spread) in (int, float) and 0 <= spread <= _LARGEST_SPREAD),
+    }
+    for key, right in fits.items():
+        if not right:
+            what = f"{str(entry.get(key))[:60]!r} is no {_KINDS[key]}"
+            raise CalibrationError(what, place=f"{place}.{key}", remedy=_REMEDY)
+    return constant
+
+
+_LARGEST_SPREAD = 100.0
+_KINDS = {
+    "unit": "unit of this constant",
+    "source": "text",
+    "fitted": "flag, true or false",
+    "log_std": "standard deviation of a logarithm",
+}
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        raise ValueError(f"{str(value)[:60]!r} is not a count")
+    return value
 
 
 def _fitted_names(value: object, known: Mapping[str, Constant], place: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.spans import spans_of
 from ddpsim.topology.graph import Placement
+from ddpsim.torch_line import torch_line
 from ddpsim.trace import Iteration, Trace
 from ddpsim.workload import Workload
 
@@ -78,6 +79,7 @@ def simulate(
     records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
     plan = settings[0].plan(total - 1)
+    plan = replace(plan, torch=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = {
         "simulated": True,
         "seed": options.seed,
@@ -86,6 +88,7 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
+        "options": {"drop": dict(options.drop)},
     }
     return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
@@ -207,12 +210,7 @@ def _kinds(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> list[Kind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
-    for rank in options.stragglers:
-        if not 0 <= rank < placement.world_size:
-            remedy = f"give a rank from 0 to {placement.world_size - 1}"
-            raise InputError(
-                f"rank {rank} is not in a world of {placement.world_size}", place="--straggler", remedy=remedy
-            )
+    options.check_ranks(placement.world_size)
     members: dict[tuple[str | None, float], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
-from ddpsim.bucketing.plan import without_rebuild
 from ddpsim.collectives.execute import BACKENDS, FIDELITIES
 from ddpsim.errors import InputError
 from ddpsim.job import Job, at_least_one, one_of, positive
@@ -64,7 +63,7 @@ class Options(Job):
         Under an order policy the plan depends on the arrivals of the run; see `ddpsim.simulation.plans`.
         """
         if self.plan is not None:
-            return without_rebuild(self.plan, workload.parameters) if self.find_unused_parameters else self.plan
+            return self.plan
         return plan_buckets(workload.parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
     def iterations_of(self, workload: Workload) -> int:

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
-from ddpsim.bucketing.plan import without_rebuild
 from ddpsim.order import Arrivals, OrderPolicy, replay
 from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace
@@ -51,6 +50,4 @@ def _rebuilds(
     arrivals = [Arrivals(rank, k, pace(k).order) for k in synced for rank, pace in enumerate(paces)]
     first = options.first_plan(workload.parameters, options.plan)
     for rebuilt in replay(arrivals, policies, first.groups(), assign):
-        plan = rebuilt_plan(workload.parameters, options.caps, rebuilt.order)
-        found = options.find_unused_parameters
-        yield rebuilt.iteration, without_rebuild(plan, workload.parameters) if found else plan
+        yield rebuilt.iteration, rebuilt_plan(workload.parameters, options.caps, rebuilt.order)

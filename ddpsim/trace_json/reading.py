@@ -159,6 +159,7 @@ def iteration_from(record: Mapping[str, object]) -> Iteration:
 
     Raises:
         KeyError, TypeError: a field missing or of the wrong kind.
+        ValueError: an iteration that ends before it starts.
     """
     fields = dict(_checked(record))
     buckets, gradients = fields["buckets"], fields["gradients"]
@@ -168,7 +169,10 @@ def iteration_from(record: Mapping[str, object]) -> Iteration:
     fields["gradients"] = tuple(
         Gradient(parameter=_integer(p), hook_s=_number(h), ready_s=_number(r)) for p, h, r in gradients
     )
-    return Iteration(**fields)  # type: ignore[arg-type]
+    iteration = Iteration(**fields)  # type: ignore[arg-type]
+    if iteration.end_s < iteration.start_s:
+        raise ValueError(f"it ends at {iteration.end_s!r} s, before it starts at {iteration.start_s!r} s")
+    return iteration
 
 
 def _bucket(record: Mapping[str, object]) -> BucketTimes:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
 
 Seconds = NDArray[np.float64]
@@ -75,8 +76,8 @@ class Workload:
         ranks: how many computed at once on the machine while it was recorded, and so share in its times.
 
     Raises:
-        WorkloadError: where shapes disagree, a time is negative or not finite, one clock lacks a gradient, or an
-            iteration has none.
+        WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
+            lacks a gradient, or an iteration has none.
     """
 
     name: str
@@ -100,6 +101,9 @@ class Workload:
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
             raise WorkloadError("a workload needs at least one iteration and one parameter", place=self.name)
+        if (same := repeated_name([parameter.name for parameter in self.parameters])) is not None:
+            what = f"parameters {same[0]} and {same[1]} are both named {self.parameters[same[0]].name!r}"
+            raise WorkloadError(what, place=f"parameters.{same[1]}", remedy="give each parameter a name of its own")
         self._check_phases()
         self._check_gradients()
         if not 0 <= self.arithmetic_share <= 1:
@@ -177,6 +181,14 @@ class Workload:
         """
         hooks = self.gradient_hook_s[iteration]
         return [int(index) for index in np.argsort(np.where(np.isnan(hooks), np.inf, hooks), kind="stable")]
+
+    def arrival_orders(self) -> list[tuple[int, ...]]:
+        """Return the different arrival orders of all recorded iterations, the first one's first."""
+        return list(dict.fromkeys(tuple(self.arrival_order(number)) for number in range(self.iterations)))
+
+    def missing_gradients(self) -> list[frozenset[int]]:
+        """Return, by recorded iteration, the registration indices of the parameters that had no gradient."""
+        return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:

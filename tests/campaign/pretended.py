@@ -37,6 +37,7 @@ class PretendedLab:
         self.configurations = {each.name: each for each in campaign.configurations}
         self.folder, self.commands, self.lines, self.failing = folder, list[str](), list[str](), ""
         self.stretch: dict[str, float] = {}
+        self.local_s: dict[str, float] = {}
 
     def __call__(self, topology: Path, command: Sequence[str]) -> None:
         self.commands.append(command[0])
@@ -54,7 +55,9 @@ class PretendedLab:
         configuration = self.configurations[out.parent.name]
         if configuration.caps == self.failing:
             raise InputError("a rank died")
-        write_trace(self._measured(configuration, out.parent, topology, self.stretch.get(out.name, 1.0)), out)
+        trace = self._measured(configuration, out.parent, topology, self.stretch.get(out.name, 1.0))
+        timed = {"local_s": self.local_s[out.name]} if out.name in self.local_s else {}
+        write_trace(replace(trace, provenance={**trace.provenance, **timed}), out)
 
     @staticmethod
     def _measured(configuration: Configuration, folder: Path, topology: Path, stretch: float) -> Trace:

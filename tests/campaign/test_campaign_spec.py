@@ -10,6 +10,8 @@ name: small
 networks:
   flat: {ranks: 4, rate: 500mbit, delay: 1ms}
   slow: {ranks: 2, rate: 1gbit, slow: {node: 1, rate: 200mbit}}
+  ../up: {ranks: 2, rate: 1gbit}
+  ..: {ranks: 2, rate: 1gbit}
 """
 
 
@@ -70,6 +72,10 @@ def test_a_network_is_a_topology_with_its_slow_link() -> None:
         ("{network: flat, workload: a, vary: {seed: 3}}", ["runs.0.vary", "lists"]),
         ("{network: flat, workload: a, seed: 1, vary: {seed: [3]}}", ["seed is given and varied"]),
         ("{network: flat, workload: a, vary: {seed: [3, 3]}}", ["twice"]),
+        ("{network: flat, model: ../../victim}", ["runs.0", "'../../victim_real-flat-default' cannot name a file"]),
+        ("{network: ../up, workload: a}", ["runs.0", "'a-../up-default' cannot name a file", "without a path"]),
+        ("{network: .., workload: a}", ["runs.0", "'..' cannot name a file"]),
+        (f"{{network: flat, workload: {'a' * 300}}}", ["runs.0", "aaa...' cannot name a file"]),
     ],
 )
 def test_a_bad_run_is_told_with_its_place(run: str, words: list[str]) -> None:

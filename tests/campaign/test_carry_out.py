@@ -182,7 +182,7 @@ def test_a_run_is_what_a_user_would_type() -> None:
     assert " ".join(arguments) == (
         "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --no-sync-every 2 --process-groups 2 "
         "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.2345678 "
-        "--impl ddpexec --backend gloo --iterations 6 --seed 1007"
+        "--impl ddpexec --backend gloo --iterations 6 --local-iterations 5 --seed 1007"
     )
 
 
@@ -200,6 +200,38 @@ def test_runs_that_differ_are_held_against_by_their_mean(campaign: Campaign, lab
         assert sum(parts) == pytest.approx(result.error)
         assert [bucket["finished_error"] for bucket in held["buckets"]] == pytest.approx(result.bucket_errors)
         assert max(result.bucket_errors) < 0
+
+
+def test_runs_that_time_one_process_show_an_error_of_pace(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.local_s = {"run0": 0.010, "run1": 0.012}
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    for result in results:
+        held = json.loads((tmp_path / "runs" / result.name / "validation.json").read_text())
+        assert (result.local_source, held["local_source"]) == ("measured", "run")
+        assert result.local_s == pytest.approx(0.011)
+        assert result.predicted_local_s != pytest.approx(0.011)
+        assert held["overhead"]["measured_s"] == pytest.approx(result.step_s - 0.011)
+        assert held["overhead"]["predicted_s"] == pytest.approx(result.predicted_s - result.predicted_local_s)
+        assert result.overhead_error == pytest.approx(held["overhead"]["error"])
+        assert result.error == pytest.approx(0), "the step itself is predicted; only the overhead shows the pace"
+    page = (tmp_path / "summary.md").read_text()
+    assert "One process: measured, by steps without communication at the end of the runs.\n" in page
+    assert json.loads((tmp_path / "summary.json").read_text())["local_measured"] == len(results)
+
+
+def test_where_not_every_run_timed_one_process_it_is_as_predicted(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.local_s = {"run1": 0.012}
+    for result in go(campaign, tmp_path)[0]:
+        held = json.loads((tmp_path / "runs" / result.name / "validation.json").read_text())
+        assert (result.local_source, held["local_source"]) == ("predicted", "prediction")
+        assert result.local_s == result.predicted_local_s
+        assert held["overhead"]["measured_s"] == pytest.approx(result.overhead_s)
+    assert "computed, not run.\n" in (tmp_path / "summary.md").read_text()
 
 
 def _own(campaign: Campaign, folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -100,6 +101,37 @@ def test_a_damaged_record_names_its_file(carried_out: Path, campaign: Campaign) 
     victim.write_bytes(record.compress('{"schema": "ddpexec.record/9"}'))
     with pytest.raises(InputError, match=rf"{victim.name}: .*ddpexec.record/9"):
         record.unpack(folder, carried_out / "again")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("configuration", "../../victim"),
+        ("configuration", ".."),
+        ("configuration", ["x"]),
+        ("workload", "../victim"),
+        ("workload", "workloads/../../victim"),
+        ("workload", "workloads/none.json.gz"),
+        ("documents", {"../../../victim/x": {}}),
+        ("documents", {"/tmp/x": {}}),
+        ("runs", [{}]),
+    ],
+)
+def test_a_record_names_nothing_outside_itself(carried_out: Path, campaign: Campaign, key: str, value: object) -> None:
+    folder, again = carried_out / "record", carried_out / "deep" / "again"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    record.unpack(folder, again)
+    (carried_out / "victim").mkdir()
+    (carried_out / "deep" / "victim").mkdir()
+    for place in (carried_out, carried_out / "deep"):
+        (place / "victim" / "kept.txt").write_text("kept")
+    path = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    path.write_bytes(record.compress(json.dumps({**document, key: value})))
+    before = {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()}
+    with pytest.raises(InputError, match=path.name):
+        record.unpack(folder, again)
+    assert {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()} == before
 
 
 def test_a_record_made_of_another_configuration_does_not_count(carried_out: Path, campaign: Campaign) -> None:

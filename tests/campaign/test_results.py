@@ -76,6 +76,24 @@ def test_errors_are_signed_and_noise_is_half_the_range() -> None:
 def test_a_result_survives_its_document() -> None:
     one = result(1.25, 1.20)
     assert Result.from_document(json.loads(json.dumps(one.document()))) == one
+    measured = replace(one, local_source="measured", local_s=1.1)
+    assert Result.from_document(json.loads(json.dumps(measured.document()))) == measured
+
+
+def test_a_result_kept_before_runs_timed_one_process_is_as_predicted() -> None:
+    document = result(1.25, 1.20).document()
+    del document["local_source"]
+    assert Result.from_document(document).local_source == "predicted"
+
+
+def test_the_page_says_where_the_time_of_one_process_comes_from() -> None:
+    kept, new = result(1.25, 1.20), result(1.3, 1.20, "cap1", local_source="measured")
+    pages = [markdown("lab", summarised(each), each) for each in ([kept], [new], [kept, new])]
+    assert "One process: one rank without DDP at its workload's pace, computed, not run.\n" in pages[0]
+    assert "One process: measured, by steps without communication at the end of the runs.\n" in pages[1]
+    assert "; of 1 of 2, marked c: one rank without DDP at its workload's pace, computed, not run.\n" in pages[2]
+    assert "| g-default | 1000.0 c |" in pages[2]
+    assert "| g-cap1 | 1000.0 |" in pages[2]
 
 
 def test_choosing_a_cap_by_prediction_has_its_regret_and_gain() -> None:

@@ -172,3 +172,45 @@ def test_the_hooks_beside_stock_torch_are_counted_as_perturbation() -> None:
 
     ours, theirs = (ranks.run(1, cost, name)[0] for name in ("ddpexec", "torch"))
     assert 0 < ours < theirs < 1e-3
+
+
+def alone(rank: int) -> list[tuple[int, float | None, Any]]:
+    """Return, of several runs, how many iterations count, this rank's time alone, and the run's."""
+    found = []
+    slow = small_workload(step_s=0.004)
+    for implementation, options in (
+        ("ddpexec", {}),
+        ("torch", {}),
+        ("ddpexec", {"no_sync_every": 2}),
+        ("torch", {"stragglers": {0: 1.5}}),
+        ("torch", {"local_iterations": 0}),
+    ):
+        settings = Settings(implementation=implementation, **{"iterations": 2, "local_iterations": 3, **options})
+        run = Run(settings, torch.device("cpu"), workload=slow)
+        run.train()
+        gathered = run.gather(run.trace())
+        known = None if gathered is None else gathered.provenance.get("local_s")
+        found.append((len(run.trace().iterations), run.local_s(), known))
+    return found
+
+
+def test_steps_without_communication_time_one_process_and_do_not_count() -> None:
+    (*timed, slowed, unasked), (*others, usual, _) = ranks.run(2, alone)
+    recorded_s = 8 * 0.004
+    for cycle, (mine, theirs) in zip((1, 1, 2), zip(timed, others, strict=True), strict=True):
+        assert mine[0] == theirs[0] == 2
+        assert mine[1] >= recorded_s - 0.004 * (cycle - 1) / cycle
+        assert min(mine[1], theirs[1]) <= mine[2] <= max(mine[1], theirs[1])
+        assert theirs[2] is None
+    assert slowed[1] is None, "a straggler's own time is not that of one process"
+    assert slowed[2] == usual[1]
+    assert unasked[1:] == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "--drop are both")],
+)
+def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Settings(**options)

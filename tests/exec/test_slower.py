@@ -19,7 +19,9 @@ from ddpexec import slower  # noqa: E402
 from ddpexec.models.training import TrainingModel, classifier  # noqa: E402
 from ddpexec.run import Run  # noqa: E402
 from ddpexec.settings import Settings  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
 from tests.exec import ranks  # noqa: E402
+from tests.exec.small import small_workload  # noqa: E402
 
 MS = 1e-3
 LAYERS = 3
@@ -118,3 +120,9 @@ def test_a_straggler_of_a_run_computes_so_many_times_as_long_and_no_other_rank_d
     usual, slow = ranks.run(2, fastest)
     for own_s, usual_s, slow_s in zip((LAYERS * FORWARD_S, LAYERS * BACKWARD_S), usual, slow, strict=True):
         assert own_s <= usual_s < 3 * own_s <= slow_s
+
+
+@pytest.mark.parametrize("subject", [{"model": "mlp"}, {"workload": small_workload()}])
+def test_a_straggler_that_is_no_rank_is_refused(one_rank: None, subject: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"--straggler: rank 7 is not in a world of 1; give a rank from 0 to 0"):
+        Run(Settings(stragglers={7: 2.0}), torch.device("cpu"), **subject)

@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError, PlanError, WorkloadError
+from ddpsim.metrics import PARTS
 from ddpsim.prediction import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.dropping import without
@@ -87,3 +88,39 @@ def test_contradictions():
         Options(drop=LAYERS, find_unused_parameters=True)
     with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
         Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)
+
+
+@pytest.mark.parametrize("cycle", [1, 2])
+def test_where_iterations_differ_by_design_the_step_is_their_mean(cycle):
+    source, here = named(workload(gradients=8)), load_topology("loopback")
+    drop = {f"layer{i}": 0.5 for i in range(2)}
+    for seed in range(3):
+        asked = Options(drop=drop, seed=seed, no_sync_every=cycle)
+        found = predict(source, here, gpus_per_node=2, options=asked)
+        periods = [it.iteration_s for it in found.trace.of_rank(0)]
+        assert len(set(np.round(periods, 6))) > 1
+        document = found.document()
+        assert document["iteration_s"] == pytest.approx(fmean(periods))
+        assert sum(document[part] for part in PARTS) == pytest.approx(document["iteration_s"])
+        assert document["iteration_low_s"] <= document["iteration_s"] <= document["iteration_high_s"]
+        assert document["iteration_statistic"] == "mean"
+        alone = [it.iteration_s for it in simulate_local(source, asked)]
+        assert document["local_s"] == pytest.approx(fmean(alone))
+
+
+def test_the_output_says_what_a_step_is_of_many():
+    source, here = named(workload(gradients=8)), load_topology("loopback")
+    for options, statistic in (
+        ({}, "median"),
+        ({"no_sync_every": 2}, "median of cycle means"),
+        ({"drop": {"layer0": 0.0}}, "median"),
+    ):
+        found = predict(source, here, gpus_per_node=2, options=Options(**options))
+        assert found.document()["iteration_statistic"] == statistic
+
+
+def test_a_seldom_outlier_does_not_leave_the_mean_outside_its_band():
+    source, here = named(workload(gradients=8)), load_topology("loopback")
+    asked = Options(drop={"layer0": 0.04}, iterations=60)
+    found = predict(source, here, gpus_per_node=2, options=asked).summary
+    assert found.iteration_low_s <= found.iteration_s <= found.iteration_high_s

@@ -100,6 +100,10 @@ def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
             {"parameters": [{"name": "a", "shape": [1], "dtype": "fp32", "device": "cpu"}]},
             "w.json: parameters.0.dtype: 'fp32' is not one of float64, float32",
         ),
+        (
+            {"parameters": [{"name": "a", "shape": [1], "dtype": "float32", "device": "cpu"}] * 2},
+            "w.json: parameters.1: parameters 0 and 1 are both named 'a'; give each parameter a name of its own",
+        ),
         ({"forward": [1]}, r"w.json: forward: \[1\] is not an object"),
         ({"forward": {"host_s": [1.0], "device_s": 1.0}}, "w.json: forward.device_s: 1.0 is not a list of seconds"),
         ({"forward": {"host_s": ["1"], "device_s": [1]}}, "w.json: forward.host_s: '1' is not a number"),

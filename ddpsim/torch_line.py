@@ -1,0 +1,118 @@
+"""The line to paste: the call of torch's constructor that does what a job asks, or a comment that says why none does.
+
+Three things keep stock torch from doing what is simulated: what only ddpexec has (layers left out, other orders,
+several process groups); buckets that its caps do not give from the order in which gradients arrive; and gradients that
+do not come, for which it raises unless it searches for them, or was told that the graph never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
+from ddpsim.bucketing.torch_call import NO_CALL, call_arguments, caps_of_call, constructor_call
+from ddpsim.bucketing.torch_caps import torch_caps
+from ddpsim.job import Job
+from ddpsim.order import Once, rebuild
+from ddpsim.workload import Workload
+
+Order = Sequence[int]
+
+
+def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> str:
+    """Return the line to paste for `job` with the buckets of `plan`.
+
+    Args:
+        job: what was asked for.
+        plan: the buckets in force at the end.
+        workloads: of every kind of rank, the first rank 0's; which gradients come, and in which orders.
+    """
+    missing, steady = _missing(workloads)
+    if (reason := _beyond_torch(job)) is not None:
+        return f"# stock torch has no {reason}; run it with ddpexec"
+    if missing and not job.find_unused_parameters and (not steady or job.no_sync_every > 1):
+        names = _named(workloads[0], missing)
+        when = "in some iterations" if not steady else "in any iteration, nor static_graph under no_sync"
+        return f"# stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"
+    searched = job.find_unused_parameters or job.assignment == "unused"
+    caps = caps_giving(plan, workloads[0].parameters, find_unused=searched, orders=_orders(job, workloads[0]))
+    if caps is None:
+        return NO_CALL
+    static = bool(missing) and not searched
+    flags = {
+        **({"find_unused_parameters": True} if searched else {}),
+        **({"static_graph": True} if static else {}),
+        **({"gradient_as_bucket_view": True} if job.gradient_as_bucket_view else {}),
+        **({} if job.broadcast_buffers else {"broadcast_buffers": False}),
+    }
+    notes = [f"{_named(workloads[0], missing)} no gradient in any iteration"] if static else []
+    return constructor_call(caps, flags, "; ".join([*notes, *_hooks(job)]))
+
+
+def caps_giving(
+    plan: BucketPlan, parameters: Sequence[Parameter], *, find_unused: bool, orders: Iterable[Order] | None = None
+) -> BucketCaps | None:
+    """Return the caps with which stock torch makes the buckets of `plan`: its own, or the roundest that will do.
+
+    Args:
+        plan: whose buckets.
+        parameters: in registration order.
+        find_unused: whether torch searches for unused parameters: it then fills in registration order, once for all.
+        orders: in which gradients may arrive, of which one must give the plan; None is the one that the plan spells
+            out, where its own call needs no proof.
+
+    Returns:
+        None where no caps do.
+    """
+    groups = [frozenset(group) for group in plan.groups()]
+    arguments = call_arguments(plan.torch)
+    own = None if arguments is None else caps_of_call(arguments)
+    if orders is None and not find_unused and own is not None and not (arguments or {}).get("find_unused_parameters"):
+        return own
+    arrivals = [[index for group in plan.groups() for index in group]] if orders is None else list(orders)
+
+    def gives(caps: BucketCaps) -> bool:
+        made = [unused_plan(parameters, caps)] if find_unused else (rebuilt_plan(parameters, caps, o) for o in arrivals)
+        return any([frozenset(group) for group in each.groups()] == groups for each in made)
+
+    if own is not None and gives(own):
+        return own
+    listed = torch_caps(parameters, plan.groups()[::-1] if find_unused else plan.groups())
+    caps = None if listed is None else BucketCaps(bucket_cap_mb_list=listed)
+    return caps if caps is not None and gives(caps) else None
+
+
+def _beyond_torch(job: Job) -> str | None:
+    """Return what `job` asks for and stock torch has not."""
+    if any(probability > 0 for probability in job.drop.values()):
+        return "layer dropping (--drop)"
+    if job.order is not None and (rebuild(job.order) != Once() or job.consensus != "rank0"):
+        return f"--order {job.order}" + (f" --consensus {job.consensus}" if job.consensus != "rank0" else "")
+    return f"--process-groups {job.process_groups}" if job.process_groups > 1 else None
+
+
+def _orders(job: Job, workload: Workload) -> Iterable[Order] | None:
+    """Return the orders in which gradients may first arrive; None where the plan was rebuilt for the one that came."""
+    if job.order is not None:
+        return None
+    return workload.arrival_orders()
+
+
+def _missing(workloads: Sequence[Workload]) -> tuple[frozenset[int], bool]:
+    """Return the parameters that lack a gradient at any time, and whether they are the same at all times."""
+    seen = {missing for workload in workloads for missing in workload.missing_gradients()}
+    return frozenset().union(*seen), len(seen) == 1
+
+
+def _named(workload: Workload, parameters: Iterable[int]) -> str:
+    first, *others = sorted(parameters)
+    name = workload.parameters[first].name
+    return f"{name} has" if not others else f"{name} and {len(others)} more have"
+
+
+def _hooks(job: Job) -> Iterable[str]:
+    """Yield what must be registered on what the constructor returns."""
+    if job.compression != "none":
+        yield f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.compression'
+    if job.comm == "noop":
+        yield "then register_comm_hook(None, noop_hook), of torch's debugging_hooks"
