@@ -9,7 +9,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def calibrate(
     from ddpsim.calibrate import calibrate as fit
     from ddpsim.files import json_text, write_whole
     from ddpsim.measured import read_table
+    from ddpsim.topology.spec import load_topology
 
     tables = [read_table(path) for path in measured]
     node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
@@ -44,7 +45,7 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    report = fit(tables, topology_named(topology), given, backend=backend)
+    report = fit(tables, load_topology(topology), given, backend=backend)
     write_whole(out, json_text(report.calibration.document()))
     if plot:
         _draw(report, plot)

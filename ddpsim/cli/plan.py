@@ -14,7 +14,7 @@ from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
 from ddpsim.units import MIB
 
@@ -48,11 +48,12 @@ def plan(
     Each row is set beside torch's default: the gain, and the line to paste.
     """
     from ddpsim.planner import plan as plan_all
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
     models = [load_workload(name) for name in workload]
     _check(buckets, out, len(models))
-    machines, calibration = [topology_named(name) for name in topology], run.calibration_in_force()
+    machines, calibration = [load_topology(name) for name in topology], run.calibration_in_force()
     reports, told = [], set[str]()
     for model in models:
         report = plan_all(

@@ -14,7 +14,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
@@ -38,12 +38,13 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.prediction import predict as predict_one
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
     prediction = predict_one(
         model,
-        topology_named(topology),
+        load_topology(topology),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=run.options(plan, model),
@@ -77,6 +78,7 @@ def sweep(
     """
     from ddpsim.files import write_whole
     from ddpsim.planner import sweep as sweep_all
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
@@ -85,7 +87,7 @@ def sweep(
     options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
     predictions = sweep_all(
         model,
-        topology_named(topology),
+        load_topology(topology),
         nodes=node_counts,
         caps=caps,
         options=options,
