@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ddpsim.errors import InputError
 
-
 STANDARD_STREAM = "-"
 """The name that stands for standard input where a file is read."""
 
@@ -152,6 +151,11 @@ def json_text(document: object) -> str:
 def compress(text: str) -> bytes:
     """Return `text` gzipped without a time stamp or name, so that the same text gives the same bytes."""
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+
+def encoded(text: str, path: str | Path) -> bytes:
+    """Return `text` as a file of the name `path` holds it: gzipped where the name ends in `.gz`."""
+    return compress(text) if str(path).endswith(".gz") else text.encode()
 
 
 def read_bytes(path: str | Path, error: type[InputError], remedy: str) -> bytes:

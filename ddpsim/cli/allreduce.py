@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
@@ -56,6 +57,7 @@ def allreduce(
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
 
+    check_destination(plot)
     machine = load_topology(topology)
     rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
     sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]

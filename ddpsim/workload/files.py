@@ -13,7 +13,7 @@ from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.errors import WorkloadError
-from ddpsim.files import compress, json_text, named, read_json, write_whole
+from ddpsim.files import encoded, json_text, named, read_json, write_whole
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 
 SCHEMA = "ddpsim.workload/1"
@@ -35,8 +35,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
 
 def save_workload(workload: Workload, path: str | Path) -> None:
     """Write `workload` to `path`, gzipped where it ends in `.gz`; the same workload gives the same bytes."""
-    text = json_text(workload_document(workload))
-    write_whole(path, compress(text) if str(path).endswith(".gz") else text)
+    write_whole(path, encoded(json_text(workload_document(workload)), path))
 
 
 def workload_document(workload: Workload) -> dict[str, object]:
