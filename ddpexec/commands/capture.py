@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def capture(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz; - is stdout.")
-    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, .json or .json.gz; - is stdout.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
         Optional[str],  # noqa: UP045

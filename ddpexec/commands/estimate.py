@@ -13,9 +13,7 @@ from ddpsim.errors import InputError
 
 
 def estimate(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
-    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, - is stdout; with --all a folder.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     gpu: Annotated[str, typer.Option(help="V100, A100, H100, B200, ...; a wrong name lists them.")] = "V100",
     precision: Annotated[str, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it.")] = "fp32",

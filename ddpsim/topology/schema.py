@@ -39,7 +39,8 @@ def _counts(value: object) -> object:
     if not (plain or named):
         raise PydanticCustomError(
             "nodes",
-            f"a number of nodes, at most {MOST_NODES}, was expected; write `nodes: 4`, or with templates `nodes: {{fast: 4, slow: 1}}`",
+            f"a number of nodes, at most {MOST_NODES}, was expected; "
+            "write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
         )
     return value
 
