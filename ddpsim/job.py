@@ -17,7 +17,7 @@ COMM = ("real", "noop")
 MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
 
-LARGEST_FACTOR = 1e6
+LARGEST_FACTOR = 1e9
 """On any time; its inverse is the smallest."""
 
 

@@ -52,6 +52,10 @@ class Prediction:
     calibrated: bool
     correcting_rows: int = 0
 
+    def __repr__(self) -> str:
+        where = f"{self.nodes} x {self.topology.name}"
+        return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
+
     @property
     def topology(self) -> Topology:
         """The machine."""

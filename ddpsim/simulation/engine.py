@@ -36,7 +36,7 @@ MOST_MOMENTS = 4_000_000
 """Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Trace):
     """The trace of a simulation, with the buckets of its last iteration."""
 

@@ -6,10 +6,10 @@ MOST_NODES = 100_000
 MOST_RANKS = 1_000_000
 """Ranks of a job."""
 
-MOST_GPUS = 1024
+MOST_GPUS = 128
 """GPUs, processes or NICs of one node; a rack that NVLink joins has 72."""
 
-MOST_SOCKETS = 64
+MOST_SOCKETS = 16
 """Sockets of a node: each is linked to each."""
 
 MOST_LINKS = 1024

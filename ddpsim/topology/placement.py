@@ -37,6 +37,9 @@ class Placement:
     trunks: Mapping[str, Link] = field(compare=False, default_factory=dict)
     """The fabric's links between switches, by name."""
 
+    def __repr__(self) -> str:
+        return f"<Placement: {self.world_size} ranks on {self.nodes} x {self.topology.name}>"
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""
