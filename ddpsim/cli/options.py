@@ -13,7 +13,9 @@ from ddpsim.errors import InputError, PlanError
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 
-WorkloadName = Annotated[str, typer.Option("--workload", metavar="W", help="Shipped workload, or a workload file.")]
+WorkloadName = Annotated[
+    str, typer.Option("--workload", metavar="W", help="Shipped workload, or a file; - is standard input.")
+]
 TopologyName = Annotated[
     str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input.")
 ]
