@@ -12,6 +12,7 @@ import typer
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.torchrun import is_first_rank
+from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
@@ -46,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        refuse_repeated(typer.main.get_command(app()), given)
-        code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
+        with guarded_streams():
+            refuse_repeated(typer.main.get_command(app()), given)
+            code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
         if is_first_rank():
             print(usage_message(error, given, _PROGRAM), file=sys.stderr)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 
+from ddpsim.errors import InputError
+
 
 def is_first_rank() -> bool:
     """Return whether this is rank 0, which speaks for all."""
     return os.environ.get("RANK", "0") == "0"
 
 
+def on_first_node() -> bool:
+    """Return whether this rank is on rank 0's node, and so sees the files that rank 0 writes."""
+    return os.environ.get("GROUP_RANK", "0") == "0"
+
+
 def has_others() -> bool:
     """Return whether there is more than one rank."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def refuse_shared_input(*paths: str | None) -> None:
+    """Raise InputError where several ranks would read one standard input.
+
+    Args:
+        paths: of files that every rank reads; None where none is given.
+    """
+    if has_others() and "-" in paths:
+        raise InputError("several ranks cannot read one standard input", place="-", remedy="name a file")

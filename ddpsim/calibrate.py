@@ -59,6 +59,9 @@ class CalibrationReport:
     notes: tuple[str, ...]
     rows: tuple[CalibrationRow, ...]
 
+    def __repr__(self) -> str:
+        return f"<CalibrationReport: {len(self.rows)} rows, {self.fit_error:.1%} off, {self.calibration!r}>"
+
 
 def calibrate(
     tables: Sequence[MeasuredTable],

@@ -2,33 +2,132 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import json
 import os
+import shutil
+import stat
+import sys
+import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
 from ddpsim.errors import InputError
 
+STANDARD_STREAM = "-"
+"""The name that stands for standard input where a file is read."""
+
+
+_GZIP = b"\x1f\x8b"
+_LINKS = 40
+"""Symbolic links that a system follows at most."""
+
+_SHOWN = 50
+"""Characters of a file's name in that of its temporary: a name as long as the system takes has room for no more."""
+
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path` under a temporary name, then rename; missing folders are made.
 
+    A symbolic link stays, and what it leads to is replaced. Devices, pipes and open descriptors (`/dev/stdout`) are
+    written to as they are.
+
     Raises:
         InputError: where the file cannot be written.
     """
-    target = Path(path)
-    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
+    data = content.encode() if isinstance(content, str) else content
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(target)
+        if _is_regular(path):
+            _replace(Path(os.path.realpath(path)), data)
+        else:
+            descriptor = _descriptor(path)
+            with open(path if descriptor is None else descriptor, "wb", closefd=descriptor is None) as file:
+                file.write(data)
     except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse a `path` that `write_whole` cannot write, before the work whose result is to go there.
+
+    Nothing is left behind; a missing folder is not made.
+
+    Raises:
+        InputError: where the file could not be written.
+    """
+    try:
+        if Path(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _is_regular(path):
+            target = Path(os.path.realpath(path))
+            with tempfile.TemporaryFile(dir=existing_folder(target.parent)):
+                pass
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_writable_folder(path: str | Path) -> None:
+    """Refuse a folder in which `write_whole` cannot write, or that cannot be made; nothing is left behind.
+
+    Raises:
+        InputError: where no file could be written in it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=existing_folder(Path(path))):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def existing_folder(path: Path) -> Path:
+    """Return `path`, or the nearest above it that exists."""
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _is_regular(path: str | Path) -> bool:
+    """Return whether `path` is, or will be, a regular file that may be replaced by another."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and _descriptor(path) is None
+    except FileNotFoundError:
+        return True
+
+
+def _descriptor(path: str | Path) -> int | None:
+    """Return the number of this process's open descriptor that `path` names, as `/dev/stdout` does; None for others."""
+    for _ in range(_LINKS):
+        folder, name = os.path.split(path)
+        if name.isdecimal() and os.path.realpath(folder) == os.path.realpath("/dev/fd"):
+            return int(name)
+        if not os.path.islink(path):
+            break
+        path = os.path.join(folder, os.readlink(path))
+    return None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".{target.name[:_SHOWN]}.{os.getpid()}.tmp"
+    try:
+        temporary.write_bytes(data)
+        with suppress(FileNotFoundError):
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
-        remedy = "name a file in a folder you may write to"
-        raise InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy) from error
+        raise
+
+
+def _unwritable(path: str | Path, error: OSError) -> InputError:
+    remedy = "name a file in a folder you may write to"
+    return InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy)
 
 
 _LONGEST_NAME = 200
@@ -74,39 +173,73 @@ def compress(text: str) -> bytes:
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
+def encoded(text: str, path: str | Path) -> bytes:
+    """Return `text` as a file of the name `path` holds it: gzipped where the name ends in `.gz`."""
+    return compress(text) if str(path).endswith(".gz") else text.encode()
+
+
+def read_bytes(path: str | Path, error: type[InputError], remedy: str) -> bytes:
+    """Return the bytes of `path`; `-` is standard input, which can be read once.
+
+    Args:
+        path: the file.
+        error: what to raise where it is missing, or a folder.
+        remedy: what to do then, for the message.
+    """
+    try:
+        return Path(path).read_bytes() if str(path) != STANDARD_STREAM else _standard_input()
+    except OSError as cause:
+        raise error(f"cannot be read: {cause.strerror}", place=named(path), remedy=remedy) from cause
+
+
+def named(path: str | Path) -> str:
+    """Return `path` as errors name it: `standard input` for `-`."""
+    return "standard input" if str(path) == STANDARD_STREAM else str(path)
+
+
 def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
-    """Return the text of `path`.
+    """Return the text of `path`; `-` is standard input.
 
     Args:
         path: the file.
         error: what to raise where it is missing, a folder, or no text.
         remedy: what to do then, for the message.
     """
+    raw = read_bytes(path, error, remedy)
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as cause:
-        raise error(f"cannot be read: {cause.strerror}", place=str(path), remedy=remedy) from cause
+        return io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8").read()
     except UnicodeDecodeError as cause:
-        raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
+        raise error(f"not text: {cause.reason} at byte {cause.start}", place=named(path), remedy=remedy) from cause
 
 
 def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
-    """Return the JSON document in `path`, unzipped where the name ends in `.gz`.
+    """Return the JSON document in `path`, unzipped where it is gzipped; `-` is standard input.
 
     Args:
         path: the file.
         error: what to raise where it is missing, truncated or not JSON.
         remedy: what to do then, for the message.
     """
+    raw = read_bytes(path, error, remedy)
+    zipped = str(path).endswith(".gz") or raw.startswith(_GZIP)
     try:
-        raw = Path(path).read_bytes()
-        text = gzip.decompress(raw) if str(path).endswith(".gz") else raw
-    except OSError as cause:
-        what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror or "truncated"
-        raise error(f"cannot be read: {what}", place=str(path), remedy=remedy) from cause
+        text = gzip.decompress(raw) if zipped else raw
+    except gzip.BadGzipFile as cause:
+        raise error("cannot be read: truncated or damaged gzip", place=named(path), remedy=remedy) from cause
     except (EOFError, zlib.error) as cause:
-        raise error(f"the gzip file is truncated: {cause}", place=str(path), remedy=remedy) from cause
-    return parse_json(text, str(path), error, remedy)
+        raise error(f"the gzip file is truncated: {cause}", place=named(path), remedy=remedy) from cause
+    return parse_json(text, named(path), error, remedy)
+
+
+def _standard_input() -> bytes:
+    """Return all of standard input, and close it: what is read twice would be empty the second time."""
+    if sys.stdin is None or sys.stdin.closed:
+        what = "standard input was read already, or is closed"
+        raise InputError(what, place=STANDARD_STREAM, remedy="read one file from it, and name the others")
+    buffer = getattr(sys.stdin, "buffer", None)
+    raw = sys.stdin.read().encode() if buffer is None else buffer.read()
+    sys.stdin.close()
+    return bytes(raw)
 
 
 def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str) -> object:

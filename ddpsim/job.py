@@ -14,6 +14,12 @@ from ddpsim.order import CONSENSUS, OrderPolicy, predictor, rebuild
 
 COMM = ("real", "noop")
 
+MOST_GROUPS = 64
+"""Process groups that take turns; each has streams and connections of its own."""
+
+LARGEST_FACTOR = 1e9
+"""On any time; its inverse is the smallest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -64,7 +70,7 @@ class Job:
         one_of("--assignment", self.assignment, ASSIGNMENTS)
         one_of("--comm", self.comm, COMM)
         at_least_one("--no-sync-every", self.no_sync_every)
-        at_least_one("--process-groups", self.process_groups)
+        at_least_one("--process-groups", self.process_groups, MOST_GROUPS)
         factors = {f"--straggler {rank}": factor for rank, factor in self.stragglers.items()}
         for flag, factor in {"--scale-compute": self.scale_compute, **factors}.items():
             positive(flag, factor)
@@ -154,16 +160,21 @@ def one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
         raise InputError(f"unknown value {value!r}", place=flag, remedy=f"use one of {', '.join(known)}")
 
 
-def at_least_one(flag: str, count: int) -> None:
-    """Raise InputError for a count below 1."""
+def at_least_one(flag: str, count: int, most: int | None = None) -> None:
+    """Raise InputError for a count below 1, or above `most`."""
     if count < 1:
         raise InputError(f"{count} is not a count", place=flag, remedy="give 1 or more")
+    if most is not None and count > most:
+        raise InputError(f"{count} are too many", place=flag, remedy=f"give at most {most}")
 
 
 def positive(flag: str, factor: float) -> None:
-    """Raise InputError for a factor that is not above 0 and finite."""
+    """Raise InputError for a factor that is not above 0, or is of no real machine."""
     if not 0 < factor < float("inf"):
         raise InputError(f"{factor!r} is not a factor", place=flag, remedy="give a number above 0, e.g. 1.5")
+    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+        remedy = f"give a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, e.g. 1.5"
+        raise InputError(f"{factor!r} is out of range", place=flag, remedy=remedy)
 
 
 def _both(one: str, other: str) -> InputError:

@@ -76,6 +76,11 @@ class Summary:
     iterations: int
     buckets: tuple[BucketSummary, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Summary: {self.iteration_s * 1e3:.4g} ms a step, {self.world_size} ranks, {len(self.buckets)} buckets>"
+        )
+
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""
         return {**asdict(self), "buckets": [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]}

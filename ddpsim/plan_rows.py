@@ -38,6 +38,9 @@ class PlanRow:
     host_cost_s: float = 0.0
     priors: tuple[Constant, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
+
     @property
     def gain(self) -> float:
         """Share of the default's iteration that the best plan saves."""
@@ -118,6 +121,9 @@ class PlanReport:
     """Rows by machine and node count."""
 
     rows: tuple[PlanRow, ...]
+
+    def __repr__(self) -> str:
+        return f"<PlanReport: {len(self.rows)} rows, best {self.best!r}>"
 
     @property
     def best(self) -> PlanRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -15,15 +15,15 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.errors import InputError
 from ddpsim.host_bound import host_cost_s, launch_priors
 from ddpsim.partition import best_partition
 from ddpsim.plan_rows import PlanReport, PlanRow, worth_it
 from ddpsim.prediction import Prediction, predict, with_band
 from ddpsim.simulation import Options
+from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload
-
-Progress = Callable[[int, int], None]
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB."""
@@ -42,17 +42,50 @@ def sweep(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Prediction]:
     """Predict every cap at every node count, nodes outermost, in the order given.
 
     Args:
         executor: where the predictions are computed: processes on one machine, or a cluster's; None is here, one by
             one.
+        progress: called with (predictions done, in all), and without an executor now and then while one is made.
+
+    Raises:
+        InputError: no node count, or no cap; and as `predict`.
     """
+    _check_given("nodes", nodes)
+    _check_given("caps", caps)
     base = options or Options()
-    one = partial(_one, workload, topology, gpus_per_node, calibration)
     work = [(count, replace(base, caps=cap)) for count in nodes for cap in caps]
-    yield from (executor.map if executor else map)(one, *zip(*work, strict=True))
+    show = progress or _silent
+    one = partial(_one, workload, topology, gpus_per_node, calibration)
+    found: Iterator[Prediction]
+    if executor is None:
+        found = (one(*each, progress=_beat(show, done, len(work))) for done, each in enumerate(work))
+    else:
+        found = executor.map(one, *zip(*work, strict=True))
+    return _counted(found, show, len(work))
+
+
+def _counted(found: Iterable[Prediction], show: Progress, total: int) -> Iterator[Prediction]:
+    for done, prediction in enumerate(found, start=1):
+        show(done, total)
+        yield prediction
+
+
+def _beat(show: Progress, done: int, total: int) -> Progress:
+    """Return a callback that shows the same again while one more is under way."""
+    return lambda *_: show(done, total)
+
+
+def _silent(done: int, total: int) -> None:
+    """Show nothing."""
+
+
+def _check_given(what: str, values: Sequence[object]) -> None:
+    if not values:
+        raise InputError("nothing is given", place=what, remedy="give at least one")
 
 
 def plan(
@@ -74,16 +107,23 @@ def plan(
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
-        progress: called with (rows done, rows in all).
+        progress: called with (rows done, rows in all), and now and then while a row is made.
+
+    Raises:
+        InputError: no topology, no node count or no cap; and as `predict`.
     """
+    _check_given("topologies", topologies)
+    _check_given("nodes", nodes)
+    if caps is not None:
+        _check_given("caps", caps)
     cells = [(topology, count) for topology in topologies for count in nodes]
     rows = []
+    show = progress or _silent
     for done, (topology, count) in enumerate(cells):
-        if progress:
-            progress(done, len(cells))
-        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration))
-    if progress:
-        progress(len(cells), len(cells))
+        show(done, len(cells))
+        beat = _beat(show, done, len(cells))
+        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration, beat))
+    show(len(cells), len(cells))
     return PlanReport(tuple(rows))
 
 
@@ -95,11 +135,11 @@ def _row(
     options: Options,
     gpus_per_node: int | None,
     calibration: Calibration | None,
+    progress: Progress,
 ) -> PlanRow:
-    default = _one(
-        workload, topology, gpus_per_node, calibration, nodes, replace(options, caps=BucketCaps(), plan=None)
-    )
-    one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s, band=False)
+    one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
+    default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
+    one = partial(one, local_s=default.local_s, band=False)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
@@ -114,7 +154,7 @@ def _row(
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     if not row.keep_default:
-        row = replace(row, best=with_band(best, calibration))
+        row = replace(row, best=with_band(best, calibration, progress))
     if not row.chosen.workload.estimated:
         return row
     priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
@@ -191,6 +231,7 @@ def _one(
     options: Options,
     local_s: float | None = None,
     band: bool = True,
+    progress: Progress | None = None,
 ) -> Prediction:
     return predict(
         workload,
@@ -201,4 +242,5 @@ def _one(
         calibration=calibration,
         local_s=local_s,
         band=band,
+        progress=progress,
     )

@@ -16,6 +16,7 @@ from ddpsim.collectives.execute import correcting_curve
 from ddpsim.metrics import Summary, summarise
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import at_end
+from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace import Trace
 from ddpsim.workload import Workload
@@ -50,6 +51,10 @@ class Prediction:
     trace: Trace
     calibrated: bool
     correcting_rows: int = 0
+
+    def __repr__(self) -> str:
+        where = f"{self.nodes} x {self.topology.name}"
+        return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
 
     @property
     def topology(self) -> Topology:
@@ -155,6 +160,7 @@ def predict(
     calibration: Calibration | None = None,
     local_s: float | None = None,
     band: bool = True,
+    progress: Progress | None = None,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -168,6 +174,7 @@ def predict(
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to simulate what a calibration leaves open, four runs more; `with_band` does so afterwards.
+        progress: called with iterations done and in all, in each of these runs.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
@@ -175,7 +182,7 @@ def predict(
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
     workload = _on(topology, workload)
-    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement), progress=progress)
     summary = summarise(trace)
     curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     prediction = Prediction(
@@ -183,7 +190,7 @@ def predict(
         placement=placement,
         options=options,
         summary=summary,
-        local_s=local_period_s(workload, options) if local_s is None else local_s,
+        local_s=local_period_s(workload, options, progress) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
         plan=trace.plan,
@@ -191,20 +198,21 @@ def predict(
         calibrated=calibration is not None,
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
-    return with_band(prediction, calibration) if band else prediction
+    return with_band(prediction, calibration, progress) if band else prediction
 
 
-def with_band(prediction: Prediction, calibration: Calibration | None) -> Prediction:
+def with_band(prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None) -> Prediction:
     """Return `prediction` with what its calibration leaves open joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
+        progress: as that of `predict`.
     """
     workload, placement, options = prediction.workload, prediction.placement, prediction.options
     if calibration is None or placement.world_size == 1 or options.comm != "real":
         return prediction
-    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement))
+    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement), progress=progress)
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     wire = Band.of(placement, calibration, sizes, options.algorithm)
     ends = (
@@ -239,12 +247,12 @@ def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, f
     return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
-def local_period_s(workload: Workload, options: Options) -> float:
+def local_period_s(workload: Workload, options: Options, progress: Progress | None = None) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
     Where layers are left out it is the mean over all iterations, as with DDP.
     """
-    periods = [it.iteration_s for it in simulate_local(workload, options)]
+    periods = [it.iteration_s for it in simulate_local(workload, options, progress)]
     cycle = options.no_sync_every
     centre = fmean if any(options.drop.values()) else median
     return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpsim.files import named, read_json
 from ddpsim.metrics import PARTS
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
@@ -23,7 +23,7 @@ def load_prediction(path: str | Path) -> dict[str, object]:
     Raises:
         InputError: not JSON, or a key missing or of the wrong kind.
     """
-    return check_prediction(read_json(path, InputError, _REMEDY), str(path))
+    return check_prediction(read_json(path, InputError, _REMEDY), named(path))
 
 
 def check_prediction(document: object, place: str) -> dict[str, object]:

@@ -22,12 +22,12 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str) -> Path:
-    """Return the path of `name`: a file that exists, else a shipped name.
+    """Return the path of `name`: a file or pipe that exists, `-` as it is, else a shipped name.
 
     Raises:
         UnknownNameError: where it is neither; the nearest shipped names are given, unless it is written as a path.
     """
-    if Path(name).is_file():
+    if name == "-" or (Path(name).exists() and not Path(name).is_dir()):
         return Path(name)
     index = _index(kind)
     if name not in index:

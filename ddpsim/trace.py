@@ -107,6 +107,10 @@ class Iteration:
     buckets: tuple[BucketTimes, ...] = ()
     gradients: tuple[Gradient, ...] = ()
 
+    def __repr__(self) -> str:
+        what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"
+        return f"<Iteration: {self.index} of rank {self.rank}, {self.iteration_s * 1e3:.4g} ms, {what}>"
+
     @property
     def iteration_s(self) -> float:
         """Period from this start of forward to the next."""
@@ -142,6 +146,10 @@ class Trace:
     iterations: Sequence[Iteration]
     spans: Sequence[Span] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        what = f"{len(self.iterations)} iterations, {len(self.spans)} spans"
+        return f"<{type(self).__name__}: {len(self.ranks)} of {self.world_size} ranks, {self.backend}, {what}>"
 
     @property
     def ranks(self) -> list[int]:

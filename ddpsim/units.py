@@ -24,6 +24,9 @@ _BANDWIDTH: dict[str, float] = {
     },
     **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
 }
+_RANGES = {"time": (1e-15, 1e7), "bandwidth": (1.0, 1e18)}
+"""Smallest above zero and largest in the base unit: results of what lies beyond are no numbers any more."""
+
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
 _NCCL_SUFFIX = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -131,10 +134,15 @@ def _parse(
     if match[2] not in units:
         raise UnitError(f"{kind} {text!r} has the unknown unit {match[2]!r}", place=place, remedy=remedy)
     value = float(match[1]) * units[match[2]]
-    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+    least, most = _RANGES[kind]
+    if value < 0 or (positive and value == 0):
         raise UnitError(
             f"{kind} {text!r} is out of range",
             place=place,
             remedy=f"give a {kind} {'above' if positive else 'of at least'} zero",
         )
+    if not (value == 0 or least <= value <= most):
+        unit = "s" if kind == "time" else "B/s"
+        remedy = f"give a {kind} from {least:g} to {most:g} {unit}"
+        raise UnitError(f"{kind} {text!r} is out of range", place=place, remedy=remedy)
     return value

@@ -77,6 +77,9 @@ class Validation:
     terms: tuple[Term, ...]
     baselines: Mapping[str, Mapping[str, float | None]]
 
+    def __repr__(self) -> str:
+        return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
+
     @property
     def errors(self) -> list[float]:
         """The step's error and each bucket's finish error, absolute."""

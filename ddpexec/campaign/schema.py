@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ddpsim.topology.schema import Bandwidth, Count, Index, Time
+from ddpsim.topology.schema import Bandwidth, Index, Time
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+"""Of what is carried out for real, iterations or repeats: more would take weeks."""
 
 Positive = Annotated[float, Field(gt=0, strict=False)]
 Factor = Annotated[float, Field(gt=0, strict=False)]

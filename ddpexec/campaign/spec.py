@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import file_name, read_text
+from ddpsim.files import file_name, named, read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
 
@@ -89,7 +89,7 @@ def load_campaign(path: str | Path) -> Campaign:
         InputError: a file that cannot be read or is malformed, with every error in it.
     """
     text = read_text(path, InputError, "give a campaign's YAML file, as docs/how-to/lab.md shows one")
-    return parse_campaign(text, str(path))
+    return parse_campaign(text, named(path))
 
 
 def parse_campaign(text: str, place: str) -> Campaign:

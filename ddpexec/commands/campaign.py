@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.output import write
+
 if TYPE_CHECKING:
     from ddpexec.campaign.spec import Campaign
 
@@ -38,12 +40,14 @@ def campaign(
     from ddpexec.campaign.report import markdown
     from ddpexec.campaign.results import summarised
     from ddpexec.campaign.spec import load_campaign
-    from ddpexec.netlab.signals import Stopped, stopping_on_signals
+    from ddpsim.files import check_writable_folder
+    from ddpsim.stopping import Stopped, stopping_on_signals
 
     plan = load_campaign(file)
     if pack is not None or unpack is not None:
         _keep(plan, file, out, pack, unpack)
         return
+    check_writable_folder(out)
     try:
         with stopping_on_signals():
             results, failures = carry_out(plan, out, _say, only or ())
@@ -55,7 +59,7 @@ def campaign(
         )
         raise typer.Exit(128 + stopped.number) from None
     summary = summarised(results)
-    print(json.dumps(summary, indent=2) if json_ else markdown(plan.name, summary, results).rstrip())
+    write(json.dumps(summary, indent=2) if json_ else markdown(plan.name, summary, results).rstrip())
     if failures:
         _say("\n  ".join([f"{len(failures)} of {len(plan.configurations)} configurations failed:", *failures]))
         raise typer.Exit(1)

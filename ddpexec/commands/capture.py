@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from ddpexec.torchrun import has_others, is_first_rank
+from ddpexec.torchrun import has_others, is_first_rank, on_first_node
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.output import note, write
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def capture(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, .json or .json.gz; - is stdout.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
         Optional[str],  # noqa: UP045
@@ -46,10 +48,13 @@ def capture(
     if step is not None and (precision is not None or device):
         what = "--precision" if precision is not None else "--device"
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
+    if on_first_node():
+        check_destination(output, as_json=json_)
     from ddpexec.capture import Settings, capture_model, capture_step
     from ddpexec.capture_together import capture_together
+    from ddpsim.files import json_text
     from ddpsim.units import format_time
-    from ddpsim.workload.files import save_workload
+    from ddpsim.workload.files import workload_document
 
     def progress(done: int, total: int, seconds: float) -> None:
         line = f"capture: iteration {done} of {total}, {format_time(seconds)}"
@@ -67,7 +72,7 @@ def capture(
     workload = capture_together(record, device) if has_others() else record(device)
     if workload is None:
         return
-    save_workload(workload, output)
+    deliver(output, json_text(workload_document(workload)))
     medians = {
         f"{name}_s": float(sorted(times)[len(times) // 2])
         for name, times in (
@@ -79,8 +84,9 @@ def capture(
     if json_:
         summary = {"name": workload.name, "device": workload.device, "iterations": workload.iterations, **medians}
         more = {"batch_size": workload.batch_size, "threads": workload.threads, "ranks": workload.ranks}
-        print(json.dumps({**summary, **more}, indent=2))
+        write(json.dumps({**summary, **more}, indent=2))
         return
     ranks = f", {workload.ranks} ranks at once" if workload.ranks > 1 else ""
     parts = ", ".join(f"{name.removesuffix('_s')} {format_time(seconds)}" for name, seconds in medians.items())
-    print(f"{workload.name}: {parts} (host, median of {workload.iterations}{ranks}); written to {output}")
+    say = note if str(output) == STANDARD_OUTPUT else write
+    say(f"{workload.name}: {parts} (host, median of {workload.iterations}{ranks}); written to {output}")

@@ -7,11 +7,13 @@ from typing import Annotated, Optional
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.output import write
 from ddpsim.errors import InputError
 
 
 def estimate(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write; with --all a folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, - is stdout; with --all a folder.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     gpu: Annotated[str, typer.Option(help="V100, A100, H100, B200, ...; a wrong name lists them.")] = "V100",
     precision: Annotated[str, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it.")] = "fp32",
@@ -22,11 +24,15 @@ def estimate(
     if all_ == (model is not None):
         raise InputError("give one of --model and --all", place="estimate", remedy="e.g. --model resnet50 --gpu A100")
     from ddpexec.estimate import estimate_model, write_shipped
-    from ddpsim.workload.files import save_workload
+    from ddpsim.files import check_writable_folder, json_text
+    from ddpsim.workload.files import workload_document
 
-    if model is not None:
-        save_workload(estimate_model(model, gpu, precision, batch_size), output)
-        print(output)
+    if model is None:
+        check_writable_folder(output)
+        for path in write_shipped(output):
+            write(str(path))
         return
-    for path in write_shipped(output):
-        print(path)
+    check_destination(output)
+    deliver(output, json_text(workload_document(estimate_model(model, gpu, precision, batch_size))))
+    if str(output) != STANDARD_OUTPUT:
+        write(str(output))

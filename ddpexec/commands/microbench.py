@@ -8,9 +8,13 @@ from typing import Annotated, Optional
 
 import typer
 
+from ddpexec.torchrun import on_first_node, refuse_shared_input
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.output import write
+
 
 def microbench(
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON to write, nccl-tests' -J shape.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON to write, nccl-tests' -J shape; - is stdout.")],
     begin: Annotated[str, typer.Option("-b", "--minbytes", help="First size, as nccl-tests takes it.")] = "4K",
     end: Annotated[str, typer.Option("-e", "--maxbytes", help="Last size.")] = "64M",
     factor: Annotated[int, typer.Option("-f", "--stepfactor", help="From each size to the next.")] = 2,
@@ -38,11 +42,14 @@ def microbench(
 
     wanted = nccl_sizes(float32_size(begin, "-b"), parse_nccl_size(end, "-e"), factor)
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in together or ()]
+    refuse_shared_input(under_load)
+    if on_first_node():
+        check_destination(output, as_json=json_)
     import torch
 
     from ddpexec.launched import launched
     from ddpexec.microbench import microbench as measure
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.files import json_text
     from ddpsim.workload.files import load_workload
 
     workload = None if under_load is None else load_workload(under_load)
@@ -57,5 +64,6 @@ def microbench(
         document = measure(rank, wanted, workload, progress, together=at_once, load_s=load_seconds)
         if rank.communicator.rank == 0:
             text = json_text(document)
-            write_whole(output, text)
-            print(text if json_ else f"written to {output}", end="" if json_ else "\n")
+            deliver(output, text)
+            if str(output) != STANDARD_OUTPUT:
+                write(text.rstrip() if json_ else f"written to {output}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from ddpexec.termination import ignore_termination, terminated_as_error
+from ddpexec.torchrun import refuse_shared_input
 from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
@@ -82,10 +83,13 @@ def run(
 ) -> None:
     """Train data parallel on the ranks that torchrun started; write what happened as traces."""
     from ddpsim.errors import InputError
+    from ddpsim.files import check_writable_folder
 
     if (model is None) == (workload is None):
         raise InputError("give one of --model and --workload", place="run", remedy="e.g. --model resnet50")
     plan.caps()
+    refuse_shared_input(workload, plan.plan)
+    check_writable_folder(out)
     settings = job.settings(plan)
     if model is not None:
         from ddpexec.models import builder

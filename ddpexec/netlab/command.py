@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ddpexec.netlab import launch, shapes
 from ddpexec.netlab.lab import build
-from ddpexec.netlab.signals import Stopped, stopping_on_signals
 from ddpsim.errors import InputError
+from ddpsim.stopping import Stopped, stopping_on_signals
 from ddpsim.topology.cluster import Topology
 from ddpsim.units import parse_bandwidth, parse_time
 

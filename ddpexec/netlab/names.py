@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpexec.netlab.signals import uninterrupted
+from ddpsim.stopping import uninterrupted
 
 PREFIX = "ddplab"
 LOCKS = Path("/run/ddpexec-netlab")

@@ -55,6 +55,9 @@ class BucketPlan:
             what = f"{len(missing)} parameters are in no bucket: {named}"
             raise PlanError(what, place="buckets", remedy="put each parameter in exactly one bucket")
 
+    def __repr__(self) -> str:
+        return f"<BucketPlan: {len(self.buckets)} buckets of {len(self.parameter_names)} parameters, {self.torch[:80]}>"
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all gradients."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.values import topology_named
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,8 +55,10 @@ def allreduce(
     from ddpsim.collectives.execute import Collectives, correcting_curve
     from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
+    from ddpsim.topology.spec import load_topology
 
-    machine = topology_named(topology)
+    check_destination(plot)
+    machine = load_topology(topology)
     rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
     sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
     placement = _placed(machine, nodes, gpus_per_node, rows)

@@ -10,6 +10,7 @@ import typer
 
 from ddpsim import __version__
 from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, topo, validate, workload
+from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
@@ -58,8 +59,9 @@ def ddpsim(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        refuse_repeated(typer.main.get_command(app), arguments)
-        code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False)
+        with guarded_streams():
+            refuse_repeated(typer.main.get_command(app), arguments)
+            code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False)
     except InputError as error:
         return _fail(str(error))
     except typer.Abort:

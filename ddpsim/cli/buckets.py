@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, WorkloadName
 from ddpsim.cli.output import Output, table
@@ -20,15 +21,18 @@ def buckets(
     workload: WorkloadName,
     plan: PlanOptions,
     output: Output,
-    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file too.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file; - is stdout.")
+    ] = None,
 ) -> None:
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.files import json_text
     from ddpsim.job import Job
     from ddpsim.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
+    check_destination(out, as_json=output.as_json)
     model = load_workload(workload)
     job = Job(caps=plan.caps(), assignment=plan.assignment, find_unused_parameters=plan.find_unused_parameters)
     chosen = plan.plan_of(model.parameters) or plan_buckets(
@@ -36,8 +40,8 @@ def buckets(
     )
     chosen = replace(chosen, torch=torch_line(job, chosen, [model]))
     if out:
-        write_whole(out, json_text(chosen.document()))
-    output.emit(_document(chosen), lambda: _text(chosen))
+        deliver(out, json_text(chosen.document()))
+    output.emit(_document(chosen), lambda: _text(chosen), aside=out == STANDARD_OUTPUT)
 
 
 def _document(plan: BucketPlan) -> dict[str, object]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 @expand
 def calibrate(
     measured: Annotated[
-        list[str], typer.Argument(metavar="MEASURED...", help="nccl-tests text or -J JSON, our microbenchmark, CSV.")
+        list[str],
+        typer.Argument(metavar="MEASURED...", help="nccl-tests text or -J JSON, microbenchmark, CSV; - is stdin."),
     ],
     topology: TopologyName,
     output: Output,
@@ -30,27 +32,32 @@ def calibrate(
     backend: Annotated[
         str | None, typer.Option(metavar="nccl|gloo", help="[the tables'; gloo on a machine without GPUs]")
     ] = None,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")] = "calibration.json",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write; - is standard output.")
+    ] = "calibration.json",
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
     from ddpsim.calibrate import calibrate as fit
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.files import json_text
     from ddpsim.measured import read_table
+    from ddpsim.topology.spec import load_topology
 
+    check_destination(out, as_json=output.as_json)
+    check_destination(plot)
     tables = [read_table(path) for path in measured]
     node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
     if node_counts is not None and len(node_counts) not in (1, len(tables)):
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    report = fit(tables, topology_named(topology), given, backend=backend)
-    write_whole(out, json_text(report.calibration.document()))
+    report = fit(tables, load_topology(topology), given, backend=backend)
+    deliver(out, json_text(report.calibration.document()))
     if plot:
         _draw(report, plot)
     for remark in report.notes:
         note(f"note: {remark}")
-    output.emit(_document(report), lambda: _text(report))
+    output.emit(_document(report), lambda: _text(report), aside=out == STANDARD_OUTPUT)
 
 
 def _document(report: CalibrationReport) -> dict[str, object]:

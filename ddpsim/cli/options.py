@@ -13,7 +13,9 @@ from ddpsim.errors import InputError, PlanError
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 
-WorkloadName = Annotated[str, typer.Option("--workload", metavar="W", help="Shipped workload, or a workload file.")]
+WorkloadName = Annotated[
+    str, typer.Option("--workload", metavar="W", help="Shipped workload, or a file; - is standard input.")
+]
 TopologyName = Annotated[
     str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input.")
 ]
@@ -70,12 +72,12 @@ class PlanOptions:
     def plan_of(self, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
         """Return the plan in the file that --plan names; None without one."""
         from ddpsim.bucketing import BucketPlan
-        from ddpsim.files import read_json
+        from ddpsim.files import named, read_json
 
         if self.plan is None:
             return None
         document = read_json(self.plan, PlanError, "make a plan file with `ddpsim plan -o plan.json`")
-        return BucketPlan.from_document(document, parameters, self.plan)
+        return BucketPlan.from_document(document, parameters, named(self.plan))
 
     def _with_cap(self, bucket_cap_mb: float | None) -> BucketCaps:
         from ddpsim.bucketing import BucketCaps

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+
+from ddpsim.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,21 @@ class Output:
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False
 
-    def emit(self, document: object, text: Callable[[], str]) -> None:
-        """Print `document` as JSON where --json was given, else `text()`."""
-        write(json.dumps(document, indent=2, allow_nan=False) if self.as_json else text())
+    def emit(self, document: object, text: Callable[[], str], *, aside: bool = False) -> None:
+        """Print `document` as JSON where --json was given, else `text()`; on standard error where it stands `aside`.
+
+        Raises:
+            InputError: a number that JSON lacks: what was asked for leads out of all bounds.
+        """
+        try:
+            made = json.dumps(document, indent=2, allow_nan=False) if self.as_json else text()
+        except ValueError as error:
+            remedy = "take options and figures nearer to those of real machines"
+            raise InputError("the result has a number that is not finite", remedy=remedy) from error
+        if aside:
+            note(made)
+        else:
+            write(made)
 
     def detail(self, message: str) -> None:
         """Print `message` on standard error under -v."""
@@ -30,22 +43,13 @@ class Output:
 
 
 def write(text: str) -> None:
-    """Print `text` on standard output; a reader that has gone away is no error."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print `text` on standard output."""
+    print(text, flush=True)
 
 
 def note(message: str) -> None:
     """Print one line on standard error."""
     print(message, file=sys.stderr)
-
-
-def progress(done: int, total: int, what: str) -> None:
-    """Show how far a command has come, on one line of a terminal's standard error; nothing elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{f'{what}: {done} of {total}' if done < total else ''}", end="", file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions
-from ddpsim.cli.output import Output, ms, note, percent, progress, table
+from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
+from ddpsim.cli.progress import Progress
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
 from ddpsim.units import MIB
 
@@ -37,7 +38,10 @@ def plan(
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE.json", help="Write the best row's plan; of one workload.")
+        str | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
+        ),
     ] = None,
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="FILE.png", help="Draw latency over bucket cap, a panel a machine.")
@@ -48,11 +52,14 @@ def plan(
     Each row is set beside torch's default: the gain, and the line to paste.
     """
     from ddpsim.planner import plan as plan_all
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
+    check_destination(out, as_json=output.as_json)
+    check_destination(plot)
     models = [load_workload(name) for name in workload]
     _check(buckets, out, len(models))
-    machines, calibration = [topology_named(name) for name in topology], run.calibration_in_force()
+    machines, calibration = [load_topology(name) for name in topology], run.calibration_in_force()
     reports, told = [], set[str]()
     for model in models:
         report = plan_all(
@@ -63,7 +70,7 @@ def plan(
             options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
             gpus_per_node=gpus_per_node,
             calibration=calibration,
-            progress=partial(progress, what=f"plans of {model.name}"),
+            progress=Progress(f"plans of {model.name}"),
         )
         for row in report.rows:
             warn_of_pace(row.best, told)
@@ -71,7 +78,7 @@ def plan(
     write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)
-    output.emit(_document(reports), lambda: _all(reports))
+    output.emit(_document(reports), lambda: _all(reports), aside=out == STANDARD_OUTPUT)
 
 
 def _check(buckets: PlanOptions, out: str | None, workloads: int) -> None:
@@ -103,10 +110,10 @@ def _all(reports: Sequence[PlanReport]) -> str:
 
 def write_plan(report: PlanReport, path: str | None) -> None:
     """Write the plan file of the report's best row."""
-    from ddpsim.files import json_text, write_whole
+    from ddpsim.files import json_text
 
     if path:
-        write_whole(path, json_text(report.best.chosen.plan.document()))
+        deliver(path, json_text(report.best.chosen.plan.document()))
 
 
 def draw(rows: Sequence[PlanRow], path: str) -> None:

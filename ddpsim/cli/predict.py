@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.breakdown import breakdown, statistic
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
-from ddpsim.cli.output import Output, ms, note, percent, progress, table
+from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.progress import Progress
 from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.values import counts
+from ddpsim.errors import InputError
+from ddpsim.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
@@ -37,17 +41,22 @@ def predict(
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
+    from ddpsim.files import check_writable_folder
     from ddpsim.prediction import predict as predict_one
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
+    if trace:
+        check_writable_folder(trace)
     model = load_workload(workload)
     prediction = predict_one(
         model,
-        topology_named(topology),
+        load_topology(topology),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=run.options(plan, model),
         calibration=run.calibration_in_force(),
+        progress=Progress("iterations"),
     )
     if trace:
         from ddpsim.trace_json import write_trace
@@ -68,40 +77,65 @@ def sweep(
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line.")
+        str | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line; - is standard output."
+        ),
     ] = None,
 ) -> None:
     """Predict every bucket cap at every node count.
 
     For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100.
     """
-    from ddpsim.files import write_whole
     from ddpsim.planner import sweep as sweep_all
+    from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
+    check_destination(out, as_json=output.as_json)
     model = load_workload(workload)
     caps = plan.sweep_caps() or [plan.caps()]
     node_counts = [None] if nodes is None else counts(nodes, "--nodes")
     options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
+    show = Progress("predictions")
     predictions = sweep_all(
         model,
-        topology_named(topology),
+        load_topology(topology),
         nodes=node_counts,
         caps=caps,
         options=options,
         gpus_per_node=gpus_per_node,
         calibration=run.calibration_in_force(),
+        progress=show,
     )
-    total = len(node_counts) * len(caps)
-    documents, told = [], set[str]()
-    for number, prediction in enumerate(predictions):
-        warn_of_pace(prediction, told)
-        progress(number + 1, total, "predictions")
-        documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
+    total, told = len(node_counts) * len(caps), set[str]()
+    documents: list[dict[str, object]] = []
+    try:
+        with stopping_on_signals():
+            for number, prediction in enumerate(predictions):
+                warn_of_pace(prediction, told)
+                documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
+    except (InputError, Stopped) as error:
+        _keep(documents, total, out)
+        if isinstance(error, Stopped):
+            note(f"error: stopped by {error}")
+            raise typer.Exit(128 + error.number) from None
+        raise
     if out:
-        write_whole(out, "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents))
+        deliver(out, _lines(documents))
     labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
-    output.emit({"rows": documents}, lambda: _sweep_text(documents, labels))
+    output.emit({"rows": documents}, lambda: _sweep_text(documents, labels), aside=out == STANDARD_OUTPUT)
+
+
+def _keep(documents: list[dict[str, object]], total: int, out: str | None) -> None:
+    """Write what a sweep that ends early has done, in whole lines, and say how much that is."""
+    if out and documents:
+        deliver(out, _lines(documents))
+    kept = f"; {out} has them" if out and documents else ""
+    note(f"note: {len(documents)} of {total} predictions were done{kept}")
+
+
+def _lines(documents: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents)
 
 
 def warn_of_pace(prediction: Prediction, told: set[str]) -> None:

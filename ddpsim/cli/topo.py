@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.channels import channels_document, channels_of, channels_text, trees_over, walks
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
-from ddpsim.cli.values import indices, read_text, topology_named
+from ddpsim.cli.values import indices, read_text
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
@@ -66,7 +67,10 @@ def show(
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
-    machine = _asked(topology_named(topology), gpus, nodes)
+    from ddpsim.topology.spec import load_topology
+
+    check_destination(plot)
+    machine = _asked(load_topology(topology), gpus, nodes)
     gpudirect = False if no_gpudirect else None
     found = channels_of(machine, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
     trees = trees_over(machine.nodes if nodes is None else nodes) if channels else []
@@ -115,21 +119,22 @@ def import_(
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None,
 ) -> None:
     """Take a machine in from `nvidia-smi topo -m` or NCCL's XML; prints its YAML."""
-    from ddpsim.files import write_whole
+    from ddpsim.files import named
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology
     from ddpsim.topology.nccl_graph import with_graph_dump
 
-    place = "standard input" if file == "-" else file
+    check_destination(out, as_json=output.as_json)
+    place = named(file)
     machine = import_topology(read_text(file), place, gpu=gpu, name=name)
     if graph_dump:
-        machine = with_graph_dump(machine, read_text(graph_dump), graph_dump)
+        machine = with_graph_dump(machine, read_text(graph_dump), named(graph_dump))
     machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
     text = dump_topology(machine)
     if out:
-        write_whole(out, text)
+        deliver(out, text)
     note(f"note: {machine.confidence}; write what you know better into the file")
-    output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip())
+    output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip(), aside=out == STANDARD_OUTPUT)
 
 
 def _document(machine: Topology) -> dict[str, object]:

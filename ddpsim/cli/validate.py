@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.errors import InputError
@@ -36,6 +37,7 @@ def validate(
     from ddpsim.trace_json import read_trace
     from ddpsim.validate import validate as hold_against
 
+    check_destination(plot)
     bound = None if max_error is None else _ratio(max_error)
     prediction, trace = load_prediction(predicted), read_trace(measured)
     try:

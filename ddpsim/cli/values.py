@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
 from ddpsim.errors import InputError
-
-if TYPE_CHECKING:
-    from ddpsim.topology.graph import Topology
 
 
 def numbers(text: str, flag: str, example: str = "1,5,25") -> list[float]:
@@ -123,21 +117,4 @@ def read_text(path: str) -> str:
     """
     from ddpsim import files
 
-    if path != "-":
-        return files.read_text(path, InputError, "give a file that exists")
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        what = f"not text: {error.reason} at byte {error.start}"
-        raise InputError(what, place="standard input", remedy="give text in UTF-8") from error
-
-
-def topology_named(name: str) -> Topology:
-    """Return a shipped machine, or the one in a YAML file; `-` is standard input.
-
-    Raises:
-        UnknownNameError, TopologyError: neither, or malformed.
-    """
-    from ddpsim.topology.spec import load_topology, parse_topology
-
-    return parse_topology(read_text("-"), "standard input") if name == "-" else load_topology(name)
+    return files.read_text(path, InputError, "give a file that exists")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, table
 
@@ -85,10 +86,11 @@ def import_(
 ) -> None:
     """Make a workload of a Kineto trace, cutting out DDP where it was traced; notes go to standard error."""
     from ddpsim.files import json_text
-    from ddpsim.workload.files import load_workload, save_workload, workload_document
+    from ddpsim.workload.files import load_workload, workload_document
     from ddpsim.workload.kineto import open_trace, workload_in
     from ddpsim.workload.kineto_ddp import buckets_in
 
+    check_destination(file, as_json=output.as_json)
     known = None if shapes is None else load_workload(shapes)
     traced = open_trace(trace, known)
     imported = workload_in(traced, known)
@@ -99,12 +101,13 @@ def import_(
         output.emit(document, lambda: json_text(document).rstrip())
         return
     seen = [bucket.record() for bucket in buckets_in(traced)]
-    save_workload(imported.workload, file)
+    deliver(file, json_text(document))
     summary = _summary(imported.workload.name, imported.workload) | {
         "notes": list(imported.notes),
         "traced_buckets": seen,
     }
-    output.emit(summary, lambda: f"{_seen(seen)}{imported.workload.name} written to {file}")
+    written = f"{imported.workload.name} written to {file}"
+    output.emit(summary, lambda: f"{_seen(seen)}{written}", aside=str(file) == STANDARD_OUTPUT)
 
 
 def _seen(buckets: list[dict[str, float]]) -> str:

@@ -101,6 +101,11 @@ class Calibration:
     curves: tuple[Curve, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        fitted = sum(constant.fitted for constant in self.constants.values())
+        what = f"{len(self.constants)} constants, {fitted} fitted, {len(self.curves)} curves"
+        return f"<Calibration: {self.backend}, {what}>"
+
     def __getitem__(self, name: str) -> float:
         """Return the value of constant `name` in its own unit."""
         return self.constants[name].value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddpsim.errors import CalibrationError
-from ddpsim.files import read_text
+from ddpsim.files import named, read_text
 from ddpsim.measured import csv_text, documents, nccl_tests
 from ddpsim.measured.table import REMEDY, MeasuredTable
 
@@ -17,7 +17,7 @@ def read_table(path: str | Path) -> MeasuredTable:
         CalibrationError: unreadable, a column missing, a size or time that is no positive number, a rate that
             contradicts its time or rank count, no rows, another collective's; the row and column are named.
     """
-    return parse_table(read_text(path, CalibrationError, REMEDY), str(path))
+    return parse_table(read_text(path, CalibrationError, REMEDY), named(path))
 
 
 def parse_table(text: str, place: str) -> MeasuredTable:

@@ -69,6 +69,9 @@ class MeasuredTable:
     ddp: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<MeasuredTable: {self.name}, {len(self.rows)} rows, ranks {self.ranks}, nodes {self.nodes}>"
+
     @property
     def repeatability(self) -> float | None:
         """Median over rows of how far in place is from out of place, in logarithms; None where no row has both."""

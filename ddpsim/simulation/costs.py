@@ -12,7 +12,7 @@ from pathlib import Path
 from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.execute import PRIORS as TRANSPORT_PRIORS
 from ddpsim.errors import CalibrationError
-from ddpsim.files import read_text
+from ddpsim.files import named, read_text
 from ddpsim.workload.gpus import GPUS
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
@@ -110,7 +110,7 @@ def load_calibration(path: str | Path) -> Calibration:
         CalibrationError: a file that cannot be read or is no calibration.
     """
     text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
-    return Calibration.from_text(text, all_priors(), str(path))
+    return Calibration.from_text(text, all_priors(), named(path))
 
 
 @dataclass(frozen=True, slots=True)

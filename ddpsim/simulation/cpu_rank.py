@@ -30,7 +30,7 @@ class CpuRank(Rank):
             if self.setting.optimises(index):
                 yield from self.compute(self.setting.pace(index).optimizer_host)
             book.optimizer_s = self.env.now - begin
-            self.records.append(book.close(self.number, self.env.now, self.setting.synced(index)))
+            self.record(book)
 
     def begin_phase(self) -> float:
         """Begin forward, backward or the optimizer; return the time."""

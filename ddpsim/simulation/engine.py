@@ -20,7 +20,7 @@ from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.rank import LATEST, Setting
+from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import Codec
 from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
@@ -33,8 +33,11 @@ from ddpsim.workload import Workload
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
 
+MOST_MOMENTS = 4_000_000
+"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Trace):
     """The trace of a simulation, with the buckets of its last iteration."""
 
@@ -50,6 +53,7 @@ def simulate(
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
+    progress: Progress | None = None,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -62,6 +66,7 @@ def simulate(
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
+        progress: called with the iterations done by the first rank, and how many there are.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -75,8 +80,9 @@ def simulate(
         kinds = _apart(kinds)
     cycle = options.no_sync_every
     total = (WARM_UP + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
+    _check_extent(total, kinds)
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
-    records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
+    records = _Job(placement, options, calibration, backend, costs, wire_factor, progress).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, torch=torch_line(options, plan, [kind.workload for kind in kinds]))
@@ -93,17 +99,33 @@ def simulate(
     return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
 
-def simulate_local(workload: Workload, options: Options) -> list[Iteration]:
-    """Return the iterations of one process without DDP, on its own."""
+def simulate_local(workload: Workload, options: Options, progress: Progress | None = None) -> list[Iteration]:
+    """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`."""
     cycle = options.no_sync_every
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    _check_extent(total, [kind])
     _, [setting] = _settings([kind], 1, options, options.backend_for(workload), None, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, 1.0, lambda busy: None)
     rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
+    rank.progress = progress
     env.run(env.process(rank.run()))
     return [record for record in rank.records if record.index >= WARM_UP * cycle]
+
+
+def _check_extent(iterations: int, kinds: list[Kind]) -> None:
+    """Refuse what would record more moments than memory holds.
+
+    Raises:
+        InputError: too many iterations, for so many parameters and kinds of ranks.
+    """
+    parameters = len(kinds[0].workload.parameters)
+    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
+        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        remedy = f"ask for fewer --iterations, --no-sync-every or --straggler: at most {MOST_MOMENTS} fit"
+        raise InputError(what, remedy=remedy)
 
 
 def _settings(
@@ -147,6 +169,7 @@ class _Job:
     backend: str
     costs: Costs
     wire_factor: Callable[[int], float] | None
+    progress: Progress | None
 
     def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
         """Run every rank's setting to its end and return their records."""
@@ -173,6 +196,7 @@ class _Job:
                 env, meetings, self.options.process_groups, collectives.streams_per_group, processor
             )
             ranks.append(_rank(env, number, setting, processor, communicator))
+        ranks[0].progress = self.progress
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
 

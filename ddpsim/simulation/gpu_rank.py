@@ -55,7 +55,7 @@ class GpuRank(Rank):
 
     def _close(self, book: Book) -> None:
         book.optimizer_s += self.env.now
-        self.records.append(book.close(self.number, self.env.now, self.setting.synced(book.index)))
+        self.record(book)
 
     def _forward(self, book: Book) -> Process:
         setting, pace = self.setting, self.setting.pace(book.index)

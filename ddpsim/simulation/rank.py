@@ -18,6 +18,9 @@ from ddpsim.simulation.rendezvous import Communicator
 from ddpsim.trace import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 
+Progress = Callable[[int, int], None]
+"""Called with what is done and how much there is in all."""
+
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""
 BITMAP_BYTES = 4
@@ -103,6 +106,13 @@ class Rank:
     processor: Processor
     communicator: Communicator
     records: list[Iteration] = field(default_factory=list)
+    progress: Progress | None = None
+
+    def record(self, book: Book) -> None:
+        """Keep what `book` has noted of an iteration that ends now."""
+        self.records.append(book.close(self.number, self.env.now, self.setting.synced(book.index)))
+        if self.progress:
+            self.progress(len(self.records), self.setting.iterations)
 
     def queue_for(self, book: Book, pace: Pace) -> tuple[LaunchQueue, list[int]]:
         """Return a fresh launch queue, and the parameters that get no gradient in this iteration.

@@ -95,6 +95,11 @@ class Topology:
     gpus_per_node: int | None = None
     visible_devices: tuple[int, ...] | None = None
 
+    def __repr__(self) -> str:
+        shown = [f"{group.count} x {group.template.name}" for group in self.groups[:3]]
+        more = [f"{len(self.groups) - 3} more templates"] if len(self.groups) > 3 else []
+        return f"<Topology: {self.name}, {', '.join([*shown, *more])}>"
+
     @property
     def nodes(self) -> int:
         """Nodes declared; the default of `place`."""

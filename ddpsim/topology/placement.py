@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.errors import TopologyError
+from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
 from ddpsim.topology.cluster import Topology, port_link, require_network
 from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
 
@@ -35,6 +36,9 @@ class Placement:
     classes: tuple[NodeClass, ...]
     trunks: Mapping[str, Link] = field(compare=False, default_factory=dict)
     """The fabric's links between switches, by name."""
+
+    def __repr__(self) -> str:
+        return f"<Placement: {self.world_size} ranks on {self.nodes} x {self.topology.name}>"
 
     @property
     def world_size(self) -> int:
@@ -80,6 +84,7 @@ def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> P
     gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes", place="--nodes", remedy="ask for at least one")
+    _check_size(nodes, 1)
     if nodes > 1:
         require_network(topology, nodes)
     if nodes > topology.nodes and not topology.elastic:
@@ -89,7 +94,16 @@ def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> P
             remedy=f"ask for at most {topology.nodes}, or raise a count under `nodes` in its file",
         )
     classes = _classes(topology, nodes)
-    return Placement(topology, nodes, _gpus_per_node(topology, classes, gpus_per_node), classes, topology.trunks(nodes))
+    gpus_per_node = _gpus_per_node(topology, classes, gpus_per_node)
+    _check_size(nodes, gpus_per_node)
+    return Placement(topology, nodes, gpus_per_node, classes, topology.trunks(nodes))
+
+
+def _check_size(nodes: int, gpus_per_node: int) -> None:
+    for count, most, what in ((nodes, MOST_NODES, "nodes"), (nodes * gpus_per_node, MOST_RANKS, "ranks")):
+        if count > most:
+            remedy = f"ask for at most {most} {what}; what changes with more shows in fewer"
+            raise TopologyError(f"{count} {what} are more than is simulated", place="--nodes", remedy=remedy)
 
 
 def _gpus_per_node(topology: Topology, classes: tuple[NodeClass, ...], asked: int | None) -> int:

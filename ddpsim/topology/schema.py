@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError
 
 from ddpsim.errors import UnitError
+from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.units import parse_bandwidth, parse_time
 
 
@@ -33,12 +34,13 @@ def _adapters(value: object) -> list[list[int]]:
 
 
 def _counts(value: object) -> object:
-    plain = type(value) is int and value >= 1
-    named = isinstance(value, dict) and value and all(type(n) is int and n >= 1 for n in value.values())
+    plain = type(value) is int and 1 <= value <= MOST_NODES
+    named = isinstance(value, dict) and value and all(type(n) is int and 1 <= n <= MOST_NODES for n in value.values())
     if not (plain or named):
         raise PydanticCustomError(
             "nodes",
-            "a number of nodes was expected; write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
+            f"a number of nodes, at most {MOST_NODES}, was expected; "
+            "write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
         )
     return value
 
@@ -46,7 +48,10 @@ def _counts(value: object) -> object:
 Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
 Time = Annotated[float, _quantity(parse_time)]
 Index = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Links = Annotated[int, Field(ge=1, le=MOST_LINKS)]
+Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
+Devices = Annotated[int, Field(ge=1, le=MOST_GPUS)]
+Sockets = Annotated[int, Field(ge=1, le=MOST_SOCKETS)]
 Adapters = Annotated[list[list[int]], PlainValidator(_adapters)]
 Counts = Annotated[Any, PlainValidator(_counts)]
 Reach = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
@@ -61,7 +66,7 @@ class Spec(BaseModel):
 class GpusSpec(Spec):
     """The GPUs of a node: `{count: 8, model: V100}`; `sm` for a model that is not in the table."""
 
-    count: Count
+    count: Devices
     model: str
     sm: Index | None = None
     peer_to_peer: Reach | None = None
@@ -73,7 +78,7 @@ class ProcessesSpec(Spec):
     `rate` is what one process sends or receives, `total` what all of them together do.
     """
 
-    count: Count
+    count: Devices
     rate: Bandwidth
     total: Bandwidth
     delay: Time = 0.0
@@ -90,7 +95,7 @@ class NvlinkSpec(Spec):
 class NvswitchSpec(Spec):
     """NVLinks from every GPU to NVSwitches, counted as one switch as NCCL does; `bandwidth` of one link."""
 
-    links_per_gpu: Count
+    links_per_gpu: Links
     bandwidth: Bandwidth | None = None
     delay: Time = 0.0
 
@@ -126,7 +131,7 @@ class PcieSpec(Spec):
 class CpuSpec(Spec):
     """Processors; `bandwidth` is that between two sockets, from the model where absent."""
 
-    sockets: Count = 1
+    sockets: Sockets = 1
     arch: str = "x86_64"
     vendor: str = "intel"
     model: str = "skylake"
@@ -140,7 +145,7 @@ class NicsSpec(Spec):
     `in_order`: whether writes to memory keep their order; where left out, all but EFA's do.
     """
 
-    count: Count = 1
+    count: Devices = 1
     rate: Bandwidth
     kind: str = "infiniband"
     latency: Time = 0.0
@@ -171,7 +176,7 @@ class FabricSpec(Spec):
     """What joins the NICs; see `ddpsim.topology.cluster.Fabric`."""
 
     kind: Literal["none", "flat", "two-level", "rail"]
-    nodes_per_leaf: Count | None = None
+    nodes_per_leaf: Nodes | None = None
     trunk: Bandwidth | None = None
     trunk_delay: Time = 0.0
     oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
@@ -193,7 +198,7 @@ class TopologySpec(Spec):
     sources: list[str] = []
     confidence: str = ""
     nodes: Counts = 1
-    gpus_per_node: Count | None = None
+    gpus_per_node: Devices | None = None
     visible_devices: list[Index] = []
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}

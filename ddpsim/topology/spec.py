@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ddpsim import shipped
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.files import read_text
+from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
@@ -19,7 +19,7 @@ from ddpsim.topology.yaml_text import line_of, read_mapping
 
 
 def load_topology(name_or_path: str) -> Topology:
-    """Return the topology of a file, or of a shipped machine by its name.
+    """Return the topology of a file, `-` for standard input, or of a shipped machine by its name.
 
     Raises:
         UnknownNameError: neither a file nor a shipped machine; the nearest names are given.
@@ -27,7 +27,7 @@ def load_topology(name_or_path: str) -> Topology:
     """
     path = shipped.find("topology", name_or_path)
     text = read_text(path, TopologyError, "give a machine's YAML file, or a name that `ddpsim topo list` shows")
-    return parse_topology(text, name_or_path)
+    return parse_topology(text, named(name_or_path))
 
 
 def parse_topology(text: str, place: str) -> Topology:

@@ -13,7 +13,7 @@ from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.errors import WorkloadError
-from ddpsim.files import compress, json_text, read_json, write_whole
+from ddpsim.files import encoded, json_text, named, read_json, write_whole
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 
 SCHEMA = "ddpsim.workload/1"
@@ -23,20 +23,19 @@ _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workl
 
 
 def load_workload(name_or_path: str | Path) -> Workload:
-    """Return the workload in a file, `.json` or `.json.gz`, or the shipped one of that name.
+    """Return the workload in a file, `.json` or `.json.gz`, `-` for standard input, or the shipped one of that name.
 
     Raises:
         UnknownNameError: neither a file nor a shipped name; the nearest names are given.
         WorkloadError: truncated, not JSON, another schema, a field missing or of the wrong kind, shapes that disagree.
     """
     path = shipped.find("workload", str(name_or_path))
-    return workload_from(read_json(path, WorkloadError, _REMEDY), str(name_or_path))
+    return workload_from(read_json(path, WorkloadError, _REMEDY), named(name_or_path))
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
     """Write `workload` to `path`, gzipped where it ends in `.gz`; the same workload gives the same bytes."""
-    text = json_text(workload_document(workload))
-    write_whole(path, compress(text) if str(path).endswith(".gz") else text)
+    write_whole(path, encoded(json_text(workload_document(workload)), path))
 
 
 def workload_document(workload: Workload) -> dict[str, object]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ddpsim.errors import TraceError
-from ddpsim.files import read_json
+from ddpsim.files import named, read_json
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto_events import DeviceWork, Events, busy_s, parse_events
@@ -57,15 +57,15 @@ class TraceFile:
 
 
 def read_kineto(path: str | Path) -> TraceFile:
-    """Read a Kineto trace, `.json` or `.json.gz`.
+    """Read a Kineto trace, `.json` or `.json.gz`, or from standard input for `-`.
 
     Raises:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
     document = read_json(path, TraceError, _REMEDY)
     if not isinstance(document, dict) or "traceEvents" not in document:
-        raise TraceError("not a Kineto trace: no traceEvents", place=str(path), remedy=_REMEDY)
-    events = parse_events(document["traceEvents"], str(path))
+        raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
+    events = parse_events(document["traceEvents"], named(path))
     properties, info = document.get("deviceProperties"), document.get("distributedInfo")
     first = properties[0] if isinstance(properties, list) and properties else {}
     name = first.get("name") if isinstance(first, dict) else None
@@ -78,7 +78,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
     backend = info.get("backend")
     return TraceFile(
-        str(path), events, device, number("rank"), number("world_size"), backend if isinstance(backend, str) else None
+        named(path), events, device, number("rank"), number("world_size"), backend if isinstance(backend, str) else None
     )
 
 

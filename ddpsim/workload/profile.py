@@ -7,7 +7,7 @@ queued, and the gradient exists when the device completes that kernel. On a CPU 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ class Phase:
 
     host_s: Seconds
     device_s: Seconds
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other) if isinstance(other, Phase) else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,13 @@ class Workload:
             what, remedy = "an iteration without any gradient", "record steps whose backward reaches a parameter"
             raise WorkloadError(what, place=f"gradient_hook_s.{bad[0]}", remedy=remedy)
 
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other) if isinstance(other, Workload) else NotImplemented
+
+    def __repr__(self) -> str:
+        what = f"{len(self.parameters)} parameters, {self.iterations} iterations"
+        return f"<Workload: {self.name}, {self.device}, {self.precision}, batch of {self.batch_size}, {what}>"
+
     @property
     def iterations(self) -> int:
         """Number of recorded iterations."""
@@ -189,6 +199,15 @@ class Workload:
     def missing_gradients(self) -> list[frozenset[int]]:
         """Return, by recorded iteration, the registration indices of the parameters that had no gradient."""
         return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
+
+
+def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:
+    """Return whether all fields are equal, arrays by their values, and gradients that are missing in both."""
+    pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+    return all(
+        np.array_equal(mine, theirs, equal_nan=True) if isinstance(mine, np.ndarray) else mine == theirs
+        for mine, theirs in pairs
+    )
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from ddpexec.__main__ import main
@@ -47,3 +50,38 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         main([])
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("Usage: python -m ddpexec")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["capture", "--model", "mlp", "-o", "file/below.json"],
+        ["estimate", "--model", "mlp", "-o", "file/below.json"],
+        ["microbench", "-o", "file/below.json"],
+        ["run", "--model", "mlp", "--out", "file/below"],
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    for module in ("ddpexec.capture", "ddpexec.launched", "ddpexec.microbench"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert told.startswith(f"error: {words[-1]}: cannot be written")
+    assert told.count("\n") == 1
+
+
+def test_several_ranks_do_not_share_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["run", "--workload", "-", "--out", str(tmp_path)], ["microbench", "--under-load", "-", "-o", "x"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 2
+        assert "cannot read one standard input" in capsys.readouterr().err

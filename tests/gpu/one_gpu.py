@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpexec.netlab.signals import Stopped, stopping_on_signals
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
+from ddpsim.stopping import Stopped, stopping_on_signals
 from tests.gpu.catalogue import Scope, machine_step, steps
 from tests.gpu.report import report
 from tests.gpu.steps import FAILED, OK, ROOT, SKIPPED, Result, Step, Steps, document

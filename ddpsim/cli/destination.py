@@ -1,0 +1,47 @@
+"""Where -o leads: a file, what a link or a device stands for, or standard output for `-`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ddpsim.cli.output import note
+from ddpsim.errors import InputError
+
+STANDARD_OUTPUT = "-"
+
+
+def check_destination(path: str | Path | None, *, as_json: bool = False) -> None:
+    """Refuse a file that cannot be written, before any work is done for it, and announce a folder that will be made.
+
+    Args:
+        path: of an option; None where it was not given.
+        as_json: whether the command prints a JSON document, which leaves no room for a file on standard output.
+
+    Raises:
+        InputError: no such file can be written, or two documents on one stream are asked for.
+    """
+    from ddpsim.files import check_writable, existing_folder
+
+    if path is None:
+        return
+    if str(path) == STANDARD_OUTPUT:
+        if as_json:
+            raise InputError("-o - and --json both print on standard output", place="-o", remedy="keep one")
+        return
+    check_writable(path)
+    folder = Path(os.path.realpath(path)).parent
+    if existing_folder(folder) != folder:
+        note(f"note: {folder} is no folder yet, and is made")
+
+
+def deliver(path: str | Path, content: str) -> None:
+    """Write a file's text where -o leads: to standard output for `-`, gzipped where the name ends in `.gz`."""
+    from ddpsim.files import encoded, write_whole
+
+    if str(path) == STANDARD_OUTPUT:
+        sys.stdout.write(content)
+        sys.stdout.flush()
+    else:
+        write_whole(path, encoded(content, path))

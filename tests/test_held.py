@@ -1,0 +1,49 @@
+"""What users hold compares by its values, and shows itself in one short line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import PRIORS
+from ddpsim.errors import InputError
+from ddpsim.planner import plan, sweep
+from ddpsim.prediction import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+
+def test_equal_predictions_are_equal() -> None:
+    one, other = (predict(load_workload("resnet50"), load_topology("dgx-1v")) for _ in range(2))
+    assert one == other
+    assert one.workload == other.workload
+    assert one != predict(load_workload("resnet50"), load_topology("dgx-1v"), nodes=2)
+    assert one.workload != load_workload("bert-base")
+    assert one != "another"
+
+
+def test_representations_are_short() -> None:
+    workload, machine = load_workload("resnet50"), load_topology("dgx-1v")
+    found = predict(workload, machine, options=Options(iterations=1))
+    report = plan(workload, [machine], caps=[BucketCaps(bucket_cap_mb=10)])
+    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+    held = [workload, machine, found, found.trace, found.trace.iterations[0], found.plan, found.placement]
+    for each in [*held, found.summary, found.options, report, report.rows[0], priors]:
+        assert len(repr(each)) < 600, type(each)
+        assert type(each).__name__ in repr(each)
+        assert "\n" not in repr(each)
+
+
+@pytest.mark.parametrize("what", ["nodes", "caps"])
+def test_an_empty_sweep_says_what_is_missing(what: str) -> None:
+    given = {"nodes": [1], "caps": [BucketCaps()], what: []}
+    with pytest.raises(InputError, match=f"{what}: nothing is given"):
+        sweep(load_workload("resnet50"), load_topology("dgx-1v"), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"topologies": []}, {"nodes": []}, {"caps": []}])
+def test_an_empty_plan_says_what_is_missing(given: dict[str, list[int]]) -> None:
+    with pytest.raises(InputError, match="nothing is given"):
+        plan(load_workload("resnet50"), **({"topologies": [load_topology("dgx-1v")]} | given))  # type: ignore[arg-type]
