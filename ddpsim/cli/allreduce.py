@@ -12,6 +12,7 @@ from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.values import topology_named
 from ddpsim.errors import InputError
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
@@ -208,5 +209,5 @@ def _text(found: list[Row], placement: Placement, correcting: int) -> str:
     text = table(names, [units, *lines], left=())
     if not correcting:
         return text
-    where = f"{placement.world_size} ranks on {placement.nodes} node(s)"
-    return f"{text}\n# corrected by {correcting} measured rows of exactly this machine, {where}"
+    where = f"{counted(placement.world_size, 'rank')} on {counted(placement.nodes, 'node')}"
+    return f"{text}\n# corrected by {counted(correcting, 'measured row')} of exactly this machine, {where}"

@@ -172,9 +172,12 @@ def _document(machine: Topology) -> dict[str, object]:
 
 
 def _text(machine: Topology, document: dict[str, object]) -> str:
-    from ddpsim.units import format_bandwidth, format_time
+    from ddpsim.units import counted, format_bandwidth, format_time
 
-    lines = [f"{machine.name}: {machine.nodes} node(s), {machine.compute_device}, fabric {machine.fabric.kind}"]
+    header = ("link", "kind", "count", "each direction", "latency")
+    lines = [
+        f"{machine.name}: {counted(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
+    ]
     for group in machine.groups:
         template = group.template
         links = {(link.source, link.target): link for link in template.links}
@@ -185,9 +188,13 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
             if same and source > target:
                 continue
             ends = f"{source} - {target}" if same else f"{source} > {target}"
-            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), format_time(link.latency_s)))
-        lines += ["", f"{group.count} x {template.name}: {len(template.gpus)} GPUs, {len(template.nics)} NICs"]
-        lines.append(table(("link", "kind", "count", "each direction", "latency"), rows, left=(0, 1)))
+            latency = format_time(link.latency_s) if link.latency_s else "-"
+            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), latency))
+        inside = f"{counted(len(template.gpus), 'GPU')}, {counted(len(template.nics), 'NIC')}"
+        lines += ["", f"{group.count} x {template.name}: {inside}"]
+        # Most machines' files state no latency: hops cost what the transport's constants say.
+        stated = len(header) if any(link.latency_s for link in template.links) else -1
+        lines.append(table(header[:stated], [row[:stated] for row in rows], left=(0, 1)))
     sources = [f"source: {source}" for source in machine.sources]
     confidence = f"confidence: {machine.confidence or 'not stated'}"
     return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])
