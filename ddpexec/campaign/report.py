@@ -65,8 +65,8 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
     lines = [
         f"# Campaign {name}",
         "",
-        f"{counted(summary['configurations'], 'configuration')}. Every prediction was written before the first run of its "
-        "configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
+        f"{counted(summary['configurations'], 'configuration')}. Every prediction was written before the first run of "
+        "its configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
         "",
         *measures({"value": summary}),
         "",
