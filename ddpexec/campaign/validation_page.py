@@ -62,13 +62,11 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
     agree = sum(each.inputs_agree for each in recorded)
     torch = ", ".join(sorted({each.torch for each in recorded}))
     written = [each.written_at for each in recorded]
-    yield (
-        f"{counted(len(recorded), 'configuration')}, {counted(runs, 'run')}, torch {torch}. Predictions were written between "
-        + (
-            f"{_day(min(written))} and {_day(max(written))}; {early} of {len(recorded)} before the first iteration of "
-            f"their configuration's first run. The workload, network and constants kept here give the fingerprint written "
-            f"into the prediction for {agree} of {len(recorded)}."
-        )
+    counts = f"{counted(len(recorded), 'configuration')}, {counted(runs, 'run')}"
+    yield f"{counts}, torch {torch}. Predictions were written between " + (
+        f"{_day(min(written))} and {_day(max(written))}; {early} of {len(recorded)} before the first iteration of "
+        f"their configuration's first run. The workload, network and constants kept here give the fingerprint written "
+        f"into the prediction for {agree} of {len(recorded)}."
     )
     late = [each.late_gradients for each in recorded if each.late_gradients is not None]
     if late:
@@ -77,7 +75,8 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
             f"more than 1 % of their time (median over configurations; {percent(max(late))} at worst)."
         )
     if evidence.missing:
-        yield f"{counted(len(evidence.missing), 'configuration')} of the campaign without a run: {', '.join(evidence.missing)}."
+        missing = counted(len(evidence.missing), "configuration")
+        yield f"{missing} of the campaign without a run: {', '.join(evidence.missing)}."
     yield "\n### Calibration and evaluation are different runs\n"
     yield "Constants are fitted to microbenchmarks on the same network, in processes of their own, before any"
     yield "prediction; the runs in the last column are what predictions are judged on, and nothing is fitted to them.\n"
