@@ -9,6 +9,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.values import topology_named
 from ddpsim.errors import InputError
@@ -47,7 +48,7 @@ def allreduce(
         str | None,
         typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted, instead of -b, -e, -f."),
     ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
+    plot: Annotated[str | None, plot_option("Draw time over size.")] = None,
 ) -> None:
     """Predict allreduce times, in nccl-tests' columns.
 

@@ -9,6 +9,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
 
@@ -31,7 +32,7 @@ def calibrate(
         str | None, typer.Option(metavar="nccl|gloo", help="[the tables'; gloo on a machine without GPUs]")
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")] = "calibration.json",
-    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw measured against fitted.")] = None,
+    plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
     from ddpsim.calibrate import calibrate as fit

@@ -12,6 +12,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
@@ -39,9 +40,7 @@ def plan(
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE.json", help="Write the best row's plan; of one workload.")
     ] = None,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="FILE.png", help="Draw latency over bucket cap, a panel a machine.")
-    ] = None,
+    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None,
 ) -> None:
     """Find the bucket sizes that make an iteration shortest.
 

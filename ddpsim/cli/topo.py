@@ -11,6 +11,7 @@ import typer
 from ddpsim.cli.channels import channels_document, channels_of, channels_text, trees_over, walks
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.values import indices, read_text, topology_named
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def show(
     no_gpudirect: Annotated[
         bool, typer.Option("--no-gpudirect", help="Channels whose bytes rest in host memory on the way to a NIC.")
     ] = False,
-    plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
+    plot: Annotated[str | None, plot_option("Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
     machine = _asked(topology_named(topology), gpus, nodes)
