@@ -12,6 +12,7 @@ from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.calibrate import CalibrationReport
@@ -32,6 +33,9 @@ def calibrate(
         str | None, typer.Option(metavar="nccl|gloo", help="[the tables'; gloo on a machine without GPUs]")
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")] = "calibration.json",
+    accept_misfit: Annotated[
+        bool, typer.Option("--accept-misfit", help="Write constants even where rows contradict each other.")
+    ] = False,
     plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
@@ -45,10 +49,12 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    report = fit(tables, topology_named(topology), given, backend=backend)
+    report = fit(tables, topology_named(topology), given, backend=backend, accept_misfit=accept_misfit)
     write_whole(out, json_text(report.calibration.document()))
     if plot:
         _draw(report, plot)
+    if report.misfit.contradictions:
+        note(f"warning: {report.misfit.summary}")
     for remark in report.notes:
         note(f"note: {remark}")
     output.emit(_document(report), lambda: _text(report))
@@ -61,6 +67,7 @@ def _document(report: CalibrationReport) -> dict[str, object]:
         "fit_error": report.fit_error,
         "held_out_error": report.held_out_error,
         "constants": [asdict(constant) for constant in report.calibration.constants.values()],
+        "misfit": asdict(report.misfit),
         "undetermined": list(report.undetermined),
         "unused": list(report.unused),
         "notes": list(report.notes),
@@ -98,8 +105,7 @@ def _text(report: CalibrationReport) -> str:
         )
         for constant in report.calibration.constants.values()
     ]
-    summary = (
-        f"{len(report.rows)} rows; mean absolute error {percent(report.fit_error)} on the rows fitted, "
-        f"{percent(report.held_out_error)} on rows left out"
-    )
+    summary = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
+    if report.held_out_error is not None:
+        summary += f", {percent(report.held_out_error)} on rows left out"
     return "\n".join([table(("constant", "value", "unit", "spread", "origin"), rows, left=(0, 2, 4)), "", summary])
