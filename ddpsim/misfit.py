@@ -95,7 +95,8 @@ def _contradictions(rows: Sequence[_Row]) -> Iterator[str]:
         other = min(against, key=lambda other: _distance(row, other), default=None)
         if other is None:
             slower = "slower" if row.residual > 0 else "faster"
-            yield f"{row} and all others are {slower} than the machine can be: check units and --topology"
+            all_of_them = f"{row} is" if len(rows) == 1 else f"{row} and all others are"
+            yield f"{all_of_them} {slower} than the machine can be: check units and --topology"
             return
         yield f"{row} contradicts {other}"
         left = [each for each in left if each is not other]
