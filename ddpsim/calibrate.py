@@ -16,8 +16,9 @@ import numpy as np
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl_versions import OLD
 from ddpsim.errors import CalibrationError, UnknownNameError
-from ddpsim.fitting import Fit, Prior, Vector, fit
+from ddpsim.fitting import Fit, Prior, Vector, fit, most_telling
 from ddpsim.measured import MeasuredTable
+from ddpsim.misfit import Misfit, misfit
 from ddpsim.samples import Sample, predicted
 from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.graph import Topology
@@ -29,14 +30,14 @@ _FOLDS = 4
 class CalibrationRow:
     """A measured row beside the fitted model, and beside a model fitted without it.
 
-    `fitted_s` is the physical model's, `held_out_s` that of constants and curve from the other rows.
+    `fitted_s` is the physical model's, `held_out_s` that of constants and curve from the other rows, None without any.
     """
 
     table: str
     size_bytes: int
     measured_s: float
     fitted_s: float
-    held_out_s: float
+    held_out_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,21 @@ class CalibrationReport:
 
     Attributes:
         fit_error: mean absolute relative error of the physical model on its own rows.
-        held_out_error: the same of constants and curves on rows left out, a quarter at a time.
+        held_out_error: the same of constants and curves on rows left out, a quarter at a time; None of a single row.
         undetermined: constants that the rows say little of, which kept their priors.
         unused: constants that no row depends on, which kept theirs.
         notes: rows merged or left out, outliers, constants that kept their priors.
+        misfit: how far the rows are from the constants, and which contradict which.
     """
 
     calibration: Calibration
     fit_error: float
-    held_out_error: float
+    held_out_error: float | None
     undetermined: tuple[str, ...]
     unused: tuple[str, ...]
     notes: tuple[str, ...]
     rows: tuple[CalibrationRow, ...]
+    misfit: Misfit
 
     def __repr__(self) -> str:
         return f"<CalibrationReport: {len(self.rows)} rows, {self.fit_error:.1%} off, {self.calibration!r}>"
@@ -69,6 +72,7 @@ def calibrate(
     nodes: Sequence[int | None] | int | None = None,
     *,
     backend: str | None = None,
+    accept_misfit: bool = False,
 ) -> CalibrationReport:
     """Return the constants of `topology`'s kinds of links as the tables show them, and DDP's costs.
 
@@ -78,54 +82,64 @@ def calibrate(
         tables: measured on machines of this topology, at one or several node counts.
         nodes: of each table; what its header says, else as many as its ranks need, where None.
         backend: `nccl` or `gloo`; what a table's header says, else gloo on a machine without GPUs, where None.
+        accept_misfit: whether constants are wanted that explain the rows worse than `ddpsim.misfit` allows.
 
     Raises:
-        CalibrationError: fewer than two rows, tables of two backends, or of NCCL on a machine without GPUs, a host cost
-            out of range.
+        CalibrationError: no rows, or rows that contradict each other or the machine; tables of two backends, or of NCCL
+            on a machine without GPUs; a host cost out of range.
         UnknownNameError: a backend that is not modelled.
         TopologyError: ranks that the topology cannot hold.
     """
     samples = [
         Sample.of(table, topology, count) for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
     ]
-    if sum(len(sample.sizes) for sample in samples) < 2:
-        place = tables[0].rows[0].place if tables else None
-        raise CalibrationError("one row determines nothing", place=place, remedy="measure several sizes")
+    if not any(sample.sizes for sample in samples):
+        raise CalibrationError("no row to fit to", remedy="give a table of measured allreduces")
     start = _priors(tables, topology, backend)
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
+    judged = misfit(samples, found.residuals)
+    if judged.contradictions and not accept_misfit:
+        raise CalibrationError(judged.summary, remedy="leave wrong rows out, or accept them with --accept-misfit")
     if start.backend == "nccl":
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
-    held_out, uncorrected = _held_out(samples, start)
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
+    held_out = None
+    if len(measured) > 1:
+        held_out, uncorrected = _held_out(samples, start)
+        calibration = _with_residuals(calibration, measured, uncorrected)
     calibration = replace(
-        _with_host_costs(_with_residuals(calibration, measured, uncorrected), tables),
+        _with_host_costs(calibration, tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
     )
     places = [(sample.table, row) for sample in samples for row in sample.table.rows]
     rows = (
-        CalibrationRow(table.name, row.size_bytes, row.time_s, float(f), float(h))
-        for (table, row), f, h in zip(places, fitted, held_out, strict=True)
+        CalibrationRow(table.name, row.size_bytes, row.time_s, f, h)
+        for (table, row), f, h in zip(
+            places, fitted.tolist(), [None] if held_out is None else held_out.tolist(), strict=True
+        )
     )
     return CalibrationReport(
         calibration,
         _error(fitted, measured),
-        _error(held_out, measured),
+        None if held_out is None else _error(held_out, measured),
         found.undetermined,
         found.unused,
         _notes(samples, found),
         tuple(rows),
+        judged,
     )
 
 
 def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]:
     """Return the samples with the NCCL version that explains their rows best, where their header states none.
 
-    Two lines of constants are known; where the older explains the rows better, it is taken.
+    Two lines of constants are known; where the older explains the rows better, it is taken. A single row tells nothing.
     """
-    if start.backend != "nccl" or all(sample.version_known for sample in samples):
+    alone = sum(len(sample.sizes) for sample in samples) < 2
+    if start.backend != "nccl" or alone or all(sample.version_known for sample in samples):
         return list(samples)
     older = [sample if sample.version_known else sample.at_version(OLD) for sample in samples]
     losses = [fit_samples(candidate, start)[0].loss for candidate in (samples, older)]
@@ -135,7 +149,8 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
 def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
     """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
 
-    What the rows do not determine is put back to its prior, and the rest fitted again.
+    What the rows do not determine is put back to its prior, and the rest fitted again. A single row fixes the one
+    constant that it says most of.
     """
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
     measured = np.concatenate([sample.undisturbed for sample in samples])
@@ -145,6 +160,10 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
 
     found = fit(predict, priors, measured)
     unused, undetermined = found.unused, list[str]()
+    if len(measured) == 1:
+        only = most_telling(predict, priors, measured)
+        undetermined += [name for name in found.values if name != only]
+        found = fit(predict, {only: priors[only]}, measured)
     while found.undetermined and len(found.undetermined) < len(found.values):
         undetermined += found.undetermined
         priors = {name: priors[name] for name in found.values if name not in found.undetermined}
@@ -269,6 +288,9 @@ def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
     for index in found.outliers:
         factor = math.exp(found.residuals[index])
         notes.append(f"{places[index]}: outlier, measured {factor:.3g} times the fitted time")
+    if len(places) == 1:
+        fixed = ", ".join(name for name in found.values if name not in found.undetermined) or "nothing"
+        notes.append(f"{places[0]}: one row fixes {fixed} alone, and is no evidence of how well the constants predict")
     if found.undetermined:
         notes.append(f"the rows do not determine {', '.join(found.undetermined)}: the priors stay")
     if found.unused:

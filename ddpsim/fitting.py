@@ -93,6 +93,13 @@ def fit(
     )
 
 
+def most_telling(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> str:
+    """Return the constant that the rows say most of: whose prior's spread moves the predicted times most."""
+    problem = _Problem(predict, priors, np.log(measured))
+    moved = np.abs(problem.jacobian(problem.centre, problem.residuals(problem.centre)) * problem.stds).sum(axis=0)
+    return problem.names[int(moved.argmax())]
+
+
 def _minimise(problem: _Problem, theta: Vector, scale: float) -> tuple[Vector, Vector]:
     """Return the constants of least loss and their residuals."""
     residuals, damping = problem.residuals(theta), 1e-2

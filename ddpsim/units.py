@@ -100,6 +100,11 @@ def exact(number: float) -> str:
     return str(int(number)) if number == int(number) else repr(number)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural but for one: `1 NIC`, `2 NICs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_size(size_bytes: int) -> str:
     """Return a size for people, exact in bytes: `25 MiB (26,214,400 B)`."""
     for unit in ("GiB", "MiB", "KiB"):

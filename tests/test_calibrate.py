@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ddpsim.collectives.gloo import GlooTransport
 from ddpsim.collectives.transport import alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import MeasuredRow, MeasuredTable
+from ddpsim.misfit import MEAN_FACTOR
 from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 
@@ -79,6 +81,51 @@ def test_what_the_rows_cannot_tell_keeps_its_prior_and_is_named() -> None:
     assert report.calibration["gloo.efficiency.loopback"] == priors["gloo.efficiency.loopback"]
 
 
+@pytest.mark.parametrize(("size", "fixed"), [(64 << 20, "gloo.efficiency.loopback"), (64, "gloo.launch_s")])
+def test_one_row_fixes_the_constant_that_it_says_most_of(size: int, fixed: str) -> None:
+    table = gloo_table(sizes=[size])
+    report = calibrate([table], LOOPBACK)
+    calibration = report.calibration
+    assert [c.name for c in calibration.constants.values() if c.fitted] == [fixed]
+    assert calibration.fitted_names == (fixed,)
+    model = Collectives(None, LOOPBACK.place(1, 2), backend="gloo", calibration=replace(calibration, curves=()))
+    assert model.estimate_s(size) == pytest.approx(table.rows[0].time_s, rel=0.05)
+    assert any(f"one row fixes {fixed} alone" in note for note in report.notes)
+    assert (report.held_out_error, report.rows[0].held_out_s, calibration.residual_low) == (None, None, None)
+    assert Calibration.from_text(json.dumps(calibration.document()), all_priors(), "c.json") == calibration
+
+
+def slowed(table: MeasuredTable, factor: float, rows: range) -> MeasuredTable:
+    changed = (replace(row, time_s=row.time_s * (factor if n in rows else 1)) for n, row in enumerate(table.rows))
+    return replace(table, rows=tuple(changed))
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([gloo_table(), slowed(gloo_table(), 20, range(15))], "t: row [0-9]+ .* contradicts t: row [0-9]+ "),
+        ([slowed(gloo_table(), 1000, range(4, 5))], r"t: row 4 \(65,536 B on 2 ranks: .* contradicts t: row [35] "),
+        ([slowed(gloo_table(), 1e-4, range(15))], "all others are faster than the machine can be"),
+    ],
+)
+def test_rows_that_contradict_each_other_or_the_machine_are_named_and_refused(
+    tables: list[MeasuredTable], words: str
+) -> None:
+    with pytest.raises(CalibrationError, match=words) as caught:
+        calibrate(tables, LOOPBACK)
+    assert len(str(caught.value)) < 1000
+    report = calibrate(tables, LOOPBACK, accept_misfit=True)
+    assert report.misfit.summary in str(caught.value)
+
+
+def test_a_row_that_is_far_off_among_good_ones_is_no_misfit() -> None:
+    report = calibrate([slowed(gloo_table(), 15, range(4, 5))], LOOPBACK)
+    assert not report.misfit.contradictions
+    assert 10 < report.misfit.worst_factor < 20
+    assert 1 < report.misfit.mean_factor < MEAN_FACTOR
+    assert any("row 4: outlier" in note for note in report.notes)
+
+
 def test_host_costs_measured_beside_replace_constants_of_that_name() -> None:
     report = calibrate([gloo_table(ddp={"hook_s": 4e-6, "other_s": 1.0})], LOOPBACK)
     assert report.calibration["gloo.ddp.hook_s"] == 4e-6
@@ -137,8 +184,8 @@ def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
 
 
 def test_bad_tables_and_node_counts_are_named() -> None:
-    with pytest.raises(CalibrationError, match="one row determines nothing"):
-        calibrate([gloo_table(sizes=[4096])], LOOPBACK)
+    with pytest.raises(CalibrationError, match="no row to fit to"):
+        calibrate([], LOOPBACK)
     with pytest.raises(InputError, match=r"t: 128 ranks: .*has 64"):
         calibrate([gloo_table(ranks=2), MeasuredTable("t", gloo_table().rows, ranks=128, nodes=1)], LOOPBACK)
     with pytest.raises(CalibrationError, match="3 ranks on 2 nodes"):

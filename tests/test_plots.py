@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import CapCurve, plot_caps, plot_errors, plot_sizes, plot_timeline, plot_topology, plot_validation
@@ -46,3 +47,34 @@ def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: st
     width, height = (int.from_bytes(contents[0][start : start + 4], "big") for start in (16, 20))
     assert 400 < width < 3500
     assert 300 < height < 2000
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("curves", "caps"), ("curves", "sizes"), ("curves", "validation"), ("errors", "errors"),
+                         ("timeline", "timeline")]
+)  # fmt: skip
+def test_legends_cover_no_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+    figure = drawn(monkeypatch, module, lambda: PICTURES[name](tmp_path / "x.png"))
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    legends = [axes.get_legend().get_window_extent() for axes in figure.axes]
+    assert not any(legend.overlaps(panel) for legend in legends for panel in panels)
+
+
+def test_equal_curves_all_show_and_panels_share_a_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = CapCurve([(1, 0.3), (25, 0.2)], 0.2, (25, 0.2))
+    panels = {"m": dict.fromkeys("abc", CAPS), "one": {"a": slower}}
+    figure = drawn(monkeypatch, "curves", lambda: plot_caps(panels, tmp_path / "x.png"))
+    first, second = figure.axes
+    assert first.get_ylim() == second.get_ylim()
+    lines = [line for line in first.lines if ": default 110 ms" in str(line.get_label())]
+    assert len({float(line.get_xdata()[0]) for line in lines}) == 3
+    assert {tuple(line.get_ydata()) for line in lines} == {(0.1 / 0.11, 0.09 / 0.11, 0.12 / 0.11)}
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, module: str, draw: Callable[[], None]) -> Figure:
+    """Return the figure that `draw` would have written, laid out."""
+    kept: list[Figure] = []
+    monkeypatch.setattr(f"ddpsim.plots.{module}.save", lambda figure, path: kept.append(figure))
+    draw()
+    kept[0].draw_without_rendering()
+    return kept[0]

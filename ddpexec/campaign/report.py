@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpexec.campaign.results import Result
+from ddpsim.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
     lines = [
         f"# Campaign {name}",
         "",
-        f"{summary['configurations']} configurations. Every prediction was written before the first run of its "
-        "configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
+        f"{counted(summary['configurations'], 'configuration')}. Every prediction was written before the first run of "
+        "its configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
         "",
         *measures({"value": summary}),
         "",

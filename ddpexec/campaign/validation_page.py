@@ -14,6 +14,7 @@ from ddpexec.campaign.report import compared, measures, one_process, one_process
 from ddpexec.campaign.results import summarised
 from ddpexec.campaign.schema import NetworkSpec
 from ddpsim.plots import plot_errors, plot_validation
+from ddpsim.units import counted
 
 NOTHING = "No runs recorded.\n"
 
@@ -62,7 +63,8 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
     agree = sum(each.inputs_agree for each in recorded)
     torch = ", ".join(sorted({each.torch for each in recorded}))
     written = [each.written_at for each in recorded]
-    yield f"{len(recorded)} configurations, {runs} runs, torch {torch}. Predictions were written between " + (
+    counts = f"{counted(len(recorded), 'configuration')}, {counted(runs, 'run')}"
+    yield f"{counts}, torch {torch}. Predictions were written between " + (
         f"{_day(min(written))} and {_day(max(written))}; {early} of {len(recorded)} before the first iteration of "
         f"their configuration's first run. The workload, network and constants kept here give the fingerprint written "
         f"into the prediction for {agree} of {len(recorded)}."
@@ -74,7 +76,8 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
             f"more than 1 % of their time (median over configurations; {percent(max(late))} at worst)."
         )
     if evidence.missing:
-        yield f"{len(evidence.missing)} configurations of the campaign were not run: {', '.join(evidence.missing)}."
+        missing = counted(len(evidence.missing), "configuration")
+        yield f"{missing} of the campaign without a run: {', '.join(evidence.missing)}."
     yield "\n### Calibration and evaluation are different runs\n"
     yield "Constants are fitted to microbenchmarks on the same network, in processes of their own, before any"
     yield "prediction; the runs in the last column are what predictions are judged on, and nothing is fitted to them.\n"

@@ -18,7 +18,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.units import parse_time
+from ddpsim.units import counted, parse_time
 
 if TYPE_CHECKING:
     from ddpexec.parameters import ModelParameters
@@ -160,7 +160,7 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
             for b in summary.buckets
         ),
     )
-    name = f"{running.subject.model.name}, {running.world_size} ranks, {running.settings.implementation}"
+    name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.implementation}"
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (
         f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "

@@ -10,8 +10,10 @@ from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.errors import InputError
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
@@ -46,7 +48,7 @@ def allreduce(
         str | None,
         typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted, instead of -b, -e, -f."),
     ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw time over size.")] = None,
+    plot: Annotated[str | None, plot_option("Draw time over size.")] = None,
 ) -> None:
     """Predict allreduce times, in nccl-tests' columns.
 
@@ -210,5 +212,5 @@ def _text(found: list[Row], placement: Placement, correcting: int) -> str:
     text = table(names, [units, *lines], left=())
     if not correcting:
         return text
-    where = f"{placement.world_size} ranks on {placement.nodes} node(s)"
-    return f"{text}\n# corrected by {correcting} measured rows of exactly this machine, {where}"
+    where = f"{counted(placement.world_size, 'rank')} on {counted(placement.nodes, 'node')}"
+    return f"{text}\n# corrected by {counted(correcting, 'measured row')} of exactly this machine, {where}"

@@ -53,7 +53,7 @@ def _document(plan: BucketPlan) -> dict[str, object]:
 
 
 def _text(plan: BucketPlan) -> str:
-    from ddpsim.units import format_size
+    from ddpsim.units import counted, format_size
 
     rows = []
     for number, bucket in enumerate(plan.buckets):
@@ -67,4 +67,4 @@ def _text(plan: BucketPlan) -> str:
             closed = f"end, below {format_size(bucket.limit_bytes)}"
         rows.append((number, len(names), format_size(bucket.size_bytes), closed, span))
     body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=(3, 4))
-    return f"{body}\n\n{len(rows)} buckets, {format_size(plan.size_bytes)}\n{plan.torch}"
+    return f"{body}\n\n{counted(len(rows), 'bucket')}, {format_size(plan.size_bytes)}\n{plan.torch}"

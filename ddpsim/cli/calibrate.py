@@ -10,8 +10,10 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.calibrate import CalibrationReport
@@ -35,7 +37,10 @@ def calibrate(
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write; - is standard output.")
     ] = "calibration.json",
-    plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw measured against fitted.")] = None,
+    accept_misfit: Annotated[
+        bool, typer.Option("--accept-misfit", help="Write constants even where rows contradict each other.")
+    ] = False,
+    plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
     from ddpsim.calibrate import calibrate as fit
@@ -51,10 +56,12 @@ def calibrate(
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
         raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
-    report = fit(tables, load_topology(topology), given, backend=backend)
+    report = fit(tables, load_topology(topology), given, backend=backend, accept_misfit=accept_misfit)
     deliver(out, json_text(report.calibration.document()))
     if plot:
         _draw(report, plot)
+    if report.misfit.contradictions:
+        note(f"warning: {report.misfit.summary}")
     for remark in report.notes:
         note(f"note: {remark}")
     output.emit(_document(report), lambda: _text(report), aside=out == STANDARD_OUTPUT)
@@ -67,6 +74,7 @@ def _document(report: CalibrationReport) -> dict[str, object]:
         "fit_error": report.fit_error,
         "held_out_error": report.held_out_error,
         "constants": [asdict(constant) for constant in report.calibration.constants.values()],
+        "misfit": asdict(report.misfit),
         "undetermined": list(report.undetermined),
         "unused": list(report.unused),
         "notes": list(report.notes),
@@ -104,8 +112,7 @@ def _text(report: CalibrationReport) -> str:
         )
         for constant in report.calibration.constants.values()
     ]
-    summary = (
-        f"{len(report.rows)} rows; mean absolute error {percent(report.fit_error)} on the rows fitted, "
-        f"{percent(report.held_out_error)} on rows left out"
-    )
+    summary = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
+    if report.held_out_error is not None:
+        summary += f", {percent(report.held_out_error)} on rows left out"
     return "\n".join([table(("constant", "value", "unit", "spread", "origin"), rows, left=(0, 2, 4)), "", summary])

@@ -83,12 +83,12 @@ def channels_document(found: Found) -> list[dict[str, object]]:
 
 def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
     """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
-    from ddpsim.units import format_bandwidth
+    from ddpsim.units import counted, format_bandwidth
 
     blocks = []
     for where, channels in found.items():
         total = format_bandwidth(channels.bus_bandwidth)
-        heading = f"{where}: {len(channels.rings)} channels, {total} as NCCL counts it"
+        heading = f"{where}: {counted(len(channels.rings), 'channel')}, {total} as NCCL counts it"
         rows = [
             (f"{n} x", _way(ring), format_bandwidth(ring.bandwidth), ring.kind, ring.nic_kind if ring.nic_in else "-")
             for ring, n in _counted(channels.rings)
@@ -96,7 +96,7 @@ def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
         rings = table(("", "ring", "each", "farthest route", "to the NIC"), rows, left=(1, 3, 4))
         blocks.append(f"{heading}\n{rings}\n{_chains_text(channels)}")
     if trees:
-        blocks.append("\n".join([f"double binary tree over {len(trees[0])} nodes", *_tree_lines(trees)]))
+        blocks.append("\n".join([f"double binary tree over {counted(len(trees[0]), 'node')}", *_tree_lines(trees)]))
     return "\n\n".join(blocks)
 
 

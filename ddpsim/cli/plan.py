@@ -12,12 +12,13 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
-from ddpsim.units import MIB
+from ddpsim.units import MIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.plan_rows import PlanReport, PlanRow
@@ -43,9 +44,7 @@ def plan(
             "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
         ),
     ] = None,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="FILE.png", help="Draw latency over bucket cap, a panel a machine.")
-    ] = None,
+    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None,
 ) -> None:
     """Find the bucket sizes that make an iteration shortest.
 
@@ -123,7 +122,7 @@ def draw(rows: Sequence[PlanRow], path: str) -> None:
     panels: dict[str, dict[str, CapCurve]] = {}
     for row in rows:
         chosen = row.chosen
-        label = f"{chosen.nodes} node{'s' if chosen.nodes > 1 else ''}, {chosen.summary.world_size} ranks"
+        label = f"{counted(chosen.nodes, 'node')}, {counted(chosen.summary.world_size, 'rank')}"
         curve = CapCurve(row.sweep, row.default.iteration_s, (_cap_mb(row), chosen.iteration_s))
         panels.setdefault(f"{chosen.workload.name} on {chosen.topology.name}", {})[label] = curve
     plot_caps(panels, path)
@@ -154,7 +153,7 @@ def text(report: PlanReport) -> str:
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
     best = report.best.chosen
-    lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
+    lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}"]
     return "\n".join(lines)
 
 
@@ -203,4 +202,4 @@ def _buckets(row: PlanRow) -> str:
     caps, count = row.chosen.options.caps, len(row.chosen.plan.buckets)
     if row.keep_default:
         return f"default ({count})"
-    return f"{count} buckets" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
+    return counted(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"

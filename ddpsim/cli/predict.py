@@ -168,13 +168,13 @@ def _pace_notes(prediction: Prediction) -> Iterator[str]:
 
 
 def _text(prediction: Prediction) -> str:
-    from ddpsim.units import format_size, format_time
+    from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
     origin = "estimated" if workload.estimated else "measured"
     lines = [
         f"{workload.name} ({origin}, pace of {workload.device}) on {prediction.topology.name}: "
-        f"{prediction.nodes} node(s), {summary.world_size} ranks",
+        f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
         f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
         breakdown(summary),
@@ -211,8 +211,10 @@ def _correction(prediction: Prediction) -> list[str]:
     """Return the line that says whether measured rows of exactly this machine correct its collectives."""
     if not prediction.correcting_rows:
         return []
-    rows, ranks = prediction.correcting_rows, prediction.summary.world_size
-    return [f"allreduce times corrected by {rows} measured rows of exactly this machine and {ranks} ranks"]
+    from ddpsim.units import counted
+
+    rows, ranks = counted(prediction.correcting_rows, "measured row"), counted(prediction.summary.world_size, "rank")
+    return [f"allreduce times corrected by {rows} of exactly this machine and {ranks}"]
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

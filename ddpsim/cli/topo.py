@@ -12,6 +12,7 @@ from ddpsim.cli.channels import channels_document, channels_of, channels_text, t
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.values import indices, read_text
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def show(
     no_gpudirect: Annotated[
         bool, typer.Option("--no-gpudirect", help="Channels whose bytes rest in host memory on the way to a NIC.")
     ] = False,
-    plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the graph.")] = None,
+    plot: Annotated[str | None, plot_option("Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, sources."""
     from ddpsim.topology.spec import load_topology
@@ -177,9 +178,12 @@ def _document(machine: Topology) -> dict[str, object]:
 
 
 def _text(machine: Topology, document: dict[str, object]) -> str:
-    from ddpsim.units import format_bandwidth, format_time
+    from ddpsim.units import counted, format_bandwidth, format_time
 
-    lines = [f"{machine.name}: {machine.nodes} node(s), {machine.compute_device}, fabric {machine.fabric.kind}"]
+    header = ("link", "kind", "count", "each direction", "latency")
+    lines = [
+        f"{machine.name}: {counted(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
+    ]
     for group in machine.groups:
         template = group.template
         links = {(link.source, link.target): link for link in template.links}
@@ -190,9 +194,13 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
             if same and source > target:
                 continue
             ends = f"{source} - {target}" if same else f"{source} > {target}"
-            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), format_time(link.latency_s)))
-        lines += ["", f"{group.count} x {template.name}: {len(template.gpus)} GPUs, {len(template.nics)} NICs"]
-        lines.append(table(("link", "kind", "count", "each direction", "latency"), rows, left=(0, 1)))
+            latency = format_time(link.latency_s) if link.latency_s else "-"
+            rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), latency))
+        inside = f"{counted(len(template.gpus), 'GPU')}, {counted(len(template.nics), 'NIC')}"
+        lines += ["", f"{group.count} x {template.name}: {inside}"]
+        # Most machines' files state no latency: hops cost what the transport's constants say.
+        stated = len(header) if any(link.latency_s for link in template.links) else -1
+        lines.append(table(header[:stated], [row[:stated] for row in rows], left=(0, 1)))
     sources = [f"source: {source}" for source in machine.sources]
     confidence = f"confidence: {machine.confidence or 'not stated'}"
     return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])

@@ -9,6 +9,7 @@ import typer
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def validate(
     max_error: Annotated[
         str | None, typer.Option(metavar="5%", help="Exit with 1 where the step's error is larger.")
     ] = None,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="FILE.png", help="Draw predicted over measured times.")
-    ] = None,
+    plot: Annotated[str | None, plot_option("Draw predicted over measured times.")] = None,
 ) -> None:
     """Hold a prediction against a measured run.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ddpsim.plots.figure import label_decades, save
+from ddpsim.plots.figure import MARKERS, label_decades, legend_beside, save
 
 BANDS = (0.05, 0.02)
 """Half widths that are shaded."""
@@ -25,7 +25,7 @@ def plot_errors(
         path: the PNG.
         unit: what the horizontal axis holds; values are drawn in milliseconds.
     """
-    figure = Figure(figsize=(8.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for band, shade in zip(BANDS, ("0.93", "0.85"), strict=True):
         axes.axhspan(-100 * band, 100 * band, color=shade, label=f"± {100 * band:.0f} %")
@@ -35,7 +35,7 @@ def plot_errors(
             [measured * 1e3 for measured, _, _ in group],
             [100 * (predicted / measured - 1) for measured, predicted, _ in group],
             yerr=[math.nan if noise is None else 100 * noise for _, _, noise in group],
-            fmt="o",
+            fmt=MARKERS[number % len(MARKERS)],
             markersize=4,
             elinewidth=0.8,
             color=f"C{number % 10}",
@@ -47,5 +47,5 @@ def plot_errors(
         axes.set(xscale="log")
         label_decades(axes.xaxis)
     axes.grid(True, which="both", alpha=0.25)
-    axes.legend(fontsize=8)
+    legend_beside(axes)
     save(figure, path)

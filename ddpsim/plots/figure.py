@@ -11,12 +11,25 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ddpsim.files import write_whole
 
+MARKERS = "os^Dv<>Pph"
+"""Of groups that one picture holds, by number."""
+
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write `figure` to `path` as PNG without software or time in it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     write_whole(path, buffer.getvalue())
+
+
+def legend_beside(axes: Any, **style: Any) -> None:
+    """Draw the legend to the right of `axes`, where it covers nothing."""
+    axes.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, **style})
+
+
+def legend_below(axes: Any, **style: Any) -> None:
+    """Draw the legend under `axes` and its label, where it covers nothing."""
+    axes.legend(**{"fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "borderaxespad": 0.0, **style})
 
 
 def label_decades(axis: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ddpsim.metrics import arrivals
-from ddpsim.plots.figure import save
+from ddpsim.plots.figure import legend_beside, save
 from ddpsim.trace import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, Trace
 
 _COLOURS = {FORWARD: "#4c78a8", BACKWARD: "#f58518", OPTIMIZER: "#54a24b"}
@@ -53,4 +53,4 @@ def _draw_step(axes: Any, trace: Trace, rank: int) -> None:
     axes.set_yticklabels(["compute", *sizes] if len(sizes) <= 30 else [""] * len(ticks), fontsize=7)
     axes.grid(True, axis="x", alpha=0.25)
     if step.buckets:
-        axes.legend(fontsize=7, loc="lower left")
+        legend_beside(axes, fontsize=7)

@@ -1,6 +1,6 @@
 """NCCL topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) as a topology of one node.
 
-Only `busid` and `class` are certain in published files: NCCL fills in NVLinks and NIC speeds on the machine. Source of
+Only `busid` is certain in published files: NCCL fills in classes, NVLinks and NIC speeds on the machine. Source of
 the format: NCCL 2.30 `src/graph/xml.cc`, `topo.cc`.
 """
 
@@ -16,7 +16,7 @@ from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH
 from ddpsim.topology.layouts import gpu_model, nvlink_layout
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.topology.xml_text import Element, read_xml
-from ddpsim.units import format_bandwidth
+from ddpsim.units import counted, format_bandwidth
 
 UNKNOWN_NIC_MBPS = 10_000
 """What NCCL takes for a NIC of unknown speed."""
@@ -24,6 +24,7 @@ UNKNOWN_NIC_MBPS = 10_000
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODEL_OF_SM = {60: "P100", 70: "V100", 75: "T4", 80: "A100", 90: "H100", 100: "B200"}
 _MODEL_OF_DEVICE = {"0x20b0": "A100", "0x20b2": "A100", "0x2330": "H100", "0x1db1": "V100", "0x1db5": "V100"}
+_CLASS_OF_HELD = {"gpu": "0x030200", "nic": "0x020000", "pci": "0x060400"}
 _KNOWN = {
     "system": {"version"},
     "cpu": {"numaid", "affinity", "arch", "vendor", "familyid", "modelid", "host_hash"},
@@ -62,6 +63,7 @@ class _System:
         self._cpus = sorted(root.all("cpu"), key=lambda cpu: _integer(cpu, "numaid", 0))
         pcis = list(root.all("pci"))
         _check(pcis, place)
+        self._unknown = sum(_classified(pci) for pci in pcis)
         self._gpus = _numbered([pci for pci in pcis if _is(pci, "0x03")])
         self._nets = _nets(root)
         if not self._gpus:
@@ -73,6 +75,8 @@ class _System:
         gpus, links, source = self._gpu_facts()
         unknown = [net for net in self._nets if not _integer(net, "speed", 0)]
         notes = [source] + (["NIC speeds are not in the file: 10 Gb/s, as NCCL takes them"] if unknown else [])
+        if self._unknown:
+            notes.append(f"{counted(self._unknown, 'PCI device')} of no stated class left out")
         node = {"gpus": gpus, **links, "pcie": self._pcie(), "cpu": self._cpu()}
         if self._nets:
             node["nics"] = [self._nic(net) for net in self._nets]
@@ -131,6 +135,9 @@ class _System:
             for link in gpu.all("nvlink"):
                 target = numbers.get(link.attributes.get("target", "").lower())
                 count = _integer(link, "count", 1)
+                # Some dumps name a link from a GPU to itself; no byte takes it, as in NCCL's own graph.
+                if target == source:
+                    continue
                 if target is not None:
                     directed[source, target] += count
                 elif link.attributes.get("tclass", "").startswith("0x0680"):
@@ -214,11 +221,17 @@ class _System:
 
 def _check(pcis: list[Element], place: str) -> None:
     for pci in pcis:
-        for key in ("busid", "class"):
-            if key not in pci.attributes:
-                raise TopologyError(
-                    f"<pci> without `{key}`", place=f"{place}: line {pci.line}", remedy=f'write {key}="..."'
-                )
+        if "busid" not in pci.attributes:
+            raise TopologyError("<pci> without `busid`", place=f"{place}: line {pci.line}", remedy='write busid="..."')
+
+
+def _classified(pci: Element) -> bool:
+    """Give a device without `class` the one that what it holds implies, as NCCL's reader does; True where none does."""
+    if pci.attributes.get("class"):
+        return False
+    held = {child.tag for child in pci.children}
+    pci.attributes["class"] = next((number for tag, number in _CLASS_OF_HELD.items() if tag in held), "")
+    return not pci.attributes["class"]
 
 
 def _numbered(pcis: list[Element]) -> list[Element]:

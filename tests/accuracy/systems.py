@@ -104,10 +104,10 @@ def data_folder() -> Path | None:
     return folder if (folder / "measured").is_dir() else None
 
 
-def load(system: System, data: Path, *, every: int = 1) -> Sample:
-    """Return the rows of 1 KiB and more, every `every`-th of them."""
+def load(system: System, data: Path, *, every: int = 1, smallest: int = SMALLEST_BYTES) -> Sample:
+    """Return the rows of `smallest` bytes and more, every `every`-th of them."""
     table = read_table((TABLES if system.cited else data) / system.table)
-    rows = [row for row in table.rows if row.size_bytes >= SMALLEST_BYTES][::every]
+    rows = [row for row in table.rows if row.size_bytes >= smallest][::every]
     stated = {"algorithm": system.algorithm, "nccl": system.nccl}
     header = {**table.header, **{key: value for key, value in stated.items() if value}}
     table = replace(table, rows=tuple(rows), ranks=table.ranks or system.ranks, header=header)

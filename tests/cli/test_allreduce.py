@@ -177,7 +177,7 @@ def test_options_out_of_range(ddpsim: Callable, options: list[str], parts: list[
         ("size_MB,time_us\n1,12\n2,13\n", ["no size column", "size_MB", "size_bytes"]),
         ("#  size  time\n#  (B)  (ms)\n 1024 12.0\n 2048 13.0\n", ["row 2", "(ms)", "wanted in (us)"]),
         ("algbw,time_us\n1,12\n", ["no size column"]),
-        ("# ranks: 2\nsize_bytes,time_us\n1024,12\n", ["one row"]),
+        ("# ranks: 2\nsize_bytes,time_us\n1024,12e9\n", ["row 3 (1,024 B on 2 ranks", "is slower than"]),
         ("# ranks: 5000\nsize_bytes,time_us\n1024,12\n2048,13\n", ["5000"]),
         ("", ["table.csv"]),
         ('{"results": [', ["table.csv"]),

@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+PLOTTING = (
+    ("plan", "--workload", "mlp", "--topology", "dgx-1v"),
+    ("allreduce", "--topology", "dgx-1v"),
+    ("calibrate", "no.csv", "--topology", "dgx-1v"),
+    ("validate", "no.json", "no"),
+    ("topo", "show", "dgx-1v"),
+)
 HEAVY = ("numpy", "networkx", "simpy", "pydantic", "matplotlib", "yaml", "rich", "torch", "pandas")
 
 
@@ -88,3 +95,12 @@ def test_where_no_file_can_be_one_message_says_so(
     assert "cannot be written" in result.err
     assert (tmp_path / "taken").read_text() == "a file"
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("words", PLOTTING, ids=lambda words: words[0])
+@pytest.mark.parametrize("name", ["x.xyz", "x.pdf", "png"])
+def test_a_picture_under_another_ending_is_refused_before_anything_else(
+    ddpsim: Callable, tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    ddpsim(*words, "--plot", tmp_path / name).refused("--plot", name, "FILE.png")
+    assert not list(tmp_path.iterdir())

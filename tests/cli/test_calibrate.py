@@ -90,3 +90,29 @@ def test_a_row_that_is_far_off_and_constants_that_no_row_tells_are_named(ddpsim:
     assert unused.endswith("the priors stay")
     row = next(line for line in said.out.splitlines() if line.startswith("nccl.efficiency.net.simple"))
     assert row.endswith("prior: no row uses it")
+
+
+def test_a_misfit_is_refused_before_anything_is_written_unless_it_is_accepted(ddpsim: Callable, tmp_path: Path) -> None:
+    slow = write_table(tmp_path / "slow.csv", 1)
+    head, rows = slow.read_text().split("time_us\n")
+    slow.write_text(head + "time_us\n" + re.sub(r",(.*)$", r",\g<1>e3", rows, flags=re.MULTILINE))
+    made, drawn = tmp_path / "c.json", tmp_path / "c.png"
+    words = ("calibrate", write_table(tmp_path / "t.csv", 1), slow, "--topology", "dgx-1v", "-o", made, "--plot", drawn)
+    ddpsim(*words).refused("slow.csv: row 5 (", "contradicts", "t.csv: row 5 (", "--accept-misfit")
+    assert not made.exists()
+    assert not drawn.exists()
+    accepted = ddpsim(*words, "--accept-misfit", "--json")
+    assert "contradicts" in accepted.err
+    assert accepted.document["misfit"]["worst_factor"] > 30
+    assert accepted.document["misfit"]["contradictions"]
+    assert ddpsim("allreduce", "--topology", "dgx-1v", "--calibration", made).code == 0
+
+
+def test_a_table_of_one_row_is_taken_and_said_to_be_one(ddpsim: Callable, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", 1)
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines[:4], lines[-1], ""]))
+    said = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
+    assert said.code == 0
+    assert "row 5: one row fixes nccl.efficiency.nvlink.simple alone" in said.err
+    assert said.out.splitlines()[-1].startswith("1 row; mean absolute error")

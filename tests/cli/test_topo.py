@@ -27,6 +27,17 @@ def test_text_gives_each_link_once_with_units(ddpsim: Callable, tmp_path: Path) 
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_latency_is_shown_where_the_file_states_one_and_one_of_a_kind_is_no_plural(ddpsim: Callable) -> None:
+    said = ddpsim("topo", "show", "p3.8xlarge").out
+    assert "1 x p3.8xlarge: 4 GPUs, 1 NIC\n" in said
+    assert said.startswith("p3.8xlarge: 1 node, V100")
+    assert "latency" not in said
+    assert "0 s" not in said
+    rows = [line.split() for line in ddpsim("topo", "show", "lab-flat").out.splitlines()]
+    assert [row[-1] for row in rows if row[:1] == ["link"]] == ["latency"]
+    assert [row[-2:] for row in rows if row[:1] == ["network"]] == [["100", "us"]]
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

@@ -128,6 +128,24 @@ def test_a_gpu_that_the_file_contradicts_is_said() -> None:
     assert "gfx942 by the file" in confidence(amd, "h100")
 
 
+def test_devices_without_a_class_are_what_they_hold() -> None:
+    stated = import_topology(XML, "node.xml").groups[0].template
+    bare = import_topology(re.sub(r' class="0x\w+"', "", XML), "node.xml")
+    assert (bare.groups[0].template.gpus, bare.groups[0].template.parents()) == (stated.gpus, stated.parents())
+    assert [nic.bandwidth for nic in bare.groups[0].template.nics] == [nic.bandwidth for nic in stated.nics]
+    assert parse_topology(dump_topology(bare), "again") == bare
+    more = XML.replace("<hologram", '<pci busid="0000:09:00.0"/><pci busid="0000:0a:00.0" class=""/><hologram')
+    imported = import_topology(more, "node.xml")
+    assert imported.groups[0].template.links == stated.links
+    assert imported.confidence == "NVLinks from the file; 2 PCI devices of no stated class left out"
+
+
+def test_an_nvlink_of_a_gpu_to_itself_carries_nothing() -> None:
+    itself = '<nvlink target="0000:03:00.0" count="6" tclass="0x030200"/>'
+    links = '<gpu dev="0" sm="80" rank="0" gdr="1">'
+    assert import_topology(XML.replace(links, links + itself), "node.xml") == import_topology(XML, "node.xml")
+
+
 ODD = st.sampled_from(
     ["", "-3", "0", "1e9", "nan", "abc", "9" * 23, "0x060400", "0x030000", "0000:02:00.0", "é", "1.5"]
 )
