@@ -9,6 +9,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from ddpsim import misfits
 from ddpsim.errors import InputError
 
 
@@ -70,13 +71,14 @@ def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
         raise error(f"not text: {cause.reason} at byte {cause.start}", place=str(path), remedy=remedy) from cause
 
 
-def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
+def read_json(path: str | Path, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
     """Return the JSON document in `path`, unzipped where the name ends in `.gz`.
 
     Args:
         path: the file.
         error: what to raise where it is missing, truncated or not JSON.
         remedy: what to do then, for the message.
+        finite: as in `parse_json`.
     """
     try:
         raw = Path(path).read_bytes()
@@ -86,10 +88,10 @@ def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
         raise error(f"cannot be read: {what}", place=str(path), remedy=remedy) from cause
     except (EOFError, zlib.error) as cause:
         raise error(f"the gzip file is truncated: {cause}", place=str(path), remedy=remedy) from cause
-    return parse_json(text, str(path), error, remedy)
+    return parse_json(text, str(path), error, remedy, finite=finite)
 
 
-def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str) -> object:
+def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
     """Return the JSON document that `text` is.
 
     Args:
@@ -97,9 +99,11 @@ def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: s
         place: names it in errors.
         error: what to raise where it is not JSON, or nested or numbered as no document is.
         remedy: what to do then, for the message.
+        finite: refuse NaN and infinities, which no file of this project has; a profiler's may.
     """
     try:
-        document: object = json.loads(text)
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+        document: object = misfits.load_json(decoded, place, error, remedy, finite=finite)
     except UnicodeDecodeError as cause:
         raise error(f"not text: {cause.reason} at byte {cause.start}", place=place, remedy=remedy) from cause
     except json.JSONDecodeError as cause:

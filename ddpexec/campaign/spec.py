@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import InputError, UnknownNameError, listed
 from ddpsim.files import read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
@@ -197,4 +197,4 @@ def _problems(error: ValidationError, where: str) -> Iterator[str]:
 
 
 def _all(problems: list[str], place: str) -> InputError:
-    return InputError(problems[0] if len(problems) == 1 else "\n  " + "\n  ".join(problems), place=place)
+    return InputError(listed(problems), place=place)
