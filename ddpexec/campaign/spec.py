@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
 
 VARY = "vary"
+_MOST_RUNS = 10_000
+_LONGEST_NAME = 200
+"""Bytes of a folder's name; file systems take 255, and names of temporary files are longer."""
 _SHORT = {
     "wire_over_backward": "wire",
     "scale_compute": "scale",
@@ -139,6 +143,8 @@ def _expanded(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     base = {key: value for key, value in entry.items() if key != VARY}
     if both := sorted(base.keys() & lists.keys()):
         raise InputError(f"{both[0]} is given and varied", place=f"{where}.{VARY}", remedy="keep one")
+    if (count := prod(map(len, lists.values()))) > _MOST_RUNS:
+        raise InputError(f"{count} runs", place=f"{where}.{VARY}", remedy=f"vary less, {_MOST_RUNS} runs at most")
     for values in product(*lists.values()):
         yield {**base, **{key: value for key, value in zip(lists, values, strict=True) if value is not None}}
 
@@ -151,7 +157,7 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
     for rank in run.straggler:
         if rank >= network.ranks:
             raise InputError(f"rank {rank} of {network.ranks}", place=f"{where}.straggler", remedy="number from 0")
-    return Configuration(
+    configuration = Configuration(
         group="-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)]),
         caps="-".join(_parts(run, CAP_OPTIONS)) or "default",
         run=run,
@@ -160,6 +166,16 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
         repeats=run.repeats or spec.repeats,
         microbench=spec.microbench,
     )
+    for name in (configuration.name, configuration.bench):
+        if not _is_plain(name):
+            what = f"{name!r} is to be the name of a folder"
+            raise InputError(what, place=where, remedy=f"use letters, digits, -, _ and ., {_LONGEST_NAME} at most")
+    return configuration
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether `name` names a folder in the campaign's own, on every file system."""
+    return len(name.encode()) <= _LONGEST_NAME and name.isprintable() and "/" not in name and name[:1] not in ("", ".")
 
 
 def _subject(run: RunSpec) -> str:

@@ -10,6 +10,7 @@ name: small
 networks:
   flat: {ranks: 4, rate: 500mbit, delay: 1ms}
   slow: {ranks: 2, rate: 1gbit, slow: {node: 1, rate: 200mbit}}
+  ../up: {ranks: 2, rate: 1gbit}
 """
 
 
@@ -70,6 +71,11 @@ def test_a_network_is_a_topology_with_its_slow_link() -> None:
         ("{network: flat, workload: a, vary: {seed: 3}}", ["runs.0.vary", "lists"]),
         ("{network: flat, workload: a, seed: 1, vary: {seed: [3]}}", ["seed is given and varied"]),
         ("{network: flat, workload: a, vary: {seed: [3, 3]}}", ["twice"]),
+        (f"{{network: flat, workload: a, seed: 1{'0' * 400}}}", ["runs.0.seed", "401 digits"]),
+        ("{network: flat, model: ../../victim}", ["runs.0", "'../../victim_real-flat-default'", "name of a folder"]),
+        ("{network: ../up, workload: a}", ["runs.0", "name of a folder"]),
+        (f"{{network: flat, workload: {'a' * 250}}}", ["runs.0", "name of a folder", "200 at most"]),
+        (f"{{network: flat, workload: a, vary: {{seed: {[*range(200)]}, repeats: {[1] * 200}}}}}", ["40000 runs"]),
     ],
 )
 def test_a_bad_run_is_told_with_its_place(run: str, words: list[str]) -> None:

@@ -88,3 +88,12 @@ def test_where_no_file_can_be_one_message_says_so(
     assert "cannot be written" in result.err
     assert (tmp_path / "taken").read_text() == "a file"
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("predict", "--nodes", "x" * 5000), ("x" * 5000,), ("topo", "show", "--" + "x" * 5000)]
+)
+def test_a_usage_error_is_short_whatever_was_given(ddpsim: Callable, arguments: tuple[str, ...]) -> None:
+    result = ddpsim(*arguments)
+    result.refused("error: ", "--help")
+    assert len(result.err) < 1000

@@ -19,8 +19,9 @@ NUMBERS: Sequence[object] = (
 TEXTS: Sequence[str] = (
     "", " ", "x", "0", "-1", "1.5", "nan", "inf", "1e400", "9" * 400, "x" * 300, "x" * 5000, "y " * 3000,
     "../../victim", ".", "..", "a/b", "a\0b", "a\nb", "\x1b[31m", "é", "日本", "\ud800", "🙂" * 300, "12:30", "5GB",
-    "5GB/s", "0GB/s", "1e300GB/s", "1e-300GB/s", "-1us", "1e300s", "9" * 400 + "us", "gpu0", "nic0", "gpu0>gpu1", "dgx-1v",
-    "float32", "cuda:0", "cpu", "None", "true", "{}", "%s", "32.0.32.0 GT/s", "0x", "0x" + "f" * 400, "-0x1", "1_000", "٣",
+    "5GB/s", "0GB/s", "1e300GB/s", "1e-300GB/s", "-1us", "1e300s", "9" * 400 + "us", "gpu0", "nic0", "gpu0>gpu1",
+    "dgx-1v", "float32", "cuda:0", "cpu", "None", "true", "{}", "%s", "32.0.32.0 GT/s", "0x", "0x" + "f" * 400, "-0x1",
+    "1_000", "٣",
 )  # fmt: skip
 OTHERS: Sequence[object] = (
     None, True, False, [], {}, [[]], [None], [1], ["x"], {"": None}, {"a": 1}, [[0, 1, 2]], DEEP
