@@ -86,6 +86,15 @@ def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, me
         load_calibration(path)
 
 
+@pytest.mark.parametrize("provenance", [None, 3, "made by hand"])
+def test_a_provenance_is_an_object(tmp_path, provenance):
+    whole = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]}).document()
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(whole | {"provenance": provenance}))
+    with pytest.raises(CalibrationError, match=r"c\.json: malformed"):
+        load_calibration(path)
+
+
 def test_every_calibration_here_is_read():
     root = Path(__file__).parents[2]
     found = [*root.glob("traces/*/networks/*/calibration.json"), *root.glob("tests/*/recorded/*/*/calibration.json")]
