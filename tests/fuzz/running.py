@@ -16,7 +16,7 @@ from random import Random
 from ddpsim.errors import InputError
 
 MOST_S, MOST_BYTES, LONGEST = 5.0, 2 << 30, 1000
-"""Bounds of a case: seconds, memory, characters of a message."""
+"""Bounds of a case: seconds of processor time, memory, characters of a message."""
 
 
 class TooLongError(BaseException):
@@ -94,18 +94,18 @@ def bounded_memory() -> Iterator[None]:
 
 @contextmanager
 def bounded_time(seconds: float) -> Iterator[None]:
-    """Raise `TooLongError` in this, the main thread once `seconds` have passed."""
+    """Raise `TooLongError` in this, the main thread once the process has computed for `seconds`."""
 
     def expire(*_: object) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, expire)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def emptied(folder: Path) -> Path:
