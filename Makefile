@@ -6,12 +6,13 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke help demo accuracy published validation test lint bench conformance bench-exec gpu clean
+.PHONY: fuzz smoke help demo accuracy published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    every test"
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
+	@echo "make fuzz    mutated files through every loader, more than the tests have"
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
@@ -42,6 +43,10 @@ test: .venv/.dev
 smoke: .venv/.dev
 	rm -rf $(OUT)/smoke
 	$(BIN)/python -m ddpexec campaign traces/smoke.yaml --out $(OUT)/smoke
+
+fuzz: .venv/.dev
+	$(BIN)/python -m tests.fuzz --count 100000
+	$(BIN)/python -m tests.fuzz --count 2000 --commands
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -16,8 +16,40 @@ Everything a user can cause is an `InputError`; the command line prints it in on
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
+
+_LONGEST_PLACE, _LONGEST_MESSAGE, _LONGEST_REMEDY = 250, 450, 290
+"""Characters; with what joins them, an error says at most 1,000."""
+_MOST_NAMES = 20
+"""Known names that are listed; of more, the first."""
+
+
+def shortened(text: str, most: int) -> str:
+    """Return `text`, with its middle left out where it has more than `most` characters.
+
+    >>> shortened("9" * 400, 40)
+    '9999999 ... (400 characters) ... 9999999'
+    """
+    if len(text) <= most:
+        return text
+    left_out = f" ... ({len(text)} characters) ... "
+    kept = most - len(left_out)
+    return f"{text[: kept // 2]}{left_out}{text[len(text) - (kept - kept // 2) :]}"
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Return the problems of one file as a message: alone on its line, several on a line each, the first of many."""
+    if len(problems) == 1:
+        return problems[0]
+    lines, left = list[str](), _LONGEST_MESSAGE - len("\n  and 1000000 more")
+    for problem in problems:
+        line = f"\n  {shortened(problem, _LONGEST_MESSAGE // 2)}"
+        left -= len(line)
+        if left < 0:
+            break
+        lines.append(line)
+    return "".join(lines) + (f"\n  and {len(problems) - len(lines)} more" if len(lines) < len(problems) else "")
 
 
 class DdpsimError(Exception):
@@ -38,8 +70,10 @@ class InputError(DdpsimError):
         super().__init__(message)
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
-        return f"{text}; {self.remedy}" if self.remedy else text
+        """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
+        text = shortened(self.message, _LONGEST_MESSAGE)
+        text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
+        return f"{text}; {shortened(self.remedy, _LONGEST_REMEDY)}" if self.remedy else text
 
     def at(self, place: str) -> NoReturn:
         """Raise this error again with `place` put before its own place."""
@@ -59,7 +93,8 @@ class UnknownNameError(InputError):
         """
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        remedy = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        remedy = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names[:_MOST_NAMES])}{more}"
         return cls(f"unknown {kind} {name!r}", place=place, remedy=remedy)
 
 

@@ -15,6 +15,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from ddpsim import misfits
 from ddpsim.errors import InputError
 
 STANDARD_STREAM = "-"
@@ -212,13 +213,14 @@ def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
         raise error(f"not text: {cause.reason} at byte {cause.start}", place=named(path), remedy=remedy) from cause
 
 
-def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
+def read_json(path: str | Path, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
     """Return the JSON document in `path`, unzipped where it is gzipped; `-` is standard input.
 
     Args:
         path: the file.
         error: what to raise where it is missing, truncated or not JSON.
         remedy: what to do then, for the message.
+        finite: as in `parse_json`.
     """
     raw = read_bytes(path, error, remedy)
     zipped = str(path).endswith(".gz") or raw.startswith(_GZIP)
@@ -228,7 +230,7 @@ def read_json(path: str | Path, error: type[InputError], remedy: str) -> object:
         raise error("cannot be read: truncated or damaged gzip", place=named(path), remedy=remedy) from cause
     except (EOFError, zlib.error) as cause:
         raise error(f"the gzip file is truncated: {cause}", place=named(path), remedy=remedy) from cause
-    return parse_json(text, named(path), error, remedy)
+    return parse_json(text, named(path), error, remedy, finite=finite)
 
 
 def _standard_input() -> bytes:
@@ -242,7 +244,7 @@ def _standard_input() -> bytes:
     return bytes(raw)
 
 
-def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str) -> object:
+def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
     """Return the JSON document that `text` is.
 
     Args:
@@ -250,9 +252,11 @@ def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: s
         place: names it in errors.
         error: what to raise where it is not JSON, or nested or numbered as no document is.
         remedy: what to do then, for the message.
+        finite: refuse NaN and infinities, which no file of this project has; a profiler's may.
     """
     try:
-        document: object = json.loads(text)
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
+        document: object = misfits.load_json(decoded, place, error, remedy, finite=finite)
     except UnicodeDecodeError as cause:
         raise error(f"not text: {cause.reason} at byte {cause.start}", place=place, remedy=remedy) from cause
     except json.JSONDecodeError as cause:

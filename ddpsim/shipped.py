@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ddpsim.errors import UnknownNameError
@@ -27,12 +28,12 @@ def find(kind: str, name: str) -> Path:
     Raises:
         UnknownNameError: where it is neither; the nearest shipped names are given, unless it is written as a path.
     """
-    if name == "-" or (Path(name).exists() and not Path(name).is_dir()):
+    if name == "-" or (os.path.exists(name) and not os.path.isdir(name)):
         return Path(name)
     index = _index(kind)
     if name not in index:
         if Path(name).name != name or name.endswith(_ENDINGS[kind]):
-            what = "is a folder, not a file" if Path(name).is_dir() else "no such file"
+            what = "is a folder, not a file" if os.path.isdir(name) else "no such file"
             raise UnknownNameError(what, place=name, remedy=f"shipped names: `ddpsim {_COMMANDS[kind]} list`")
         raise UnknownNameError.among(kind, name, index)
     return index[name]

@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from ddpsim import errors, units
-from ddpsim.errors import InputError, PlanError, UnknownNameError
+from ddpsim.errors import InputError, PlanError, UnknownNameError, listed
 
 
 def test_an_error_reads_place_message_remedy():
@@ -32,6 +32,33 @@ def test_at_works_for_every_error_of_the_tree():
 
 def test_an_unknown_name_without_near_ones_lists_all():
     assert str(UnknownNameError.among("model", "zzz", ["b", "a"])) == "unknown model 'zzz'; known: a, b"
+
+
+def test_an_unknown_name_without_near_ones_lists_the_first_of_many():
+    message = str(UnknownNameError.among("model", "zzz", [f"m{n:03}" for n in range(100)]))
+    assert message.startswith("unknown model 'zzz'; known: m000, m001, ")
+    assert message.endswith("m019 and 80 more")
+
+
+@pytest.mark.parametrize("part", ["message", "place", "remedy"])
+def test_no_message_has_more_than_1000_characters(part):
+    parts = {"message": "bad", "place": "a.yaml", "remedy": "do y"} | {part: f"begin {'x' * 5000} end"}
+    text = str(InputError(parts["message"], place=parts["place"], remedy=parts["remedy"]))
+    assert len(text) <= 1000
+    for word in ("a.yaml", "bad", "do y", "begin x", "x end", "(5010 characters)"):
+        assert word in text or word in ("a.yaml", "bad", "do y")[["place", "message", "remedy"].index(part)]
+    long = "x" * 5000
+    assert len(str(InputError(long, place=long, remedy=long))) <= 1000
+
+
+def test_many_problems_of_a_file_are_told_on_a_line_each_and_the_rest_counted():
+    assert listed(["alone"]) == "alone"
+    assert listed(["a", "b"]) == "\n  a\n  b"
+    many = listed([f"runs.{n}: {'x' * 90}" for n in range(200)])
+    assert many.startswith("\n  runs.0: x")
+    assert many.endswith("more")
+    assert f"and {200 - many.count('runs.')} more" in many
+    assert "characters" not in str(InputError(many, place="c.yaml"))
 
 
 @pytest.mark.parametrize("module", [errors, units])

@@ -148,3 +148,9 @@ def test_bad_tables_name_row_and_column(name: str) -> None:
     text, message = BAD[name]
     with pytest.raises(CalibrationError, match=message):
         table(text)
+
+
+@pytest.mark.parametrize("digits", ["9" + "0" * 400, "0." + "0" * 400 + "1"])
+def test_rates_of_hundreds_of_digits(digits: str) -> None:
+    text = f"# ranks: 2\nsize_bytes,oop_time_us,oop_busbw_GBps\n1024,20.5,{digits}\n"
+    assert table(text).ranks == 2

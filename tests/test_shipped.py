@@ -57,3 +57,9 @@ def test_without_folders_nothing_is_shipped(tmp_path, monkeypatch):
     assert shipped.names("topology") == []
     with pytest.raises(UnknownNameError):
         shipped.find("topology", "x")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 300, "a\0b"])
+def test_a_name_that_no_file_can_have_is_an_unknown_one(folders, name):
+    with pytest.raises(UnknownNameError):
+        shipped.find("workload", name)

@@ -107,7 +107,7 @@ def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Ev
         progress(f"[{number}/{len(present)}] {each.name}")
         try:
             recorded.append(_recorded(each, before, now))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             place = str(record / "runs" / f"{each.name}.json.gz")
             raise InputError(f"not a record: {error!r}", place=place, remedy=_REMEDY) from error
     return Evidence(

@@ -16,6 +16,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,16 +87,27 @@ def unpack(record: Path, folder: Path) -> Campaign:
         InputError: no record, or one that is damaged.
     """
     campaign = load_campaign(record / "campaign.yaml")
-    shutil.copytree(record / "networks", folder / "networks", dirs_exist_ok=True)
+    with _readable(record):
+        shutil.copytree(record / "networks", folder / "networks", dirs_exist_ok=True)
     for path in sorted((record / "runs").glob("*.json.gz")):
         document = read_json(path, InputError, _REMEDY)
-        try:
+        with _readable(path):
             _unpack_one(document, {each.name for each in campaign.configurations}, record, folder)
-        except InputError as error:
-            error.at(str(path))
-        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-            raise InputError(f"not a record: {error!r}", place=str(path), remedy=_REMEDY) from error
     return campaign
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise `InputError` with `path` as its place where it is no record, or a file that it names cannot be read."""
+    try:
+        yield
+    except InputError as error:
+        error.at(str(path))
+    except OSError as error:
+        named = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+        raise InputError(f"cannot be read: {named}", place=str(path), remedy=_REMEDY) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"not a record: {error!r}", place=str(path), remedy=_REMEDY) from error
 
 
 def _unpack_one(document: Any, known: Collection[str], record: Path, folder: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from pydantic import ValidationError
 
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import InputError, UnknownNameError, listed
 from ddpsim.files import file_name, named, read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
 
 VARY = "vary"
+_MOST_RUNS = 10_000
 _SHORT = {
     "wire_over_backward": "wire",
     "scale_compute": "scale",
@@ -139,6 +141,8 @@ def _expanded(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     base = {key: value for key, value in entry.items() if key != VARY}
     if both := sorted(base.keys() & lists.keys()):
         raise InputError(f"{both[0]} is given and varied", place=f"{where}.{VARY}", remedy="keep one")
+    if (count := prod(map(len, lists.values()))) > _MOST_RUNS:
+        raise InputError(f"{count} runs", place=f"{where}.{VARY}", remedy=f"vary less, {_MOST_RUNS} runs at most")
     for values in product(*lists.values()):
         yield {**base, **{key: value for key, value in zip(lists, values, strict=True) if value is not None}}
 
@@ -200,4 +204,4 @@ def _problems(error: ValidationError, where: str) -> Iterator[str]:
 
 
 def _all(problems: list[str], place: str) -> InputError:
-    return InputError(problems[0] if len(problems) == 1 else "\n  " + "\n  ".join(problems), place=place)
+    return InputError(listed(problems), place=place)

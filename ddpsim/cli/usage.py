@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import typer
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, shortened
 
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What every usage error derives from; typer carries click inside and does not export it."""
+_LONGEST = 800
+"""Characters of a message, whatever was given."""
 
 
 def usage_message(error: BaseException, arguments: Sequence[str], program: str) -> str:
@@ -20,7 +22,8 @@ def usage_message(error: BaseException, arguments: Sequence[str], program: str) 
         return str(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
-    return f"error: {message.rstrip('.')}{_given(error, arguments)}; see `{path} --help`"
+    said = shortened(f"{message.rstrip('.')}{_given(error, arguments)}", _LONGEST)
+    return f"error: {said}; see `{path} --help`"
 
 
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:

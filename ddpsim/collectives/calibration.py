@@ -199,7 +199,7 @@ class Calibration:
                     )
                     for c in document["curves"]
                 ),
-                provenance=document["provenance"],
+                provenance=dict(document["provenance"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CalibrationError(f"malformed: {error!r}", place=place, remedy=_REMEDY) from error

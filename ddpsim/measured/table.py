@@ -20,6 +20,9 @@ _SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
 _DISTURBED = 0.15
 """Difference of the logarithms of a row's two columns beyond which one was disturbed; 0.01 is usual."""
 
+_MOST_DIGITS = 300
+"""Digits of a number beyond which a power of ten is none."""
+
 _OTHER_UNIT = 10.0
 """Factor between a row's rate and its size over its time from which on one of them is in another unit."""
 
@@ -213,7 +216,8 @@ def as_float(value: object) -> float:
 def _rounding(cell: object) -> float:
     """Return half the last digit's unit of a decimal number, of a whole one its last digit's that is not 0."""
     whole, point, digits = str(cell).strip().partition("e")[0].partition(".")
-    return 0.5 * 10.0 ** (-len(digits) if point else len(whole) - len(whole.rstrip("0")))
+    last = -len(digits) if point else len(whole) - len(whole.rstrip("0"))
+    return 0.5 * 10.0 ** max(-_MOST_DIGITS, min(last, _MOST_DIGITS))
 
 
 def _share(ranks: int) -> float:

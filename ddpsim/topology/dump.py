@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from ddpsim.topology.cluster import DegradedLink, Fabric, Topology
-from ddpsim.topology.hardware import GPU_MODELS
+from ddpsim.topology.hardware import GPU_MODELS, PCIE_X16_BANDWIDTH
 from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
@@ -105,7 +105,7 @@ class _Pcie:
     def __init__(self, template: NodeTemplate) -> None:
         self._parents = template.parents()
         widths = [link.bandwidth for link in self._parents.values()]
-        self._slot = max(widths, key=widths.count)
+        self._slot = max(widths, key=widths.count, default=PCIE_X16_BANDWIDTH[3])
         self._sockets = template.cpu.sockets
 
     def document(self) -> dict[str, object]:

@@ -64,7 +64,7 @@ class _System:
         pcis = list(root.all("pci"))
         _check(pcis, place)
         self._unknown = sum(_classified(pci) for pci in pcis)
-        self._gpus = _numbered([pci for pci in pcis if _is(pci, "0x03")])
+        self._gpus = _numbered([pci for pci in pcis if _is(pci, "0x03")], place)
         self._nets = _nets(root)
         if not self._gpus:
             raise TopologyError("no GPU (<pci class=0x03...>) in it", place=place, remedy="give a GPU node's file")
@@ -234,9 +234,13 @@ def _classified(pci: Element) -> bool:
     return not pci.attributes["class"]
 
 
-def _numbered(pcis: list[Element]) -> list[Element]:
+def _numbered(pcis: list[Element], place: str) -> list[Element]:
     """Return GPUs by their device number, or where the file has none by bus id, as CUDA numbers equal GPUs."""
-    numbers = [_integer(inner, "dev", -1) for pci in pcis for inner in pci.children if inner.tag == "gpu"]
+    described = [[inner for inner in pci.children if inner.tag == "gpu"] for pci in pcis]
+    for several in (gpus for gpus in described if len(gpus) > 1):
+        what = f"{len(several)} <gpu> lines in one <pci>"
+        raise TopologyError(what, place=f"{place}: line {several[1].line}", remedy="give each GPU its <pci>")
+    numbers = [_integer(inner, "dev", -1) for gpus in described for inner in gpus]
     if len(set(numbers)) == len(pcis) and min(numbers, default=-1) >= 0:
         return [pci for _, pci in sorted(zip(numbers, pcis, strict=True), key=lambda pair: pair[0])]
     return sorted(pcis, key=lambda pci: pci.attributes["busid"])
@@ -273,7 +277,7 @@ def _nic_kind(pci: Element, net: Element) -> str:
 def _flattened(parent: Element) -> Iterator[Element]:
     """Yield what hangs under `parent`, with the inner half of a two-level Broadcom switch left out, as NCCL does."""
     for child in parent.children:
-        if child.tag == "nic" and parent.tag == "cpu":
+        if child.tag == "nic" and parent.tag == "cpu" and any(net.tag == "net" for net in child.children):
             yield Element("pci", {"busid": "", "class": "0x020000"}, child.line, [child])
         elif child.tag == "pci":
             if _broadcom_level(parent) == "0" and _broadcom_level(child) == "1":
@@ -293,20 +297,20 @@ def _is(pci: Element, prefix: str) -> bool:
 
 
 def _bandwidth(pci: Element) -> float:
-    match = re.match(r"[\d.]+", pci.attributes.get("link_speed", ""))
-    generation = _GENERATION.get(float(match[0]), 3) if match else 3
+    match = re.match(r"(\d{1,3}(?:\.\d)?) ", pci.attributes.get("link_speed", "") + " ")
+    generation = _GENERATION.get(float(match[1]), 3) if match else 3
     return PCIE_X16_BANDWIDTH[generation] * (_integer(pci, "link_width", 0) or 16) / 16
 
 
 def _intel(cpu: dict[str, str]) -> str:
-    model = int(cpu["modelid"]) if cpu.get("modelid", "").isdigit() else 85
+    model = int(stated) if re.fullmatch(r"\d{1,9}", stated := cpu.get("modelid", "")) else 85
     ages = ((207, "emerald-rapids"), (143, "sapphire-rapids"), (85, "skylake"))
     return next((name for least, name in ages if model >= least), "broadwell")
 
 
 def _integer(element: Element, key: str, default: int) -> int:
     text = element.attributes.get(key, "")
-    return int(text) if re.fullmatch(r"-?\d+", text) else default
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else default
 
 
 def _number(element: Element, key: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpsim import shipped
-from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.errors import TopologyError, UnknownNameError, listed
 from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
@@ -73,7 +73,7 @@ def _validated(document: dict[str, Any], text: str, place: str) -> TopologySpec:
         return TopologySpec.model_validate(document)
     except ValidationError as error:
         problems = [_problem(entry, document, text) for entry in error.errors(include_url=False)]
-    raise TopologyError("; ".join(problems) if len(problems) == 1 else "\n  " + "\n  ".join(problems), place=place)
+    raise TopologyError(listed(problems), place=place)
 
 
 def _problem(entry: Any, document: dict[str, Any], text: str) -> str:

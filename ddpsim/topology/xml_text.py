@@ -11,9 +11,9 @@ from ddpsim.errors import TopologyError
 _MOST_LEVELS = 60
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Element:
-    """An element with where it starts."""
+    """An element with where it starts; two that say the same are two."""
 
     tag: str
     attributes: dict[str, str]

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import yaml
 
 from ddpsim.errors import TopologyError
+from ddpsim.misfits import check_values
 
-_WIDTH, _SHORT, _MOST_LEVELS = 110, 110, 200
+_WIDTH, _SHORT, _MOST_LEVELS, _MOST_VALUES = 110, 110, 200, 100_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
@@ -65,6 +66,7 @@ def read_mapping(text: str, place: str) -> dict[str, object]:
             place=place,
             remedy="start with `name:` and `node:`",
         )
+    check_values(document, place, TopologyError, "mend the value", most=_MOST_VALUES)
     return document
 
 

@@ -186,6 +186,8 @@ def _bucket(record: Mapping[str, object]) -> BucketTimes:
 
 def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
     """Return `record` where its times are numbers, its counts whole and its flag a flag."""
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r} is not an object")
     for name, value in record.items():
         if name == "wire_s" and value is None:
             continue

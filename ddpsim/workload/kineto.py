@@ -62,7 +62,7 @@ def read_kineto(path: str | Path) -> TraceFile:
     Raises:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
-    document = read_json(path, TraceError, _REMEDY)
+    document = read_json(path, TraceError, _REMEDY, finite=False)
     if not isinstance(document, dict) or "traceEvents" not in document:
         raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
     events = parse_events(document["traceEvents"], named(path))

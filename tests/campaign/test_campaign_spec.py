@@ -76,6 +76,8 @@ def test_a_network_is_a_topology_with_its_slow_link() -> None:
         ("{network: ../up, workload: a}", ["runs.0", "'a-../up-default' cannot name a file", "without a path"]),
         ("{network: .., workload: a}", ["runs.0", "'..' cannot name a file"]),
         (f"{{network: flat, workload: {'a' * 300}}}", ["runs.0", "aaa...' cannot name a file"]),
+        (f"{{network: flat, workload: a, seed: 1{'0' * 400}}}", ["runs.0.seed", "401 digits"]),
+        (f"{{network: flat, workload: a, vary: {{seed: {[*range(200)]}, repeats: {[1] * 200}}}}}", ["40000 runs"]),
     ],
 )
 def test_a_bad_run_is_told_with_its_place(run: str, words: list[str]) -> None:

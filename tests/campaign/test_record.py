@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -132,6 +133,36 @@ def test_a_record_names_nothing_outside_itself(carried_out: Path, campaign: Camp
     with pytest.raises(InputError, match=path.name):
         record.unpack(folder, again)
     assert {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("workload", "workloads/none.json.gz", "none.json.gz: No such file"),
+        ("workload", "workloads", "cannot name a file"),
+        ("documents", "prediction", "has no attribute 'items'"),
+        ("runs", [{"iterations": ["x"]}], "'x' is not an object"),
+        ("runs", [{"iterations": [{"start_s": 10**400}]}], "runs.0.iterations.0.start_s: an integer of 401 digits"),
+    ],
+)
+def test_a_record_of_the_wrong_shape_names_its_file(
+    carried_out: Path, campaign: Campaign, key: str, value: object, words: str
+) -> None:
+    folder = carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    victim = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
+    whole = json.loads(gzip.decompress(victim.read_bytes()))
+    victim.write_bytes(gzip.compress(json.dumps(whole | {key: value}).encode()))
+    with pytest.raises(InputError, match=rf"{victim.name}: .*{words}"):
+        record.unpack(folder, carried_out / "again")
+
+
+def test_a_record_without_networks_is_none(carried_out: Path, campaign: Campaign) -> None:
+    folder = carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    shutil.rmtree(folder / "networks")
+    with pytest.raises(InputError, match=r"record: cannot be read: .*networks: No such file"):
+        record.unpack(folder, carried_out / "again")
 
 
 def test_a_record_made_of_another_configuration_does_not_count(carried_out: Path, campaign: Campaign) -> None:

@@ -104,3 +104,12 @@ def test_a_picture_under_another_ending_is_refused_before_anything_else(
 ) -> None:
     ddpsim(*words, "--plot", tmp_path / name).refused("--plot", name, "FILE.png")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("predict", "--nodes", "x" * 5000), ("x" * 5000,), ("topo", "show", "--" + "x" * 5000)]
+)
+def test_a_usage_error_is_short_whatever_was_given(ddpsim: Callable, arguments: tuple[str, ...]) -> None:
+    result = ddpsim(*arguments)
+    result.refused("error: ", "--help")
+    assert len(result.err) < 1000

@@ -190,6 +190,31 @@ def test_json_that_cannot_be_taken_in(
         ddpsim(*command).refused("broken.json", what)
 
 
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e999"])
+def test_numbers_that_are_not_finite(
+    ddpsim: Callable, measured: tuple[Path, Path], tiny: Path, tmp_path: Path, number: str
+) -> None:
+    predicted, folder = measured
+    file, trace = tmp_path / "broken.json", folder / "rank0.json.gz"
+    text = tiny.read_text()
+    file.write_text(text.replace('"made by hand"', number))
+    assert number in file.read_text()
+    ddpsim("workload", "show", file, "--json").refused("broken.json: provenance.source", "is not a finite number")
+    ddpsim("predict", "--workload", file, *HERE, "--json").refused("broken.json: provenance.source")
+    trace.write_bytes(
+        gzip.compress(gzip.decompress(trace.read_bytes()).replace(b'"tid": 7', f'"tid": {number}'.encode()))
+    )
+    ddpsim("validate", predicted, folder).refused("rank0.json.gz: traceEvents.", ".tid", "is not a finite number")
+
+
+@pytest.mark.parametrize("option", ["--workload", "--topology", "--plan", "--calibration"])
+def test_names_longer_than_a_file_may_have(ddpsim: Callable, tiny: Path, option: str) -> None:
+    given = {"--workload": tiny, "--topology": "loopback"} | {option: "x" * 5000}
+    result = ddpsim("predict", *(word for pair in given.items() for word in pair), "--gpus-per-node", "2")
+    result.refused(" characters) ... xxx")
+    assert len(result.err) < 1000
+
+
 def test_standard_input_that_is_no_text(ddpsim: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: \xff"), encoding="utf-8"))
     ddpsim("topo", "show", "-").refused("standard input", "not text", "at byte 6")

@@ -58,7 +58,8 @@ def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
             if value == 0 and ".ddp." in name and not name.endswith(("_Bps", "_slowdown")):
                 assert load_calibration(path)[name] == 0
                 continue
-            with pytest.raises(CalibrationError, match=rf"constant '{name}' = .* out of range") as caught:
+            refusal = rf"constant '{name}' = .* out of range|value: .* is not a finite number"
+            with pytest.raises(CalibrationError, match=refusal) as caught:
                 load_calibration(path)
             assert "constants." in str(caught.value)
         assert constant.allows(constant.value)
@@ -71,7 +72,7 @@ def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
         ([], [[0.1]], "covariance: not 0 rows of 0"),
         (["gloo.step_s"], [[0.1, 0.2]], "not 1 rows of 1"),
         (["gloo.step_s"], [["0.1"]], r"covariance\.0: '0\.1' is no covariance"),
-        (["gloo.step_s"], [[math.nan]], r"covariance\.0: nan"),
+        (["gloo.step_s"], [[math.nan]], r"covariance\.0\.0: nan"),
         (["gloo.step_s"], [[1e300]], r"covariance\.0: 1e\+300"),
         (["gloo.steps_s"], [[0.1]], "fitted_names: 'gloo.steps_s' is no constant"),
         ("gloo.step_s", [[0.1]], "fitted_names: 'gloo.step_s' is no list"),
@@ -83,6 +84,15 @@ def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, me
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document | {"fitted_names": names, "covariance": covariance}))
     with pytest.raises(CalibrationError, match=message):
+        load_calibration(path)
+
+
+@pytest.mark.parametrize("provenance", [None, 3, "made by hand"])
+def test_a_provenance_is_an_object(tmp_path, provenance):
+    whole = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]}).document()
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(whole | {"provenance": provenance}))
+    with pytest.raises(CalibrationError, match=r"c\.json: malformed"):
         load_calibration(path)
 
 

@@ -167,6 +167,10 @@ def test_odd_attributes_are_refused_or_survive_the_yaml(changes: list[tuple[int,
 
 
 BAD_XML = {
+    "two GPUs in one": (
+        XML.replace('<gpu dev="1" sm="80"', '<gpu dev="2"/><gpu dev="1" sm="80"'),
+        ["2 <gpu>", "line 5"],
+    ),
     "truncated": (XML[:700], ["malformed XML", "line"]),
     "other root": ("<html/>", ["<html>", "line 1"]),
     "no bus id": (XML.replace('busid="0000:02:00.0" ', ""), ["`busid`", "line 4"]),
@@ -176,6 +180,36 @@ BAD_XML = {
     "neither": ("hello", ["neither NCCL"]),
     "empty": ("", ["neither NCCL"]),
 }
+
+
+ODD_XML = {
+    "a card without ports under a socket": (XML.replace("<hologram", "<nic/><hologram"), {}),
+    "a speed that is none": (XML.replace("16.0 GT/s", "32.0.32.0 GT/s"), {("gpu0", "pcie0"): 12e9}),
+    "a processor's model in digits of another kind": (
+        XML.replace("AuthenticAMD", "GenuineIntel").replace('modelid="49"', 'modelid="²"'),
+        {("gpu0", "pcie0"): 24e9},
+    ),
+    "a number of a hundred digits": (XML.replace('link_width="16"', f'link_width="{"9" * 100}"'), {}),
+    "equal ports on one line": (
+        re.sub(r"<nic>.*?</nic>", "<nic><net name='m'/><net name='m'/></nic>", XML, flags=re.DOTALL),
+        {("nic0", "adapter0"): 24e9, ("nic1", "adapter0"): 24e9},
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "bandwidths"), ODD_XML.values(), ids=ODD_XML)
+def test_odd_xml_that_still_tells_a_machine(text: str, bandwidths: dict[tuple[str, str], float]) -> None:
+    topology = import_topology(text, "node.xml")
+    links = {(link.source, link.target): link.bandwidth for link in topology.groups[0].template.links}
+    assert bandwidths.items() <= links.items()
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+def test_gpus_outside_any_socket_survive_the_yaml() -> None:
+    text = re.sub(r"</?cpu.*?>|<nic>.*?</nic>|<hologram.*?</hologram>", "", XML, flags=re.DOTALL)
+    topology = import_topology(text.replace('class="0x020700"', 'class="0x0c0330"'), "node.xml")
+    assert {link.kind for link in topology.groups[0].template.links} == {"nvlink"}
+    assert parse_topology(dump_topology(topology), "again") == topology
 
 
 @pytest.mark.parametrize(("text", "words"), BAD_XML.values(), ids=BAD_XML)

@@ -210,3 +210,27 @@ def test_visible_devices_that_cannot_be(numbers: str, more: str, words: str) -> 
     with pytest.raises(TopologyError) as caught:
         parse_topology(SEEN.format(numbers) + more, "x.yaml")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: x\nnodes: &a [*a]\nnode: dgx-1v\n", ["x.yaml", "nested too deep"]),
+        (
+            "a: &a [0,0,0,0,0,0,0,0,0,0]\n"
+            + "".join(
+                f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
+            ),
+            ["x.yaml", "more than 100000 values"],
+        ),
+        (f"name: x\nnodes: 1{'0' * 400}\nnode: dgx-1v\n", ["x.yaml: nodes", "401 digits"]),
+        (f"name: x\nnode: {'x' * 300}\n", ["x.yaml: node: unknown topology"]),
+        (f"name: x\n{'y' * 900}: 1\nnode: dgx-1v\n", ["x.yaml", "characters)", "visible_devices"]),
+    ],
+)
+def test_files_that_lead_astray_are_refused_in_a_short_message(text: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_topology(text, "x.yaml")
+    assert len(str(caught.value)) <= 1000
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,202 @@
+"""Every loader with the seeds that are mutated for it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from ddpexec.campaign.record import unpack
+from ddpexec.campaign.spec import parse_campaign
+from ddpsim.bucketing import BucketPlan
+from ddpsim.errors import InputError
+from ddpsim.files import compress, read_json, read_text
+from ddpsim.measured import read_table
+from ddpsim.order import arrivals_of, order_report
+from ddpsim.order.traces import fit_document, plan_fits
+from ddpsim.prediction_document import load_prediction
+from ddpsim.simulation.costs import load_calibration
+from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.importers import import_topology
+from ddpsim.topology.nccl_graph import with_graph_dump
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.trace_json import read_trace
+from ddpsim.workload.files import load_workload, workload_document
+from ddpsim.workload.kineto import import_trace
+from ddpsim.workload.kineto_ddp import read_ddp
+from tests.fuzz import seeds, trees
+from tests.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
+
+Load = Callable[[Path], object]
+_SHARE_OF_BYTES = 0.2
+"""Of the cases of a document, those mutated as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of file.
+
+    Attributes:
+        file: its name in the folder that a case gets.
+        load: takes the path of the file.
+        seeds: pickled documents, or texts.
+        encode: makes a mutated document the bytes of a file; None where seeds are texts.
+    """
+
+    name: str
+    file: str
+    load: Load
+    seeds: Sequence[bytes]
+    encode: Callable[[Any, Random], bytes] | None = None
+
+    def content(self, random: Random) -> bytes:
+        """Return the bytes of a mutated file."""
+        seed = random.choice(self.seeds)
+        if self.encode is None:
+            content = mutated_bytes(seed, random)
+        elif random.random() < _SHARE_OF_BYTES:
+            content = mutated_bytes(self.encode(pickle.loads(seed), random), random)
+        else:
+            content = self.encode(mutated_document(pickle.loads(seed), random), random)
+        if not self.file.endswith(".gz"):
+            return content
+        packed = gzip.compress(content, compresslevel=1, mtime=0)
+        return mutated_bytes(packed, random) if random.random() < _SHARE_OF_BYTES / 10 else packed
+
+
+@cache
+def targets() -> dict[str, Target]:
+    """Return every target by its name."""
+    workload = seeds.workload()
+
+    def plan(path: Path) -> None:
+        document = read_json(path, InputError, "")
+        BucketPlan.from_document(document, workload.parameters, str(path)).document()
+
+    graph_machine = load_topology("hgx-a100-4")
+    found = [
+        _documents("workload", "w.json", lambda path: workload_document(load_workload(path)), seeds.workload_json()),
+        _documents("workload.gz", "w.json.gz", load_workload, seeds.workload_json()),
+        _documents("kineto", "t.json", import_trace, *seeds.kineto()),
+        _documents(
+            "kineto.shapes", "t.json.gz", lambda path: import_trace(path, workload), seeds.kineto_without_shapes()
+        ),
+        _documents("kineto.ddp", "t.json", read_ddp, *seeds.kineto()[:2]),
+        _documents("plan", "plan.json", plan, seeds.plan()),
+        _documents("calibration", "c.json", lambda path: load_calibration(path).document(), seeds.calibration()),
+        _documents("prediction", "p.json", load_prediction, seeds.prediction()),
+        _documents("measured.json", "m.json", read_table, *seeds.measured()),
+        _texts("measured.text", "m.txt", read_table, seeds.NCCL_TESTS, seeds.OLD_NCCL_TESTS, seeds.CSV),
+        _documents("trace", "run/rank0.json.gz", lambda path: _trace(path.parent), seeds.rank_file()),
+        _documents("run", "run/run.json", lambda path: _beside_rank(path.parent), seeds.run_file()),
+        _yaml("topology", "t.yaml", _topology, *seeds.topologies()),
+        _texts("topology.text", "t.yaml", _topology, *seeds.topologies()),
+        _xml("nccl_xml", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
+        _texts("nccl_xml.text", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
+        _xml("nccl_graph", "g.xml", lambda path: with_graph_dump(graph_machine, _text(path), str(path)), seeds.GRAPHS),
+        _texts("nvidia_smi", "m.txt", _imported, *seeds.MATRICES),
+        _yaml("campaign", "c.yaml", _campaign, seeds.CAMPAIGN),
+        _texts("campaign.text", "c.yaml", _campaign, seeds.CAMPAIGN),
+        _documents("record", "record/runs/one.json.gz", _unpacked, seeds.record()),
+    ]
+    return {target.name: target for target in found}
+
+
+def _documents(name: str, file: str, load: Load, *documents: object) -> Target:
+    return Target(name, file, load, [pickle.dumps(document) for document in documents], json_bytes)
+
+
+def _texts(name: str, file: str, load: Load, *texts: str) -> Target:
+    return Target(name, file, load, [text.encode() for text in texts])
+
+
+def _yaml(name: str, file: str, load: Load, *texts: str) -> Target:
+    return Target(name, file, load, [pickle.dumps(yaml.safe_load(text)) for text in texts], _yaml_bytes)
+
+
+def _xml(name: str, file: str, load: Load, *texts: str) -> Target:
+    return Target(name, file, load, [pickle.dumps(trees.parsed(text)) for text in texts], trees.xml_bytes)
+
+
+def _yaml_bytes(document: object, random: Random) -> bytes:
+    """Return a document as YAML; half of the time as the JSON that YAML takes too."""
+    if random.random() < 0.5 and not _has_numbered_keys(document):
+        return json_bytes(document, random)
+    try:
+        text: str = yaml.dump(document, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
+    except UnicodeEncodeError:
+        return json_bytes(document, random)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _has_numbered_keys(document: object) -> bool:
+    inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    keys = document if isinstance(document, dict) else ()
+    return not all(isinstance(key, str) for key in keys) or any(map(_has_numbered_keys, inner))
+
+
+def _text(path: Path) -> str:
+    return read_text(path, InputError, "")
+
+
+def _topology(path: Path) -> None:
+    text = dump_topology(load_topology(str(path)))
+    parse_topology(text, "again")
+
+
+def _imported(path: Path) -> None:
+    text = _text(path)
+    try:
+        dump_topology(import_topology(text, str(path)))
+    except InputError as error:
+        if "--gpu" not in str(error):
+            raise
+        dump_topology(import_topology(text, str(path), gpu="v100"))
+
+
+def _trace(folder: Path) -> None:
+    trace = read_trace(folder)
+    if arrivals := arrivals_of(trace):
+        order_report(arrivals).document()
+        fit_document(plan_fits(trace))
+
+
+def _beside_rank(folder: Path) -> None:
+    if not (folder / "rank0.json.gz").exists():
+        (folder / "rank0.json.gz").write_bytes(compress(json.dumps(seeds.rank_file())))
+    read_trace(folder)
+
+
+def _campaign(path: Path) -> None:
+    for configuration in parse_campaign(_text(path), str(path)).configurations:
+        configuration.fingerprint()
+
+
+def _unpacked(path: Path) -> None:
+    """Unpack a record, unless it would lead out of the folder that is the case's own."""
+    document: Any = read_json(path, InputError, "")
+    if not isinstance(document, dict) or any(_leads_out(name) for name in _names(document)):
+        return
+    record = path.parent.parent
+    (record / "networks").mkdir(exist_ok=True)
+    shutil.copytree(seeds.RECORDED / "workloads", record / "workloads", dirs_exist_ok=True)
+    (record / "campaign.yaml").write_text(seeds.CAMPAIGN, encoding="utf-8")
+    unpack(record, record.parent / "out")
+
+
+def _names(document: dict[str, Any]) -> list[object]:
+    documents = document.get("documents")
+    return [document.get("configuration"), *(documents if isinstance(documents, dict) else ())]
+
+
+def _leads_out(name: object) -> bool:
+    return isinstance(name, str) and ("/" in name or name.startswith("."))
