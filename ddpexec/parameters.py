@@ -96,7 +96,8 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
     if communicator.world_size == 1 or _all_equal(rows, communicator, device):
         return
     gathered: list[Any] = [None] * communicator.world_size
-    dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
+    with naming_the_lost(communicator, "the exchange of what ranks differ in"):
+        dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
     _raise_difference(gathered)
 
 

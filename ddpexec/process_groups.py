@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.lost import Place, here, lost, naming_the_lost
+from ddpexec.lost import naming_the_lost, raise_lost
+from ddpexec.notes import leave_place
+from ddpexec.whereabouts import Place, here
 
 
 class Work(Protocol):
@@ -48,7 +50,7 @@ class Communicator:
         noop: send nothing: gradients stay local, which gives the compute-only floor.
 
     Attributes:
-        places: machine and process of each rank, once `introduce` has told.
+        places: machine and process of each rank, once `introduce` has told; each rank leaves its own in the store too.
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, noop: bool = False) -> None:
@@ -63,7 +65,8 @@ class Communicator:
         self.world_size: int = groups[0].size()
         self.backend: str = dist.get_backend(groups[0])
         self._finished = FinishedWork()
-        self.places: list[Place] = []
+        self.places: dict[int, Place] = {}
+        leave_place()
 
     @property
     def main(self) -> dist.ProcessGroup:
@@ -86,8 +89,13 @@ class Communicator:
         with naming_the_lost(self, "the exchange of parameters' names and types"):
             dist.all_gather(rows, mine, group=self.main)
         table = torch.stack(rows)
-        self.places = [(machine, process) for machine, process in table[:, :2].tolist()]
+        self.places = {rank: (machine, process) for rank, (machine, process) in enumerate(table[:, :2].tolist())}
         return table[:, 2:]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        with naming_the_lost(self, "a barrier"):
+            self.main.barrier().wait()
 
     def device_for(self, device: torch.device) -> torch.device:
         """Return the device on which this group's small control tensors must live."""
@@ -99,7 +107,7 @@ def wait(work: Work, communicator: Communicator, what: str) -> None:
     try:
         work.wait()
     except RuntimeError as error:
-        raise lost(communicator, what, error) from error
+        raise_lost(communicator, what, error)
 
 
 def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.ProcessGroup]:

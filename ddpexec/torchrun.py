@@ -10,6 +10,11 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def speaks(speaker: int | None) -> bool:
+    """Return whether this rank is the one that is to tell of something, or any of them may be."""
+    return speaker is None or os.environ.get("RANK", "0") == str(speaker)
+
+
 def has_others() -> bool:
     """Return whether there is more than one rank."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
