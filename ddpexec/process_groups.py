@@ -86,7 +86,8 @@ class Communicator:
         """Tell all ranks where this one runs, and `values`; return theirs, a row a rank. Every rank calls this."""
         mine = torch.tensor([*here(), *values], dtype=torch.int64, device=self.device_for(device))
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
-        with naming_the_lost(self, "the exchange of parameters' names and types"):
+        what = "the exchange of parameters' names and types" if values else "the first exchange"
+        with naming_the_lost(self, what):
             dist.all_gather(rows, mine, group=self.main)
         table = torch.stack(rows)
         self.places = {rank: (machine, process) for rank, (machine, process) in enumerate(table[:, :2].tolist())}

@@ -39,6 +39,7 @@ def join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         mock.patch.multiple("torch.distributed", **functions),
         mock.patch.multiple("torch.cuda", **gpus),
         mock.patch("ddpexec.launched.Communicator"),
+        mock.patch("ddpexec.launched._wait_for_listener"),
     ):
         yield as_rank_one
 
