@@ -11,7 +11,7 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpexec.torchrun import is_first_rank
+from ddpexec.torchrun import is_first_rank, speaks
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
@@ -58,8 +58,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         print("error: interrupted", file=sys.stderr)
         return 130
     except InputError as error:
-        # Whether rank 0 is among those left to tell of a lost rank, none of them knows.
-        if is_first_rank() or isinstance(error, LostRankError):
+        if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
             print(f"error: {error}", file=sys.stderr)
         return 2
     except SystemExit as done:

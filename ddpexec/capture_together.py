@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.launched import launched
+from ddpexec.lost import naming_the_lost
 from ddpsim.workload import Workload
 from ddpsim.workload.pool import pooled
 
@@ -28,12 +29,13 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with launched("capture", "gloo", kind) as rank:
-        dist.barrier()
+        rank.communicator.barrier()
         own = capture(str(rank.device))
         everyones: list[Workload | None] | None = None
         if rank.communicator.rank == 0:
             everyones = [None] * dist.get_world_size()
-        dist.gather_object(own, everyones)
+        with naming_the_lost(rank.communicator, "the gathering of the ranks' recordings"):
+            dist.gather_object(own, everyones)
         if everyones is None:
             return None
         recorded = [each for each in everyones if each is not None]

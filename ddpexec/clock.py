@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from ddpexec.lost import naming_the_lost
 from ddpexec.process_groups import Communicator, FinishedWork
 
 Moment = Any
@@ -24,6 +25,7 @@ PINGS = 15
 NEW_BASE_S = 10.0
 """CUDA tells the milliseconds between two events in 24 bits: to 1 us over this long, to 0.25 ms over an hour."""
 _ASK_AGAIN_S = 0.5e-3
+_WHAT = "the exchange of clocks"
 
 
 class Clock(Protocol):
@@ -189,13 +191,15 @@ def offset_to_rank_zero(communicator: Communicator) -> float:
     is wrong by at most half of that. Every rank must call this.
     """
     machines: list[Any] = [None] * communicator.world_size
-    dist.all_gather_object(machines, _machine(), group=communicator.main)
+    with naming_the_lost(communicator, _WHAT):
+        dist.all_gather_object(machines, _machine(), group=communicator.main)
     if len(set(machines)) == 1:
         return 0.0
     offset = 0.0
     for rank in range(1, communicator.world_size):
         if communicator.rank in (0, rank):
-            measured = _exchange(communicator, rank)
+            with naming_the_lost(communicator, _WHAT):
+                measured = _exchange(communicator, rank)
             offset = measured if communicator.rank == rank else offset
     return offset
 

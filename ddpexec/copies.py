@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.flat import FlatBucket
-from ddpexec.process_groups import Communicator
+from ddpexec.process_groups import Communicator, wait
 from ddpexec.stopwatch import Span, agreed, last_to_last, on_device, seconds_of, span_of
 from ddpsim.bucketing import Bucket
 
@@ -65,7 +65,7 @@ class Copies:
         taken = self._timed()
         times = []
         for _ in range(6):
-            communicator.main.barrier().wait()
+            communicator.barrier()
             times.append(taken())
         return self.size_bytes / statistics.median(times)
 
@@ -90,15 +90,15 @@ class Copies:
         }
 
     def _beside(self, communicator: Communicator, tensor: Tensor) -> _Beside:
-        communicator.main.barrier().wait()
-        quiet = span_of(lambda: communicator.all_reduce(tensor, 0).wait(), tensor.device)
-        communicator.main.barrier().wait()
+        communicator.barrier()
+        quiet = span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), tensor.device)
+        communicator.barrier()
         start, copies = time.perf_counter(), []
         work = communicator.all_reduce(tensor, 0)
         while not work.is_completed():
             copies.append(self._one())
         busy = start, time.perf_counter()
-        communicator.main.barrier().wait()
+        communicator.barrier()
         alone = [self._one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
         beside = copies[:-1] or copies or alone

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ddpexec.copies import Copies, small_bucket
 from ddpexec.ddp import DistributedDataParallel
 from ddpexec.launched import Launched
-from ddpexec.process_groups import Communicator
+from ddpexec.process_groups import Communicator, wait
 from ddpexec.stopwatch import Prepare, agreed, chill, last_to_last, median_difference, span_of
 
 GRADIENTS = 200
@@ -123,11 +123,11 @@ def _launch(communicator: Communicator, device: torch.device) -> float:
     times = []
     for _ in range(30):
         chill(device)
-        communicator.main.barrier().wait()
+        communicator.barrier()
         start = time.perf_counter()
         work = communicator.all_reduce(tensor, 0)
         times.append(time.perf_counter() - start)
-        work.wait()
+        wait(work, communicator, "an allreduce")
     return statistics.median(times)
 
 
@@ -142,9 +142,9 @@ def _finish(communicator: Communicator, device: torch.device) -> float:
         work = communicator.all_reduce(bucket.buffer, 0)
         chill(device)
         time.sleep(0.002)
-        communicator.main.barrier().wait()
+        communicator.barrier()
         start = time.perf_counter()
-        work.wait()
+        wait(work, communicator, "an allreduce")
         bucket.write_back(bucket.buffer, ())
         times.append(time.perf_counter() - start)
     return statistics.median(times)
@@ -162,7 +162,7 @@ def _broadcast(communicator: Communicator, device: torch.device, copies: Copies)
     spans = []
     for _ in range(15):
         copies.round_trip()
-        communicator.main.barrier().wait()
+        communicator.barrier()
         time.sleep(_OPTIMIZER_S)
         spans.append(span_of(buffers.synchronise, device))
     return statistics.median(last_to_last(spans, communicator))

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ddpexec.lost import naming_the_lost
 from ddpexec.netlab.launch import RANKS_HERE
+from ddpexec.process_groups import Communicator
 from ddpexec.timed import timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
@@ -82,18 +84,19 @@ def demand(workload: Workload, costs: HookCosts, ranks: int, processors: int) ->
     return math.inf if backward_s == 0 else busy_s * ranks / (backward_s * processors)
 
 
-def check_capacity(workload: Workload, scale_compute: float, group: dist.ProcessGroup) -> None:
-    """Raise `InputError` on every rank of `group` where this machine cannot replay `workload` at its pace.
+def check_capacity(workload: Workload, scale_compute: float, communicator: Communicator) -> None:
+    """Raise `InputError` on every rank where this machine cannot replay `workload` at its pace.
 
     Rank 0 measures while the others wait, and tells them.
     """
     refusal: list[InputError | None] = [None]
-    if group.rank() == 0:
+    if communicator.rank == 0:
         try:
             require_capacity(single_clock(workload, scale_compute), measure_hook_costs(), ranks_here())
         except InputError as error:
             refusal = [error]
-    dist.broadcast_object_list(refusal, group_src=0, group=group)
+    with naming_the_lost(communicator, "the check of what this machine can replay"):
+        dist.broadcast_object_list(refusal, group_src=0, group=communicator.main)
     if refusal[0] is not None:
         raise refusal[0]
 

@@ -37,4 +37,15 @@ class NeverReadyError(ExecutionError):
 
 
 class LostRankError(ExecutionError):
-    """A collective failed: another rank died, raised, or is slower than the group's timeout."""
+    """A collective failed: another rank died, raised, or is slower than the group's timeout.
+
+    Args:
+        message, place, remedy: as of any `InputError`.
+        speaker: the rank that tells of it where several find out; None: each does, for none knows who is left.
+    """
+
+    def __init__(
+        self, message: str, *, place: str | None = None, remedy: str | None = None, speaker: int | None = None
+    ) -> None:
+        super().__init__(message, place=place, remedy=remedy)
+        self.speaker = speaker

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddpexec.buckets import AnyBucket, Buckets
 from ddpexec.comm_hooks import GradBucket, Hook, result_of
 from ddpexec.flat import FlatBucket
-from ddpexec.lost import lost, naming_the_lost
+from ddpexec.lost import naming_the_lost, raise_lost
 from ddpexec.observe import Observer
 from ddpexec.process_groups import Communicator, Work
 
@@ -59,14 +59,15 @@ class InFlight:
     def wait(self, work: Pending, bucket: AnyBucket) -> Tensor:
         """Wait for `send` to end and return the reduced tensor."""
         if self.hook is not None:
-            with naming_the_lost(self._communicator, f"the communication hook's reduction of bucket {bucket.number}"):
+            what = f"the communication hook's reduction of bucket {bucket.number}"
+            with naming_the_lost(self._communicator, what, others_code=True):
                 size = bucket.buffer.numel() if isinstance(bucket, FlatBucket) else None
                 return result_of(cast("torch.futures.Future[Any]", work), bucket.number, size)
         try:
             work.wait()
         except RuntimeError as error:
             what = f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)"
-            raise lost(self._communicator, what, error) from error
+            raise_lost(self._communicator, what, error)
         return bucket.buffer
 
     def shadow(self) -> int:

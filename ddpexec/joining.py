@@ -9,13 +9,17 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from ddpexec.errors import OptionError
+from ddpexec.lost import naming_the_lost
 from ddpexec.parameters import broadcast_state
+from ddpexec.process_groups import Communicator, wait
 
 if TYPE_CHECKING:
     from ddpexec.ddp import DistributedDataParallel
     from ddpexec.drop import LayerDrop
-    from ddpexec.process_groups import Communicator
     from ddpexec.reducer import Reducer
+
+
+_WHAT = "the exchange of which ranks still have input"
 
 
 class UnevenInputs(Joinable):
@@ -63,7 +67,7 @@ class UnevenInputs(Joinable):
             )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
-            self.reducer.divisor = active_ranks(work)
+            self.reducer.divisor = active_ranks(work, self.communicator)
         elif work is not None:
             self.reducer.divisor = self.communicator.world_size
 
@@ -103,20 +107,23 @@ class ShadowHook(JoinHook):
 def backward_is_synced(ddp: DistributedDataParallel, *, joined: bool) -> bool:
     """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
     flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=_control(ddp))
-    dist.all_reduce(flag, group=ddp.process_group)
+    with naming_the_lost(ddp.communicator, _WHAT):
+        dist.all_reduce(flag, group=ddp.process_group)
     return bool(flag.item())
 
 
 def common_rank(ddp: DistributedDataParallel, *, candidate: bool) -> int:
     """Return the highest rank among the candidates; every rank calls this."""
     rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=_control(ddp))
-    dist.all_reduce(rank, op=dist.ReduceOp.MAX, group=ddp.process_group)
+    with naming_the_lost(ddp.communicator, _WHAT):
+        dist.all_reduce(rank, op=dist.ReduceOp.MAX, group=ddp.process_group)
     return int(rank.item())
 
 
-def active_ranks(work: Any) -> int:
+def active_ranks(work: Any, communicator: Communicator) -> int:
     """Return how many ranks still have input, from the notification that each of them sends before forward."""
-    return int(work.get_future().wait()[0].item())
+    wait(work, communicator, _WHAT)
+    return int(work.get_future().value()[0].item())
 
 
 def _control(ddp: DistributedDataParallel) -> torch.device:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from ddpexec.errors import LostRankError
+from ddpexec.lost import told_to_end
+from ddpexec.notes import leave_words
 from ddpexec.process_groups import Communicator
+from ddpexec.termination import Terminated, ignore_from_now_on, terminated_as_error
+from ddpexec.within import within
 from ddpsim.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+_MARGIN_S = 2.0
+"""How much longer than the timeout joining may take, and how long leaving after a failure."""
+_LINGER_S = 1.0
+"""How long the keeper of the store stays after a failure, so that others can read there who has failed and why."""
 _aborting = threading.Lock()
 
 
@@ -49,6 +61,7 @@ def launched(
 
     Raises:
         InputError: not under torchrun, or a backend or device that this machine does not have.
+        LostRankError: another rank did not come.
     """
     if missing := [name for name in _VARIABLES if name not in os.environ]:
         remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
@@ -61,17 +74,75 @@ def launched(
     if place.type == "cuda":
         torch.cuda.set_device(place)
     bound = place if backend == "nccl" else None
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=bound)
-    try:
+    with terminated_as_error(abort_groups):
+        _join(backend, bound, timeout_s)
         group = dist.group.WORLD
         assert group is not None
-        yield Launched(Communicator([group]), place, max(1, dist.get_world_size() // local_size))
-    except BaseException:
-        abort_groups()
-        raise
-    finally:
+        communicator = Communicator([group])
+        try:
+            communicator.introduce(place)
+            yield Launched(communicator, place, max(1, dist.get_world_size() // local_size))
+        except BaseException as error:
+            _give_up(communicator, error)
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _join(backend: str, bound: torch.device | None, timeout_s: float) -> None:
+    def join() -> None:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=bound)
+
+    rank, size, host, port = (os.environ[name] for name in _VARIABLES)
+    try:
+        if rank != "0":
+            _wait_for_listener(host, port, timeout_s)
+        # By itself it hangs where the keeper of the store does.
+        within(timeout_s + _MARGIN_S, join, "init_process_group")
+    except (RuntimeError, TimeoutError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LostRankError(
+            f"rank {rank}: the {size} ranks did not all meet at {host}:{port} within {timeout_s:g} s: {reason}",
+            remedy="see the output of the others; start as many ranks as WORLD_SIZE says, where MASTER_ADDR is rank 0",
+        ) from error
+
+
+def _wait_for_listener(host: str, port: str, timeout_s: float) -> None:
+    """Wait until somebody listens where rank 0 is to; torch's client would log each vain attempt with its C++ stack.
+
+    Raises:
+        TimeoutError: nobody does within `timeout_s`.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=max(0.1, until - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise TimeoutError(f"rank 0 does not listen there ({error.strerror or error})") from error
+        time.sleep(0.05)
+
+
+def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
+    """Raise `error`, or better why SIGTERM came, with the process groups gone; what is this rank's own is noted."""
+    ignore_from_now_on()
+    why = told_to_end(communicator) if isinstance(error, Terminated) else None
+    if isinstance(error, Exception) and not isinstance(error, LostRankError):
+        leave_words(str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
+    store = dist.distributed_c10d._get_default_store() if _keeps_store() else None
+    abort_groups()
+    with suppress(TimeoutError):
+        if dist.is_initialized():
+            within(_MARGIN_S, dist.destroy_process_group, "destroy_process_group")
+    if store is not None:
+        time.sleep(_LINGER_S)
+    raise error if why is None else why
+
+
+def _keeps_store() -> bool:
+    """Return whether the store ends with this process: with that of rank 0, unless torchrun's agent keeps it."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return os.environ["RANK"] == "0" and os.environ["WORLD_SIZE"] != "1" and not agent and dist.is_initialized()
 
 
 def abort_groups() -> None:

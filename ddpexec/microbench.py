@@ -15,6 +15,7 @@ import torch
 
 from ddpexec.ddp_costs import measure_costs
 from ddpexec.launched import Launched
+from ddpexec.process_groups import wait
 from ddpexec.stopwatch import Span, gather, last_to_last, span_of
 from ddpexec.together import measure_together
 from ddpexec.under_load import SECONDS, computation_of, measure_slowdowns
@@ -98,8 +99,9 @@ def measure_allreduce(
 
 
 def _once(launched: Launched, tensor: torch.Tensor) -> Span:
-    launched.communicator.main.barrier().wait()
-    return span_of(lambda: launched.communicator.all_reduce(tensor, 0).wait(), launched.device)
+    communicator = launched.communicator
+    communicator.barrier()
+    return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), launched.device)
 
 
 def _document(

@@ -94,7 +94,9 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
     """Raise on every rank unless every rank has the same `rows`, each of which belongs to one of `names`."""
     if communicator.world_size == 1 or _all_equal(rows, communicator, device):
         return
-    _raise_difference(communicator.gather_objects((list(rows), list(names)), device))
+    with naming_the_lost(communicator, "the exchange of what ranks differ in"):
+        gathered = communicator.gather_objects((list(rows), list(names)), device)
+    _raise_difference(gathered)
 
 
 def broadcast_state(

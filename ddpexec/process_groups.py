@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.lost import Place, here, lost, naming_the_lost
+from ddpexec.lost import naming_the_lost, raise_lost
+from ddpexec.notes import leave_place
+from ddpexec.whereabouts import Place, here
 
 
 class Work(Protocol):
@@ -78,7 +80,7 @@ class Communicator:
 
     Attributes:
         registered: whether torch.distributed knows the first group, as it does not know one that was only constructed.
-        places: machine and process of each rank, once `introduce` has told.
+        places: machine and process of each rank, once `introduce` has told; each rank leaves its own in the store too.
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, noop: bool = False) -> None:
@@ -94,7 +96,8 @@ class Communicator:
         self.registered = is_registered(groups[0])
         self.backend: str = dist.get_backend(groups[0]) if self.registered else groups[0].name()
         self._finished = FinishedWork()
-        self.places: list[Place] = []
+        self.places: dict[int, Place] = {}
+        leave_place()
 
     @property
     def main(self) -> dist.ProcessGroup:
@@ -113,9 +116,10 @@ class Communicator:
     def introduce(self, device: torch.device, *values: int) -> Tensor:
         """Tell all ranks where this one runs, and `values`; return theirs, a row a rank. Every rank calls this."""
         mine = torch.tensor([*here(), *values], dtype=torch.int64, device=self.device_for(device))
-        with naming_the_lost(self, "the exchange of parameters' names and types"):
+        what = "the exchange of parameters' names and types" if values else "the first exchange"
+        with naming_the_lost(self, what):
             table = torch.stack(self.gather(mine))
-        self.places = [(machine, process) for machine, process in table[:, :2].tolist()]
+        self.places = {rank: (machine, process) for rank, (machine, process) in enumerate(table[:, :2].tolist())}
         return table[:, 2:]
 
     def gather(self, mine: Tensor) -> list[Tensor]:
@@ -140,6 +144,11 @@ class Communicator:
         """Overwrite `tensor` with rank `source`'s."""
         dist.ProcessGroup.broadcast(self.main, tensor, source).wait()
 
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        with naming_the_lost(self, "a barrier"):
+            self.main.barrier().wait()
+
     def device_for(self, device: torch.device) -> torch.device:
         """Return where small control tensors live: on the CPU, except for a backend that may not reach it."""
         return torch.device("cpu") if self.backend in _ON_CPU else device
@@ -158,7 +167,7 @@ def wait(work: Work, communicator: Communicator, what: str) -> None:
     try:
         work.wait()
     except RuntimeError as error:
-        raise lost(communicator, what, error) from error
+        raise_lost(communicator, what, error)
 
 
 def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.ProcessGroup]:

@@ -22,6 +22,7 @@ from ddpexec.consensus import first_times, gather_times
 from ddpexec.errors import ExecutionError
 from ddpexec.gradient_hooks import hook_gradients, remove
 from ddpexec.in_flight import InFlight
+from ddpexec.lost import naming_the_lost
 from ddpexec.observe import Observer
 from ddpexec.parameters import ModelParameters
 from ddpexec.process_groups import Communicator
@@ -259,8 +260,9 @@ class Reducer(ReducerMethods):
             self.before_write_back()
         begin = self.observer.now() if self.observer is not None else None
         self.launch_order = self.in_flight.finish(self._untouched if self._visits or self.dropped else None)
-        for future in self.futures:
-            future.wait()
+        with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
+            for future in self.futures:
+                future.wait()
         self.used.finish(keep=self.static is not None)
         if self.static is None or self.arrival:
             self.observe_order(self.arrival)

@@ -85,7 +85,7 @@ class Run:
         self.communicator.introduce(device)
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
-            check_capacity(workload, settings.scale_compute, self.communicator.main)
+            check_capacity(workload, settings.scale_compute, self.communicator)
         self.subject = _subject(model, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
         self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
@@ -115,7 +115,7 @@ class Run:
         generator = torch.Generator(self.device).manual_seed(self.settings.seed + self.rank)
         batch = model.make_batch(size, self.device, generator)
         total = DISCARDED + self.settings.iterations
-        with naming_the_lost(self.communicator, "a collective"):
+        with naming_the_lost(self.communicator, "a collective", others_code=True):
             for index in range(total):
                 begin = time.perf_counter()
                 self._step(index, batch)
@@ -137,7 +137,8 @@ class Run:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        dist.gather_object((mine, self.local_s()), gathered, group_dst=0, group=self.communicator.main)
+        with naming_the_lost(self.communicator, "the gathering of the ranks' traces"):
+            dist.gather_object((mine, self.local_s()), gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
         everything: list[Iteration] = [iteration for part, _ in gathered for iteration in part]
@@ -233,7 +234,8 @@ class Run:
             arguments = settings.torch_arguments(plan, self.parameters.policy)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
-                ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
+                with naming_the_lost(self.communicator, "the construction of torch's DDP", others_code=True):
+                    ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
             if settings.comm == "noop":
                 _no_communication(ddp)
             return self._compressed(ddp)

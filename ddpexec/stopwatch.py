@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.clock import offset_to_rank_zero, settle
+from ddpexec.lost import naming_the_lost
 from ddpexec.pacing import spinner
 from ddpexec.process_groups import Communicator
 
@@ -109,7 +110,8 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
     device = communicator.device_for(torch.device("cuda" if communicator.backend == "nccl" else "cpu"))
     mine = torch.tensor(values, dtype=torch.float64, device=device)
     theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
-    dist.all_gather(theirs, mine, group=communicator.main)
+    with naming_the_lost(communicator, "the exchange of measured times"):
+        dist.all_gather(theirs, mine, group=communicator.main)
     return [[float(value) for value in each] for each in theirs]
 
 

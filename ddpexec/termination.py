@@ -10,30 +10,44 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 
+class Terminated(SystemExit):
+    """SIGTERM came."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
 @contextmanager
 def terminated_as_error(release: Callable[[], object]) -> Iterator[None]:
-    """Raise SystemExit within for SIGTERM.
+    """Raise `Terminated` within for SIGTERM, once; elsewhere than on the main thread, do nothing.
 
     Args:
         release: called at once, on a thread: the main one hears of a signal only when no call into torch holds it.
     """
 
-    def terminated(number: int, _: object) -> NoReturn:
-        raise SystemExit(2)
-
-    before = signal.signal(signal.SIGTERM, terminated)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with _heard_by_a_thread(release):
             yield
     finally:
         # Where training broke off, SIGTERM stays ignored: this rank ends by itself, with its own exit code.
-        if signal.getsignal(signal.SIGTERM) is terminated:
+        if signal.getsignal(signal.SIGTERM) is _terminated:
             signal.signal(signal.SIGTERM, before)
 
 
-def ignore_termination() -> None:
-    """Ignore SIGTERM from now on."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def ignore_from_now_on() -> None:
+    """Ignore SIGTERM where it would raise SystemExit: this rank has its own reason to end, and is about to tell it."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGTERM) is _terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _terminated(number: int, _: object) -> NoReturn:
+    ignore_from_now_on()
+    raise Terminated
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ddpexec.launched import Launched
+from ddpexec.process_groups import wait
 from ddpexec.stopwatch import Span, last_to_last, span_of
 
 _WARM_UP, _REPEATS = 1, 5
@@ -33,7 +34,7 @@ def _once(launched: Launched, tensors: Sequence[torch.Tensor]) -> Span:
     def all_at_once() -> None:
         works = [launched.communicator.all_reduce(tensor, 0) for tensor in tensors]
         for work in works:
-            work.wait()
+            wait(work, launched.communicator, "one of several allreduces")
 
-    launched.communicator.main.barrier().wait()
+    launched.communicator.barrier()
     return span_of(all_at_once, launched.device)

@@ -17,6 +17,11 @@ def on_first_node() -> bool:
     return os.environ.get("GROUP_RANK", "0") == "0"
 
 
+def speaks(speaker: int | None) -> bool:
+    """Return whether this rank is the one that is to tell of something, or any of them may be."""
+    return speaker is None or os.environ.get("RANK", "0") == str(speaker)
+
+
 def has_others() -> bool:
     """Return whether there is more than one rank."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

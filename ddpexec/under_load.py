@@ -16,6 +16,7 @@ import torch
 
 from ddpexec.launched import Launched
 from ddpexec.models import MODELS, build
+from ddpexec.process_groups import wait
 from ddpexec.stopwatch import Span, agreed, gather, last_to_last, seconds_of, span_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
@@ -75,7 +76,7 @@ def measure_slowdowns(
     tensor = torch.ones(SIZE_BYTES // 4, device=device)
 
     def collective() -> Span:
-        return span_of(lambda: communicator.all_reduce(tensor, 0).wait(), device)
+        return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), device)
 
     compute()
     step_s = agreed(seconds_of(compute, device), communicator)
@@ -94,7 +95,7 @@ def _round(
     alone_s = _rank_zero_alone(launched, compute, steps)
     together_s = agreed(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
     quiet_s = _collectives(launched, collective, collectives)
-    communicator.main.barrier().wait()
+    communicator.barrier()
     busy_s, loaded_s = _beside(launched, compute, collective, collectives)
     return agreed(busy_s, communicator) / together_s, loaded_s / quiet_s, together_s / alone_s
 
@@ -105,7 +106,7 @@ def _rank_zero_alone(launched: Launched, compute: Callable[[], None], count: int
     seconds = 0.0
     if communicator.rank == 0:
         seconds = statistics.median(seconds_of(compute, launched.device) for _ in range(count))
-    communicator.main.barrier().wait()
+    communicator.barrier()
     return gather([seconds], communicator)[0][0]
 
 
@@ -119,13 +120,17 @@ def _beside(
 ) -> tuple[float, float]:
     """Return the median step while `count` collectives run one after the other, and their median."""
     spans: list[Span] = []
+    errors: list[InputError] = []
     stream = torch.cuda.Stream(launched.device) if launched.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def communicate() -> None:
         if stream is not None:  # each thread has a current device of its own
             torch.cuda.set_device(launched.device)
-        with torch.cuda.stream(stream):
-            spans.extend(collective() for _ in range(count))
+        try:
+            with torch.cuda.stream(stream):
+                spans.extend(collective() for _ in range(count))
+        except InputError as error:
+            errors.append(error)
 
     thread = threading.Thread(target=communicate)
     steps: list[float] = []
@@ -133,6 +138,8 @@ def _beside(
     while thread.is_alive():
         steps.append(seconds_of(compute, launched.device))
     thread.join()
+    if errors:
+        raise errors[0]
     if len(spans) < count:
         raise InputError("a collective failed beside the computation", place="--under-load")
     # The last step may have run on when the collectives were over.

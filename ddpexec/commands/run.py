@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ddpexec.termination import ignore_termination, terminated_as_error
+from ddpexec.termination import ignore_from_now_on
 from ddpexec.torchrun import refuse_shared_input
 from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
@@ -102,7 +102,7 @@ def run(
         recorded = load_workload(workload)
     import torch
 
-    from ddpexec.launched import abort_groups, launched
+    from ddpexec.launched import launched
     from ddpexec.run import Run
 
     if job.threads is not None:
@@ -112,7 +112,7 @@ def run(
         return plan.plan_of(parameters.policy)
 
     join = launched("run", job.backend, job.device, settings.timeout.total_seconds())
-    with join as rank, terminated_as_error(abort_groups):
+    with join as rank:
         running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
         _train(running, out, output)
 
@@ -127,7 +127,7 @@ def _train(running: Run, out: Path, output: Output) -> None:
     try:
         running.train(_progress(running.rank))
     except BaseException:
-        ignore_termination()
+        ignore_from_now_on()
         abort_groups()
         if running.observer.notes:
             write_rank(running.trace(), running.rank, out)

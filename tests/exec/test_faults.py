@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from datetime import timedelta
 
@@ -11,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.clock import offset_to_rank_zero
 from ddpexec.ddp import DistributedDataParallel
+from ddpexec.process_groups import Communicator
 from ddpsim.errors import InputError
 from tests.exec import ranks
 
@@ -124,3 +127,46 @@ def alone(rank: int) -> None:
 
 def test_without_a_process_group_the_error_says_so() -> None:
     ranks.run(1, alone)
+
+
+def without_an_exchange(rank: int, how: str) -> str:
+    """Lose rank 1 in the backward of a module whose making exchanged nothing between ranks."""
+    ddp = DistributedDataParallel(Fragile(None), init_sync=how != "init_sync=False")
+    ddp(torch.ones(1, 4)).sum().backward()
+    if how == "use_process_group":
+        ddp.use_process_group(dist.new_group())
+    if how == "unpickled":
+        ddp = pickle.loads(pickle.dumps(ddp))
+    dist.barrier()
+    if rank == 1:
+        os._exit(9)
+    try:
+        ddp(torch.ones(1, 4)).sum().backward()
+    except InputError as error:
+        return str(error)
+    return "finished"
+
+
+@pytest.mark.parametrize("how", ["init_sync=False", "use_process_group", "unpickled"])
+def test_a_dead_rank_is_named_though_ranks_exchanged_nothing(how: str) -> None:
+    survivor, _ = ranks.outcomes(2, without_an_exchange, how, group_timeout_s=8, timeout_s=40)
+    assert "as rank 1 (process " in survivor.value
+    assert "has ended" in survivor.value
+
+
+def in_a_barrier_or_the_clocks(rank: int, where: str) -> str:
+    communicator = Communicator([dist.group.WORLD])
+    communicator.introduce(torch.device("cpu"))
+    if rank == 1:
+        os._exit(9)
+    try:
+        offset_to_rank_zero(communicator) if where == "clocks" else communicator.barrier()
+    except InputError as error:
+        return str(error)
+    return "finished"
+
+
+@pytest.mark.parametrize(("where", "what"), [("clocks", "the exchange of clocks"), ("barrier", "a barrier")])
+def test_a_dead_rank_is_named_outside_training_too(where: str, what: str) -> None:
+    survivor, _ = ranks.outcomes(2, in_a_barrier_or_the_clocks, where, group_timeout_s=8, timeout_s=40)
+    assert survivor.value.startswith(f"rank 0: {what} failed, as rank 1 (process "), survivor

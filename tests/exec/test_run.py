@@ -80,8 +80,12 @@ def test_without_synchronisation_no_bucket_is_launched() -> None:
     assert [len(it.buckets) for it in trace.iterations] == [0, 3, 0, 3]
 
 
-def dies(rank: int, folder: str) -> str:
-    run = Run(Settings(iterations=50, caps=CAPS), torch.device("cpu"), workload=small_workload())
+def dies(rank: int, folder: str, implementation: str) -> str:
+    run = Run(
+        Settings(implementation=implementation, iterations=50, caps=CAPS),
+        torch.device("cpu"),
+        workload=small_workload(),
+    )
     if rank == 1:
         steps = 0
 
@@ -100,10 +104,15 @@ def dies(rank: int, folder: str) -> str:
     return "no error"
 
 
-def test_a_rank_that_dies_is_noticed_and_the_survivor_s_trace_can_be_read(tmp_path: Path) -> None:
-    survivor, dead = ranks.outcomes(2, dies, str(tmp_path), group_timeout_s=10)
+@pytest.mark.parametrize(
+    ("implementation", "what"), [("ddpexec", "the allreduce of bucket"), ("torch", "a collective")]
+)
+def test_a_rank_that_dies_is_noticed_and_the_survivor_s_trace_can_be_read(
+    tmp_path: Path, implementation: str, what: str
+) -> None:
+    survivor, dead = ranks.outcomes(2, dies, str(tmp_path), implementation, group_timeout_s=10)
     assert dead.exit_code == 17
-    assert "rank 0: the allreduce of bucket" in survivor.value
+    assert f"rank 0: {what}" in survivor.value
     assert "rank 1 (process" in survivor.value
     trace = read_trace(tmp_path)
     assert trace.ranks == [0]

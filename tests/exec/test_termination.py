@@ -68,7 +68,7 @@ def test_what_nccl_waits_for_is_given_up_before_the_trace_is_read(nccl: mock.Moc
     running = mock.Mock()
     running.train.side_effect = RuntimeError("a rank is gone")
     running.trace.side_effect = lambda: nccl.trace()
-    with mock.patch("ddpsim.trace_json.write_rank"), mock.patch("ddpexec.commands.run.ignore_termination"):
+    with mock.patch("ddpsim.trace_json.write_rank"), mock.patch("ddpexec.commands.run.ignore_from_now_on"):
         with pytest.raises(RuntimeError, match="is gone"):
             _train(running, tmp_path, mock.Mock())
         abort_groups()
