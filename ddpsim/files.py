@@ -15,7 +15,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from ddpsim import misfits
+from ddpsim import strict as misfits
 from ddpsim.errors import InputError
 
 STANDARD_STREAM = "-"

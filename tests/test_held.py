@@ -8,8 +8,8 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import PRIORS
 from ddpsim.errors import InputError
-from ddpsim.planner import plan, sweep
-from ddpsim.prediction import predict
+from ddpsim.planning.planner import plan, sweep
+from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload

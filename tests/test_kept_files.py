@@ -11,11 +11,11 @@ from ddpsim.cli.app import run
 from ddpsim.errors import PlanError
 from ddpsim.files import read_json
 from ddpsim.measured import read_table
-from ddpsim.prediction_document import load_prediction
+from ddpsim.prediction.document import load_prediction
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
-from ddpsim.trace_json import read_trace
-from ddpsim.validate import validate
+from ddpsim.trace.json import read_trace
+from ddpsim.validation.validate import validate
 from ddpsim.workload.files import load_workload
 
 VERSIONS = sorted(path for path in (Path(__file__).parent / "kept").iterdir() if path.is_dir())

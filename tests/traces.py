@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddpsim.trace import (
+from ddpsim.trace.records import (
     ALLREDUCE,
     BACKWARD,
     BUCKETS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from ddpexec.torchrun import has_others, is_first_rank, on_first_node
+from ddpexec.groups.torchrun import has_others, is_first_rank, on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.output import note, write
 from ddpsim.errors import InputError
@@ -50,8 +50,8 @@ def capture(
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
     if on_first_node():
         check_destination(output, as_json=json_)
-    from ddpexec.capture import Settings, capture_model, capture_step
-    from ddpexec.capture_together import capture_together
+    from ddpexec.capturing.capture import Settings, capture_model, capture_step
+    from ddpexec.capturing.together import capture_together
     from ddpsim.files import json_text
     from ddpsim.units import format_time
     from ddpsim.workload.files import workload_document

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ddpexec.torchrun import on_first_node, refuse_shared_input
+from ddpexec.groups.torchrun import on_first_node, refuse_shared_input
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.output import write
 
@@ -47,8 +47,8 @@ def microbench(
         check_destination(output, as_json=json_)
     import torch
 
-    from ddpexec.launched import launched
-    from ddpexec.microbench import microbench as measure
+    from ddpexec.groups.launched import launched
+    from ddpexec.microbench.microbench import microbench as measure
     from ddpsim.files import json_text
     from ddpsim.workload.files import load_workload
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ddpexec.termination import ignore_from_now_on
-from ddpexec.torchrun import refuse_shared_input
+from ddpexec.groups.termination import ignore_from_now_on
+from ddpexec.groups.torchrun import refuse_shared_input
 from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
@@ -21,11 +21,11 @@ from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.units import counted, parse_time
 
 if TYPE_CHECKING:
-    from ddpexec.parameters import ModelParameters
-    from ddpexec.run import Run
-    from ddpexec.settings import Settings
+    from ddpexec.ddp.parameters import ModelParameters
+    from ddpexec.running.run import Run
+    from ddpexec.running.settings import Settings
     from ddpsim.bucketing import BucketPlan
-    from ddpsim.metrics import Summary
+    from ddpsim.trace.metrics import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RunOptions(JobOptions):
 
     def settings(self, plan: PlanOptions) -> Settings:
         """Return the settings of the run."""
-        from ddpexec.settings import Settings
+        from ddpexec.running.settings import Settings
 
         made = self.make(
             Settings,
@@ -102,8 +102,8 @@ def run(
         recorded = load_workload(workload)
     import torch
 
-    from ddpexec.launched import launched
-    from ddpexec.run import Run
+    from ddpexec.groups.launched import launched
+    from ddpexec.running.run import Run
 
     if job.threads is not None:
         torch.set_num_threads(job.threads)
@@ -118,10 +118,10 @@ def run(
 
 
 def _train(running: Run, out: Path, output: Output) -> None:
-    from ddpexec.launched import abort_groups
-    from ddpexec.provenance import provenance
-    from ddpsim.metrics import summarise
-    from ddpsim.trace_json import discard_trace, write_rank, write_run
+    from ddpexec.groups.launched import abort_groups
+    from ddpexec.running.provenance import provenance
+    from ddpsim.trace.json import discard_trace, write_rank, write_run
+    from ddpsim.trace.metrics import summarise
 
     discard_trace(out, running.rank, running.world_size)
     try:

@@ -29,7 +29,7 @@ def buckets(
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text
     from ddpsim.job import Job
-    from ddpsim.torch_line import torch_line
+    from ddpsim.simulation.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)

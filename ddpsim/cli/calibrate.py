@@ -16,7 +16,7 @@ from ddpsim.errors import InputError
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
-    from ddpsim.calibrate import CalibrationReport
+    from ddpsim.calibrating.calibrate import CalibrationReport
     from ddpsim.collectives.calibration import Constant
 
 
@@ -43,7 +43,7 @@ def calibrate(
     plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
-    from ddpsim.calibrate import calibrate as fit
+    from ddpsim.calibrating.calibrate import calibrate as fit
     from ddpsim.files import json_text
     from ddpsim.measured import read_table
     from ddpsim.topology.spec import load_topology

@@ -21,7 +21,7 @@ from ddpsim.errors import InputError
 from ddpsim.units import MIB, counted
 
 if TYPE_CHECKING:
-    from ddpsim.plan_rows import PlanReport, PlanRow
+    from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
@@ -50,7 +50,7 @@ def plan(
 
     Each row is set beside torch's default: the gain, and the line to paste.
     """
-    from ddpsim.planner import plan as plan_all
+    from ddpsim.planning.planner import plan as plan_all
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
@@ -139,7 +139,7 @@ def _cap_mb(row: PlanRow) -> float:
 
 def text(report: PlanReport) -> str:
     """Return the report as a table and the lines to paste."""
-    from ddpsim.plan_rows import WORTH_IT
+    from ddpsim.planning.rows import WORTH_IT
 
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
@@ -187,7 +187,7 @@ def _where(rows: Sequence[PlanRow]) -> str:
 
 
 def _cells(row: PlanRow) -> tuple[object, ...]:
-    from ddpsim.metrics import PARTS
+    from ddpsim.trace.metrics import PARTS
 
     chosen, summary = row.chosen, row.chosen.summary
     pace = f"{chosen.workload.device}{', estimated' if chosen.workload.estimated else ''}"

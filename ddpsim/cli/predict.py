@@ -22,8 +22,8 @@ from ddpsim.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.metrics import BucketSummary
-    from ddpsim.prediction import Prediction
+    from ddpsim.prediction.predict import Prediction
+    from ddpsim.trace.metrics import BucketSummary
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
@@ -42,7 +42,7 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
-    from ddpsim.prediction import predict as predict_one
+    from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
@@ -59,7 +59,7 @@ def predict(
         progress=Progress("iterations"),
     )
     if trace:
-        from ddpsim.trace_json import write_trace
+        from ddpsim.trace.json import write_trace
 
         write_trace(prediction.trace, trace)
         output.detail(f"wrote {trace}")
@@ -87,7 +87,7 @@ def sweep(
 
     For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100.
     """
-    from ddpsim.planner import sweep as sweep_all
+    from ddpsim.planning.planner import sweep as sweep_all
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from ddpsim.errors import TopologyError
-from ddpsim.misfits import check_values
+from ddpsim.strict import check_values
 
 _WIDTH, _SHORT, _MOST_LEVELS, _MOST_VALUES = 110, 110, 200, 100_000
 

@@ -1,6 +1,6 @@
 """How far rows of good tables lie from the constants fitted to them: `python -m tests.accuracy.misfit`.
 
-The bound beyond which `ddpsim calibrate` refuses a fit, `ddpsim.misfit`, is set above all of them.
+The bound beyond which `ddpsim calibrate` refuses a fit, `ddpsim.calibrating.misfit`, is set above all of them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsim.calibrate import fit_samples, with_versions
+from ddpsim.calibrating.calibrate import fit_samples, with_versions
+from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.fitting import Vector
 from ddpsim.measured import read_table
-from ddpsim.samples import Sample
 from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 from tests.accuracy.systems import CITED, SYSTEMS, data_folder, load
 
 _ROOT = Path(__file__).resolve().parents[2]
-_RECORDED = ("traces/*/networks/*", "tests/campaign/recorded/networks/*", "tests/collectives/recorded/*")
+_RECORDED = ("traces/*/networks/*", "tests/ddpexec/campaign/recorded/networks/*", "tests/ddpsim/collectives/recorded/*")
 
 
 def tables(data: Path) -> Iterator[tuple[str, str, list[Sample]]]:

@@ -23,16 +23,16 @@ from ddpsim.files import compress, read_json, read_text
 from ddpsim.measured import read_table
 from ddpsim.order import arrivals_of, order_report
 from ddpsim.order.traces import fit_document, plan_fits
-from ddpsim.prediction_document import load_prediction
+from ddpsim.prediction.document import load_prediction
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.trace_json import read_trace
+from ddpsim.trace.json import read_trace
 from ddpsim.workload.files import load_workload, workload_document
-from ddpsim.workload.kineto import import_trace
-from ddpsim.workload.kineto_ddp import read_ddp
+from ddpsim.workload.kineto.ddp import read_ddp
+from ddpsim.workload.kineto.workload import import_trace
 from tests.fuzz import seeds, trees
 from tests.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
 

@@ -19,7 +19,7 @@ from ddpsim.cli.app import run
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload, workload_document
 from ddpsim.workload.profile import Buffer, Phase
-from tests.workload.kineto_traces import Job
+from tests.ddpsim.workload.kineto_traces import Job
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "campaign" / "recorded"

@@ -1,0 +1,182 @@
+"""This process as one rank of those that torchrun started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.errors import LostRankError
+from ddpexec.groups.lost import told_to_end
+from ddpexec.groups.notes import leave_words
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.termination import Terminated, ignore_from_now_on, terminated_as_error
+from ddpexec.groups.within import within
+from ddpsim.errors import InputError
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+_MARGIN_S = 2.0
+"""How much longer than the timeout joining may take, and how long leaving after a failure."""
+_LINGER_S = 1.0
+"""How long the keeper of the store stays after a failure, so that others can read there who has failed and why."""
+_aborting = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One rank with its process group.
+
+    Attributes:
+        communicator: over the default group.
+        device: where its tensors live: `cpu`, or the GPU of its local rank; ranks may share one.
+        nodes: machines the ranks are on, as torchrun counts them.
+    """
+
+    communicator: Communicator
+    device: torch.device
+    nodes: int
+
+
+@contextmanager
+def launched(
+    command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0
+) -> Iterator[Launched]:
+    """Join the process group of torchrun's environment; leave it at the end.
+
+    Args:
+        command: named in the error where torchrun did not start this process.
+        backend: `gloo` or `nccl`; None is nccl where each local rank has a GPU of its own, else gloo.
+        device: `cpu` or `cuda`; None is cuda for nccl, cpu for gloo.
+        timeout_s: after which a collective without its peers fails.
+
+    Raises:
+        InputError: not under torchrun, or a backend or device that this machine does not have.
+        LostRankError: another rank did not come.
+    """
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
+        remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
+        raise InputError(f"{missing[0]} is not set", place=f"ddpexec {command}", remedy=remedy)
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    backend = backend or _backend(device, local_size)
+    if backend not in ("gloo", "nccl"):
+        raise InputError(f"unknown backend {backend!r}", place="--backend", remedy="use gloo or nccl")
+    place = _place(backend, device, local_size)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    bound = place if backend == "nccl" else None
+    with terminated_as_error(abort_groups):
+        _join(backend, bound, timeout_s)
+        group = dist.group.WORLD
+        assert group is not None
+        communicator = Communicator([group])
+        try:
+            communicator.introduce(place)
+            yield Launched(communicator, place, max(1, dist.get_world_size() // local_size))
+        except BaseException as error:
+            _give_up(communicator, error)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(backend: str, bound: torch.device | None, timeout_s: float) -> None:
+    def join() -> None:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=bound)
+
+    rank, size, host, port = (os.environ[name] for name in _VARIABLES)
+    try:
+        if rank != "0":
+            _wait_for_listener(host, port, timeout_s)
+        # By itself it hangs where the keeper of the store does.
+        within(timeout_s + _MARGIN_S, join, "init_process_group")
+    except (RuntimeError, TimeoutError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LostRankError(
+            f"rank {rank}: the {size} ranks did not all meet at {host}:{port} within {timeout_s:g} s: {reason}",
+            remedy="see the output of the others; start as many ranks as WORLD_SIZE says, where MASTER_ADDR is rank 0",
+        ) from error
+
+
+def _wait_for_listener(host: str, port: str, timeout_s: float) -> None:
+    """Wait until somebody listens where rank 0 is to; torch's client would log each vain attempt with its C++ stack.
+
+    Raises:
+        TimeoutError: nobody does within `timeout_s`.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=max(0.1, until - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise TimeoutError(f"rank 0 does not listen there ({error.strerror or error})") from error
+        time.sleep(0.05)
+
+
+def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
+    """Raise `error`, or better why SIGTERM came, with the process groups gone; what is this rank's own is noted."""
+    ignore_from_now_on()
+    why = told_to_end(communicator) if isinstance(error, Terminated) else None
+    if isinstance(error, Exception) and not isinstance(error, LostRankError):
+        leave_words(str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
+    store = dist.distributed_c10d._get_default_store() if _keeps_store() else None
+    abort_groups()
+    with suppress(TimeoutError):
+        if dist.is_initialized():
+            within(_MARGIN_S, dist.destroy_process_group, "destroy_process_group")
+    if store is not None:
+        time.sleep(_LINGER_S)
+    raise error if why is None else why
+
+
+def _keeps_store() -> bool:
+    """Return whether the store ends with this process: with that of rank 0, unless torchrun's agent keeps it."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return os.environ["RANK"] == "0" and os.environ["WORLD_SIZE"] != "1" and not agent and dist.is_initialized()
+
+
+def abort_groups() -> None:
+    """End what NCCL is in the middle of, and with it all process groups; nothing with other backends.
+
+    Its kernels wait for a rank that is gone as long as they are let, and everything behind them on the device waits
+    too, and so would a group's own end.
+    """
+    with _aborting:
+        if dist.is_initialized() and dist.get_backend() == "nccl":
+            dist.distributed_c10d._abort_process_group()
+
+
+def _backend(device: str | None, local_size: int) -> str:
+    return "nccl" if device != "cpu" and torch.cuda.device_count() >= local_size else "gloo"
+
+
+def _place(backend: str, device: str | None, local_size: int) -> torch.device:
+    """Return the device of this rank: the CPU, or a GPU, the same for several ranks where there are fewer."""
+    if backend == "nccl" and (not torch.cuda.is_available() or not dist.is_nccl_available()):
+        raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
+    if backend == "nccl" and device == "cpu":
+        raise InputError("nccl does not sum what lies on a CPU", place="--device cpu", remedy="use --backend gloo")
+    if device not in (None, "cpu", "cuda"):
+        raise InputError(f"unknown device {device!r}", place="--device", remedy="use cpu or cuda")
+    if (device is None and backend == "gloo") or device == "cpu":
+        return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if backend == "nccl" and gpus < local_size and os.environ.get(_SHARING) != "1":
+        raise InputError(
+            f"nccl takes a GPU for each rank; {local_size} ranks on this machine share {gpus}",
+            place="--backend nccl",
+            remedy=f"start {gpus} ranks, use --backend gloo --device cuda, or set {_SHARING}=1 (NCCL 2.30 or newer)",
+        )
+    if not torch.cuda.is_available():
+        raise InputError("torch sees no GPU on this machine", place="--device cuda", remedy="use cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)

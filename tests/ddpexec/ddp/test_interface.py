@@ -1,0 +1,26 @@
+"""The methods of our class that torch's has too take its arguments by the same names."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+
+STOCK = torch.nn.parallel.DistributedDataParallel
+SHARED = sorted(
+    name
+    for name in set(dir(STOCK)) - set(dir(torch.nn.Module)) | {"__init__"}
+    if callable(getattr(STOCK, name)) and callable(getattr(DistributedDataParallel, name, None))
+)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_are_named_as_torchs(name: str) -> None:
+    ours, theirs = (
+        list(inspect.signature(getattr(kind, name)).parameters) for kind in (DistributedDataParallel, STOCK)
+    )
+    assert ours[: len(theirs)] == theirs

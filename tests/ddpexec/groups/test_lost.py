@@ -1,0 +1,135 @@
+"""What a rank can find out about the others when a collective has failed, however much of the job still answers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from ddpexec.errors import LostRankError  # noqa: E402
+from ddpexec.groups.lost import naming_the_lost  # noqa: E402
+from ddpexec.groups.notes import Notes  # noqa: E402
+from ddpexec.groups.process_groups import Communicator, wait  # noqa: E402
+from tests.ddpexec import lost_ranks  # noqa: E402
+from tests.ddpexec.groups import ranks  # noqa: E402
+
+TIMED_OUT = "[/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation"
+
+
+def failed_too(rank: int, group: str) -> set[int]:
+    """Return which of two ranks have noted that they failed, as `rank` reads it when a collective of `group` has."""
+    with mock.patch("ddpexec.groups.notes.dist.get_process_group_ranks", return_value=[0, 1]):
+        notes = Notes(mock.Mock(group_name=group, rank=lambda: rank), late=True)
+        notes.renew(5)
+        notes.close()
+    assert notes.reached
+    return notes.failed
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_note_counts_for_its_own_group() -> None:
+    assert failed_too(1, "first") == set()
+    assert failed_too(0, "first") == {1}
+    assert failed_too(0, "second") == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DataLoader timed out after 5 seconds",
+        "Expected all tensors to be on the same device, a peer's is not",
+        "a collective of mine has Connection trouble",
+    ],
+)
+def test_an_error_of_the_user_s_is_no_lost_rank(text: str) -> None:
+    guarded = naming_the_lost(mock.Mock(), "a hook's reduction", others_code=True)
+    with pytest.raises(RuntimeError, match=text) as caught, guarded:
+        raise RuntimeError(text)
+    assert not isinstance(caught.value, LostRankError)
+
+
+def test_a_collective_that_cannot_be_done_is_no_lost_rank() -> None:
+    work = mock.Mock()
+    work.wait.side_effect = RuntimeError("Invalid scalar type")
+    with pytest.raises(RuntimeError, match=r"^Invalid scalar type$"):
+        wait(work, mock.Mock(), "an allreduce")
+
+
+def in_a_loader(rank: int) -> str:
+    """Train with a step that raises something of its own, as a loader does."""
+    from ddpexec.running.run import Run
+    from ddpexec.running.settings import Settings
+    from tests.ddpexec.small import small_workload
+
+    run = Run(Settings(iterations=1), torch.device("cpu"), workload=small_workload())
+    with mock.patch.object(run, "_step", side_effect=RuntimeError("DataLoader timed out after 5 seconds")):
+        try:
+            run.train()
+        except RuntimeError as error:
+            return type(error).__name__
+    return "nothing"
+
+
+def test_a_loader_that_times_out_in_training_is_no_lost_rank() -> None:
+    assert ranks.run(1, in_a_loader) == ["RuntimeError"]
+
+
+def beside_a_dead_store(rank: int) -> str:
+    """Lose a rank while the store answers nobody."""
+
+    def never(*_: object) -> None:
+        threading.Event().wait()
+
+    communicator = Communicator([dist.group.WORLD])
+    communicator.world_size = 2
+    store = mock.Mock(set=never, check=never, clone=mock.Mock(side_effect=RuntimeError("no")))
+    with mock.patch("torch.distributed.distributed_c10d._get_default_store", return_value=store):
+        try:
+            with naming_the_lost(communicator, "an allreduce"):
+                raise RuntimeError(TIMED_OUT)
+        except LostRankError as error:
+            return str(error)
+    return "nothing"
+
+
+def test_a_store_that_hangs_holds_nobody_up() -> None:
+    (said,) = ranks.run(1, beside_a_dead_store, timeout_s=30)
+    assert "one of the other ranks (1) died, raised or did not come within the timeout, and the store does not" in said
+
+
+def spoken(**known: Any) -> int | None:
+    """Return who of three ranks tells that rank 0 or 1 is gone, as rank 2 sees it."""
+    from ddpexec.groups import lost
+
+    notes = mock.Mock(failed=set(), places={}, words={}, late=False, reached=1, members=[0, 1, 2], **known)
+    ended = known.get("ended", [])
+    with (
+        mock.patch.object(lost, "Notes", return_value=notes),
+        mock.patch.object(lost, "ended_ranks", return_value=ended),
+    ):
+        return lost.lost(mock.Mock(rank=2, world_size=3, places={}), "an allreduce", RuntimeError("closed")).speaker
+
+
+def test_one_rank_tells_of_a_lost_one() -> None:
+    assert spoken(ended=[1]) == 0
+    assert spoken(ended=[0]) == 1
+    assert spoken() is None  # nobody knows who is left
+
+
+@pytest.mark.parametrize(("number", "torchrun"), [(signal.SIGSTOP, False), (signal.SIGKILL, True)])
+def test_survivors_of_a_rank_0_that_is_stopped_or_killed_end_and_one_says_why(
+    number: signal.Signals, torchrun: bool
+) -> None:
+    trial = lost_ranks.Trial(world_size=2, lost=0, signal=number, torchrun=torchrun)
+    outcome = lost_ranks.attempt(trial)
+    assert None not in outcome.ended_s.values(), outcome.text
+    assert "Traceback" not in outcome.text.partition("ChildFailedError")[0].rpartition("torch/distributed/run.py")[0]
+    (said,) = outcome.errors
+    assert said.startswith("error: rank 1: ")
+    assert "rank 0 (process " in said
