@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ddpsim.topology.cluster import DegradedLink, Fabric, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import DegradedLink, Fabric
 from ddpsim.topology.hardware import GPU_MODELS, PCIE_X16_BANDWIDTH
 from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
 from ddpsim.topology.yaml_text import write_mapping

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.cluster import NodeGroup, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import check_ring
 from ddpsim.topology.xml_text import Element, read_xml
 
