@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpsim.topology.declared import Cluster, port_link, renamed
-from ddpsim.topology.node import NETWORK, Link
+from ddpsim.topology.declared import Cluster, on_node, port_link, rejoined
+from ddpsim.topology.node import Link
 from ddpsim.topology.placement import Placement, place
+from ddpsim.topology.vertices import VertexKind
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,18 +42,18 @@ class Topology(Cluster):
         graph = nx.DiGraph()
         for link in self._expanded(self.nodes if nodes is None else nodes):
             graph.add_edge(link.source, link.target, link=link)
-        for vertex in graph:
-            graph.nodes[vertex]["kind"] = vertex.rpartition("/")[2].rstrip("0123456789.")
+            for vertex in link.ends():
+                graph.nodes[vertex.name]["kind"] = vertex.kind
         return graph
 
     def _expanded(self, nodes: int) -> Iterator[Link]:
         placement = self.place(nodes)
         for node in range(nodes):
             template = placement.class_of(node).template
-            ports = {nic.name: self.fabric.leaf(node, index) for index, nic in enumerate(template.nics)}
+            leaves = self.fabric.leaves(node, template)
             for link in template.links:
-                if NETWORK not in (link.source, link.target):
-                    yield renamed(link, f"node{node}/{link.source}", f"node{node}/{link.target}")
+                if not link.at(VertexKind.NETWORK):
+                    yield rejoined(link, *(on_node(vertex, node) for vertex in link.ends()))
                 elif self.fabric.kind != "none":
-                    yield port_link(link, node, ports)
+                    yield port_link(link, node, leaves)
         yield from self.trunks(nodes).values()

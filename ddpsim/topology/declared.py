@@ -6,9 +6,12 @@ Nothing here is expanded by node: a cluster of thousands is a few templates, cou
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
+from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
+from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,14 @@ class Fabric:
             return f"rail{nic}" if self.nodes_per_leaf is None else f"rail{nic}.{block}"
         return f"leaf{block}" if self.kind == "two-level" else "leaf0"
 
+    def leaves(self, node: int, template: NodeTemplate) -> dict[str, Vertex]:
+        """Return the leaf switch of each NIC of `node`, by the NIC's name."""
+        return {nic.name: self.switch(self.leaf(node, index)) for index, nic in enumerate(template.nics)}
+
+    def switch(self, leaf: str) -> Vertex:
+        """Return the leaf switch of that name."""
+        return Vertex(leaf, VertexKind.RAIL if self.kind == "rail" else VertexKind.LEAF)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
@@ -63,7 +74,7 @@ class DegradedLink:
     @property
     def in_fabric(self) -> bool:
         """Whether the link is a trunk of the fabric."""
-        return "spine" in self.link
+        return SPINE.name in re.split("[->]", self.link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +164,25 @@ class Cluster:
 
     def _trunk(self, leaf: str, ports: float) -> tuple[Link, Link]:
         bandwidth = self.fabric.trunk_bandwidth or ports / self.fabric.oversubscription
-        up, down = f"{leaf}>spine0", f"spine0>{leaf}"
-        latency_s = self.fabric.trunk_latency_s
-        return (
-            Link(up, leaf, "spine0", "network", bandwidth, latency_s),
-            Link(down, "spine0", leaf, "network", bandwidth, latency_s),
-        )
+        return both_ways(self.fabric.switch(leaf), SPINE, "network", bandwidth, self.fabric.trunk_latency_s)
 
 
-def port_link(link: Link, node: int, leaves: dict[str, str]) -> Link:
+def port_link(link: Link, node: int, leaves: Mapping[str, Vertex]) -> Link:
     """Return the template's link between a NIC and `network` as the link of `node` to the NIC's leaf switch."""
-    if link.target == NETWORK:
-        return renamed(link, f"node{node}/{link.source}", leaves[link.source])
-    return renamed(link, leaves[link.target], f"node{node}/{link.target}")
+    source, target = link.ends()
+    if target.kind == VertexKind.NETWORK:
+        return rejoined(link, on_node(source, node), leaves[source.name])
+    return rejoined(link, leaves[target.name], on_node(target, node))
 
 
-def renamed(link: Link, source: str, target: str) -> Link:
+def on_node(vertex: Vertex, node: int) -> Vertex:
+    """Return a template's vertex as the one of `node`."""
+    return Vertex(f"node{node}/{vertex.name}", vertex.kind)
+
+
+def rejoined(link: Link, source: Vertex, target: Vertex) -> Link:
     """Return `link` between `source` and `target`."""
-    return replace(link, name=f"{source}>{target}", source=source, target=target)
+    return Link.between(source, target, link.kind, link.bandwidth, link.latency_s, link.count)
 
 
 def _directions(name: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
 from ddpsim.topology.declared import Cluster, port_link
 from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
+from ddpsim.topology.vertices import SPINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,13 @@ class Placement:
         back = self._port(*target, outward=False)
         if out.target == back.source:
             return (out, back)
-        return (out, self.trunks[f"{out.target}>spine0"], self.trunks[f"spine0>{back.source}"], back)
+        return (out, self.trunks[f"{out.target}>{SPINE.name}"], self.trunks[f"{SPINE.name}>{back.source}"], back)
 
     def _port(self, node: int, nic: str, *, outward: bool) -> Link:
         template = self.class_of(node).template
         name = f"{nic}>{NETWORK}" if outward else f"{NETWORK}>{nic}"
         link = next(link for link in template.links if link.name == name)
-        index = next(index for index, each in enumerate(template.nics) if each.name == nic)
-        return port_link(link, node, {nic: self.topology.fabric.leaf(node, index)})
+        return port_link(link, node, self.topology.fabric.leaves(node, template))
 
 
 def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Placement:
