@@ -82,7 +82,7 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
+        kept = {self.workload.device.lower(), *(("cpu",) if self.workload.timed else ())}
         return [model for model in models if model.lower() not in kept]
 
     @property
@@ -116,7 +116,7 @@ class Prediction:
             "scaling_efficiency": self.scaling_efficiency,
             "world_size": s.world_size,
             "nodes": self.nodes,
-            "compute_device": self.workload.device,
+            "compute_device": self.workload.device_label,
             "topology": self.topology.name,
             "workload": self.workload.name,
             "buckets": [
