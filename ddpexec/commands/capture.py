@@ -82,7 +82,7 @@ def capture(
         )
     }
     if json_:
-        summary = {"name": workload.name, "device": workload.device, "iterations": workload.iterations, **medians}
+        summary = {"name": workload.name, "device": workload.device_label, "iterations": workload.iterations, **medians}
         more = {"batch_size": workload.batch_size, "threads": workload.threads, "ranks": workload.ranks}
         write(json.dumps({**summary, **more}, indent=2))
         return

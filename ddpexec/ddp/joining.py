@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
+from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import broadcast_state
+from ddpexec.ddp.reducer import Reducer
+from ddpexec.ddp.wrapped import Wrapped
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, wait
-
-if TYPE_CHECKING:
-    from ddpexec.ddp.drop import LayerDrop
-    from ddpexec.ddp.reducer import Reducer
-    from ddpexec.ddp.wrapper import DistributedDataParallel
-
 
 _WHAT = "the exchange of which ranks still have input"
 
@@ -43,10 +40,10 @@ class UnevenInputs(Joinable):
             [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
         )
 
-    def join_hook(self, **kwargs: Any) -> ShadowHook:
+    def join_hook(self: Wrapped, **kwargs: Any) -> ShadowHook:
         """Return what a rank that has run out of input does."""
         self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
-        return ShadowHook(cast("DistributedDataParallel", self))
+        return ShadowHook(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -67,33 +64,27 @@ class UnevenInputs(Joinable):
             )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
-            self.reducer.divisor = active_ranks(work, self.communicator)
+            self.reducer.divide_by(active_ranks(work, self.communicator))
         elif work is not None:
-            self.reducer.divisor = self.communicator.world_size
+            self.reducer.divide_by(self.communicator.world_size)
 
 
 class ShadowHook(JoinHook):
     """What a rank without input does, once for every iteration of those that have some."""
 
-    def __init__(self, ddp: DistributedDataParallel) -> None:
+    def __init__(self, ddp: Wrapped) -> None:
         self._ddp = ddp
 
     def main_hook(self) -> None:
         """Take part in one iteration with gradients of zero."""
         ddp = self._ddp
-        reducer = ddp.reducer
-        reducer.rebuild()
+        ddp.reducer.rebuild()
         if ddp.buffers_due(after_forward=False):
             ddp.buffer_sync.synchronise(common_rank(ddp, candidate=False))
         synced = backward_is_synced(ddp, joined=True)
         ddp.require_forward_param_sync = synced
-        if not synced:
-            return
-        sent = reducer.in_flight.shadow()
-        if reducer.options.searching:
-            reducer.used.reduce(sent)
-            reducer.used.finish(keep=False)
-        reducer.observe_order(())
+        if synced:
+            ddp.reducer.shadow()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Give every rank the model of the rank that trained longest."""
@@ -104,7 +95,7 @@ class ShadowHook(JoinHook):
         )
 
 
-def backward_is_synced(ddp: DistributedDataParallel, *, joined: bool) -> bool:
+def backward_is_synced(ddp: Wrapped, *, joined: bool) -> bool:
     """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
     flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -112,7 +103,7 @@ def backward_is_synced(ddp: DistributedDataParallel, *, joined: bool) -> bool:
     return bool(flag.item())
 
 
-def common_rank(ddp: DistributedDataParallel, *, candidate: bool) -> int:
+def common_rank(ddp: Wrapped, *, candidate: bool) -> int:
     """Return the highest rank among the candidates; every rank calls this."""
     rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -126,5 +117,5 @@ def active_ranks(work: Any, communicator: Communicator) -> int:
     return int(work.get_future().value()[0].item())
 
 
-def _control(ddp: DistributedDataParallel) -> torch.device:
+def _control(ddp: Wrapped) -> torch.device:
     return ddp.communicator.device_for(ddp.device)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.ddp.wrapped import Wrapped
 
 _DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16"}
 
 
-def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
+def logging_data(ddp: Wrapped) -> dict[str, str | int]:
     """Return torch's logging data of `ddp`."""
     reducer, communicator = ddp.reducer, ddp.communicator
     policy = reducer.model.policy
@@ -49,10 +47,8 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
     }
     if reducer.order.rebuilds:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
-    if reducer.in_flight.hook is not None:
-        data["comm_hook"] = reducer.hook_name or getattr(
-            reducer.in_flight.hook[0], "__qualname__", str(reducer.in_flight.hook[0])
-        )
+    if reducer.hooked:
+        data["comm_hook"] = reducer.hook_name
     if reducer.failure is not None:
         data |= {"has_error": 1, "error": str(reducer.failure)}
     for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):

@@ -7,24 +7,22 @@ When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
 
 from ddpexec.ddp import messages
-from ddpexec.ddp.averaging import averaging
 from ddpexec.ddp.buckets import AnyBucket, Buckets
 from ddpexec.ddp.consensus import first_times, gather_times
+from ddpexec.ddp.controls import Controls
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.graph_search import gradient_accumulator, reachable
 from ddpexec.ddp.in_flight import InFlight
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.runtime_stats import Moment, RuntimeStats
-from ddpexec.ddp.torch_api import ReducerMethods
 from ddpexec.ddp.used import StaticGraph, UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.lost import naming_the_lost
@@ -36,7 +34,7 @@ from ddpsim.bucketing.launch import ReadyTwiceError
 from ddpsim.order import Arrivals, OrderPolicy
 
 
-class Reducer(ReducerMethods):
+class Reducer(Controls):
     """Reduce the gradients of one model.
 
     Args:
@@ -57,28 +55,19 @@ class Reducer(ReducerMethods):
         order: OrderPolicy,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self.communicator, self.options = model, communicator, options
-        self.order, self.observer = order, observer
-        self.hook_name = ""
-        self.failure: Exception | None = None
-        self.before_write_back: Callable[[], None] | None = None
-        self.futures: list[torch.futures.Future[Any]] = []
+        self._buckets = Buckets(model, options, communicator.rank)
+        in_flight, used = InFlight(self._buckets, communicator, observer), UsedMap(model, communicator)
+        super().__init__(communicator, in_flight, used, RuntimeStats(model.devices))
+        self.model, self.options, self.order, self.observer = model, options, order, observer
         self.iteration = 0
-        self.stats = RuntimeStats(model.devices)
-        self.graph_static = True
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
-        self.divisor = communicator.world_size
-        self.used = UsedMap(model, communicator)
         self.static: StaticGraph | None = None
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
-        self.dropped: frozenset[int] = frozenset()
         self.unused: list[int] = []
         self.expecting = self._unfinished = self._started = self._unused_marked = False
-        self._buckets = Buckets(model, options, communicator.rank)
         self.buckets = self._buckets.all
-        self.in_flight = InFlight(self._buckets, communicator, observer)
         self._install(plan)
         if options.static_graph:
             self.set_static_graph()
@@ -158,9 +147,17 @@ class Reducer(ReducerMethods):
         if self.expecting and self.counting and not self._started:
             self._queue_callback()
 
-    def average_after(self, dtype: torch.dtype | None) -> None:
-        """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
-        self.in_flight.hook = averaging(self.communicator, dtype), None
+    def shadow(self) -> None:
+        """Take part with gradients of zero in a backward that the ranks with input reduce."""
+        sent = self.in_flight.shadow()
+        if self.options.searching:
+            self.used.reduce(sent)
+            self.used.finish(keep=False)
+        self.observe_order(())
+
+    def follow(self, order: OrderPolicy) -> None:
+        """Rebuild the buckets when, and in the order, that `order` says from now on."""
+        self.order = order
 
     # ---- hooks
 
@@ -238,7 +235,7 @@ class Reducer(ReducerMethods):
             if self._unfinished and self._queue.launched_all:
                 self._finish()
         except Exception as error:
-            self.failure = error
+            self.note_failure(error)
             raise
 
     def _reduce_at_end(self) -> None:
@@ -256,17 +253,17 @@ class Reducer(ReducerMethods):
 
     def _finish(self) -> None:
         self.stats.note(Moment.COMPUTED)
-        if self.before_write_back is not None:
-            self.before_write_back()
+        if self._before_write_back is not None:
+            self._before_write_back()
         begin = self.observer.now() if self.observer is not None else None
         self.launch_order = self.in_flight.finish(self._untouched if self._visits or self.dropped else None)
         with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
-            for future in self.futures:
+            for future in self._futures:
                 future.wait()
         self.used.finish(keep=self.static is not None)
         if self.static is None or self.arrival:
             self.observe_order(self.arrival)
-        self.futures = []
+        self._futures = []
         self.expecting = self._unfinished = False
         self.stats.note(Moment.COMMUNICATED)
         if self.observer is not None:
@@ -297,5 +294,5 @@ class Reducer(ReducerMethods):
         remove(self.handles)
 
     def _fail(self, error: ExecutionError) -> ExecutionError:
-        self.failure = error
+        self.note_failure(error)
         return error

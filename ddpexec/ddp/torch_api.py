@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.logging_data import logging_data
 from ddpexec.ddp.parameters import BROADCAST_BYTES
+from ddpexec.ddp.reducer import Reducer
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.wrapped import Wrapped
 from ddpexec.errors import OptionError
-
-if TYPE_CHECKING:
-    from ddpexec.ddp.buffers import BufferSynchroniser
-    from ddpexec.ddp.reducer import Reducer
-    from ddpexec.ddp.reducer_options import ReducerOptions
-    from ddpexec.ddp.used import UsedMap
-    from ddpexec.ddp.wrapper import DistributedDataParallel
-
-
-class ReducerMethods:
-    """Mixed into our `Reducer`; see the methods of torch's C++ reducer for what each is for."""
-
-    used: UsedMap
-    graph_static: bool
-
-    def _get_local_used_map(self) -> Tensor | None:
-        return self.used.summed
-
-    def _ddp_graph_static(self) -> bool:
-        return self.graph_static
 
 
 class TorchMethods:
@@ -104,8 +88,8 @@ class TorchMethods:
             if not hasattr(parameter, "_ddp_ignored"):
                 yield (name, parameter) if named_params else parameter
 
-    def _get_ddp_logging_data(self) -> dict[str, str | int]:
-        return logging_data(cast("DistributedDataParallel", self))
+    def _get_ddp_logging_data(self: Wrapped) -> dict[str, str | int]:
+        return logging_data(self)
 
     def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any], comm_hook_location: Any = None) -> None:
         if not callable(hook):
@@ -113,7 +97,7 @@ class TorchMethods:
         after = comm_hook_location is None or comm_hook_location.name == "POST_FORWARD"
         self.buffer_sync.set_hook(hook, state, after_forward=after)
 
-    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+    def _register_builtin_comm_hook(self: Wrapped, comm_hook_type: Any) -> None:
         # torch's C++ reducer has these two built in; its Python package has the same two.
         hooks = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
         if getattr(comm_hook_type, "name", None) not in hooks:
@@ -121,8 +105,8 @@ class TorchMethods:
                 f"{comm_hook_type!r} is not a built-in communication hook",
                 remedy="give dist.BuiltinCommHookType.ALLREDUCE or FP16_COMPRESS",
             )
-        cast("DistributedDataParallel", self).register_comm_hook(self.process_group, hooks[comm_hook_type.name])
-        self.reducer.hook_name = str(comm_hook_type)
+        self.register_comm_hook(self.process_group, hooks[comm_hook_type.name])
+        self.reducer.name_hook(str(comm_hook_type))
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         if sample_rate < 1:
@@ -130,7 +114,7 @@ class TorchMethods:
                 f"DDP runtime logging sample rate should be equal or greater than 1, it is {sample_rate}",
                 remedy="give after how many iterations one is sampled",
             )
-        self.reducer.stats.rate = sample_rate
+        self.reducer.sample_every(sample_rate)
 
     def _default_broadcast_coalesced(
         self, bufs: Sequence[Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
@@ -161,15 +145,15 @@ class TorchMethods:
 
         _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
 
-    def _set_static_graph(self) -> None:
+    def _set_static_graph(self: Wrapped) -> None:
         if self.static_graph:
             warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
         self.reducer.set_static_graph()
-        self.reducer.order = cast("DistributedDataParallel", self).order_policy(self.reducer.model)
+        self.reducer.follow(self.order_policy(self.reducer.model))
 
-    def _update_process_group(self, new_process_group: Any) -> None:
-        cast("DistributedDataParallel", self).use_process_group(new_process_group)
+    def _update_process_group(self: Wrapped, new_process_group: Any) -> None:
+        self.use_process_group(new_process_group)
 
     def _set_ddp_sink_clone(self, val: bool) -> None:
         self.clone_outputs = val

@@ -165,12 +165,12 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         """
         try:
             check_hook(hook)
-            if self.reducer.in_flight.hook is not None:
+            if self.reducer.hooked:
                 raise construction.hook_twice(self.mixed is not None)
         except (TypeError, ValueError, RuntimeError) as error:
-            self.reducer.failure = error
+            self.reducer.note_failure(error)
             raise
-        self.reducer.in_flight.hook = (hook, state)
+        self.reducer.use_hook(hook, state)
 
     def buffers_due(self, *, after_forward: bool) -> bool:
         """Whether buffers are synchronised before, or after, this forward."""
@@ -197,8 +197,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
         self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
         if self.mixed is not None:
-            self.reducer.average_after(self.mixed.reduce_dtype)
-            self.reducer.before_write_back = self.mixed.restore
+            self.reducer.average_after(self.mixed.reduce_dtype, before_write_back=self.mixed.restore)
         # Hooks hold the reducer, its buckets and its graph: they go with this module, as torch's do.
         self._release = weakref.finalize(self, gradient_hooks.remove, self.reducer.handles)
         self._release.atexit = False
@@ -220,10 +219,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         self.communicator = construction.communicator_of(process_group, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
-        self.reducer.stats.rate = former.stats.rate
+        self.reducer.take_over(former)
         self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
-        if former.in_flight.hook is not None and self.mixed is None and former.in_flight.after_bucket is None:
-            self.reducer.in_flight.hook, self.reducer.hook_name = former.in_flight.hook, former.hook_name
 
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
@@ -252,7 +249,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             self.reducer.rebuild()
             if self.drop is not None:
                 coming = self.reducer.iteration + (not self.require_backward_grad_sync)
-                self.reducer.dropped = self.drop.start(coming)
+                self.reducer.leave_out(self.drop.start(coming))
         if self.buffers_due(after_forward=False):
             self._synchronise_buffers()
         if self._join_config.enable:
@@ -269,9 +266,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
         self._optimizers_taken_over = True
         if in_backward.take_over(self.reducer.model.tensors):
-            construction.check_in_backward(self.reducer.in_flight.hook is not None, self._join_config.enable)
-            self.reducer.average_after(None)
-            self.reducer.in_flight.after_bucket = in_backward.step
+            construction.check_in_backward(self.reducer.hooked, self._join_config.enable)
+            self.reducer.step_each_bucket(in_backward.step)
 
     @uncompiled
     def _after_forward(self, output: Any) -> Any:
@@ -293,6 +289,6 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         source = common_rank(self, candidate=True) if self._join_config.enable else 0
         futures = self.buffer_sync.synchronise(source)
         if futures is not None:
-            self.reducer.futures += futures
+            self.reducer.await_also(futures)
             if self.observer is not None:
                 self.observer.buffers(begin)

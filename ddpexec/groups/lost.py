@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 import torch.distributed as dist
 
@@ -15,9 +15,6 @@ from ddpexec.errors import ExecutionError, LostRankError
 from ddpexec.groups.notes import Notes
 from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.whereabouts import Places, ended_ranks, stopped_ranks
-
-if TYPE_CHECKING:
-    from ddpexec.groups.process_groups import Communicator
 
 PATIENCE_S = 0.5
 """How long to look for an ended process: its connections close shortly before it has ended."""
@@ -37,8 +34,28 @@ _ORNAMENT = re.compile(
 """Source lines and advice in gloo's messages, and what torch puts around those of a group written in Python."""
 
 
+class Members(Protocol):
+    """What is to be known of the ranks that make a collective: a `Communicator` tells it."""
+
+    @property
+    def main(self) -> dist.ProcessGroup:
+        """The group whose store carries the notes of ranks that fail."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def places(self) -> Places:
+        """Machine and process of each rank, as far as they are known."""
+
+
 @contextmanager
-def naming_the_lost(communicator: Communicator, what: str, *, others_code: bool = False) -> Iterator[None]:
+def naming_the_lost(communicator: Members, what: str, *, others_code: bool = False) -> Iterator[None]:
     """Turn a failure of `what` into a `LostRankError` that names this rank and those that have ended.
 
     Args:
@@ -52,7 +69,7 @@ def naming_the_lost(communicator: Communicator, what: str, *, others_code: bool 
         raise_lost(communicator, what, error, others_code=others_code)
 
 
-def raise_lost(communicator: Communicator, what: str, error: RuntimeError, *, others_code: bool = False) -> NoReturn:
+def raise_lost(communicator: Members, what: str, error: RuntimeError, *, others_code: bool = False) -> NoReturn:
     """Raise what `naming_the_lost` makes of `error`."""
     signs = _STAMP if others_code else _SIGNS
     known = isinstance(error, dist.DistError) or signs.search(str(error))
@@ -61,7 +78,7 @@ def raise_lost(communicator: Communicator, what: str, error: RuntimeError, *, ot
     raise lost(communicator, what, error) from error
 
 
-def lost(communicator: Communicator, what: str, error: Exception) -> LostRankError:
+def lost(communicator: Members, what: str, error: Exception) -> LostRankError:
     """Return the error for a collective that failed with `error`; takes at most about three seconds."""
     ignore_from_now_on()
     late = "imed out" in str(error) or "imeout" in str(error)
@@ -88,7 +105,7 @@ def lost(communicator: Communicator, what: str, error: Exception) -> LostRankErr
     )
 
 
-def told_to_end(communicator: Communicator) -> LostRankError | None:
+def told_to_end(communicator: Members) -> LostRankError | None:
     """Return the error of a rank that was sent SIGTERM because others have ended; None where none has."""
     found = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
     return None if found is None else found.error(f"rank {communicator.rank}: SIGTERM came, as", "")

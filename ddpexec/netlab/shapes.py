@@ -5,7 +5,8 @@ from __future__ import annotations
 from ddpexec.netlab.network import Host, LabNetwork, Wire
 from ddpsim.errors import TopologyError
 from ddpsim.topology.build import build_node
-from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.node import NETWORK, Degradation
 from ddpsim.topology.schema import NodeSpec
 from ddpsim.units import format_bandwidth

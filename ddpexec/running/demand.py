@@ -133,7 +133,8 @@ def _empty_layers() -> Workload:
     nothing, at_once = Phase(np.zeros(1), np.zeros(1)), np.zeros((1, PROBE_LAYERS))
     return Workload(
         name="empty layers",
-        device="timed cpu",
+        device="cpu",
+        timed=True,
         precision="fp32",
         batch_size=1,
         threads=None,

@@ -190,7 +190,7 @@ def _cells(row: PlanRow) -> tuple[object, ...]:
     from ddpsim.trace.metrics import PARTS
 
     chosen, summary = row.chosen, row.chosen.summary
-    pace = f"{chosen.workload.device}{', estimated' if chosen.workload.estimated else ''}"
+    pace = f"{chosen.workload.device_label}{', estimated' if chosen.workload.estimated else ''}"
     parts = [ms(getattr(summary, part)) for part in PARTS]
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)

@@ -154,11 +154,11 @@ def _pace_notes(prediction: Prediction) -> Iterator[str]:
     workload, machine = prediction.workload, prediction.topology
     if devices := prediction.other_devices:
         yield (
-            f"{workload.name} keeps the pace of {workload.device}, {machine.name} has {', '.join(devices)}; "
+            f"{workload.name} keeps the pace of {workload.device_label}, {machine.name} has {', '.join(devices)}; "
             "take a workload of that device, or --scale-compute"
         )
     elif workload.timed:
-        pace = workload.paced_by
+        pace = workload.device
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
     if prediction.ranks_differ:
         yield (
@@ -173,7 +173,7 @@ def _text(prediction: Prediction) -> str:
     summary, workload = prediction.summary, prediction.workload
     origin = "estimated" if workload.estimated else "measured"
     lines = [
-        f"{workload.name} ({origin}, pace of {workload.device}) on {prediction.topology.name}: "
+        f"{workload.name} ({origin}, pace of {workload.device_label}) on {prediction.topology.name}: "
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
         f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",

@@ -128,7 +128,7 @@ def _summary(name: str, model: Workload) -> dict[str, object]:
 
     return {
         "name": name,
-        "device": model.device,
+        "device": model.device_label,
         "precision": model.precision,
         "batch_size": model.batch_size,
         "estimated": model.estimated,

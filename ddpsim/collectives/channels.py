@@ -166,7 +166,7 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _stated(template.rings, gpus, network)
+    given = _stated(template.rings, template, gpus, network)
     if given:
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
@@ -181,7 +181,7 @@ def _find(
     if not given:
         rings, speed = doubled(rings, speed, sm, max_channels)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
-    given_trees = _stated(template.trees, gpus, network) if given else []
+    given_trees = _stated(template.trees, template, gpus, network) if given else []
     as_stated = len(given_trees) == len(rings)
     trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
     chains = tuple(_chain(channel) for channel in trees)
@@ -211,11 +211,14 @@ def _chain(ring: Channel) -> Channel:
     return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
 
 
-def _stated(known: Sequence[tuple[str, ...]], gpus: tuple[str, ...], network: bool) -> list[Ring]:
+def _stated(
+    known: Sequence[tuple[str, ...]], template: NodeTemplate, gpus: tuple[str, ...], network: bool
+) -> list[Ring]:
     """Return those of `known` over exactly `gpus`, with NICs at their ends where several nodes take part."""
     rings = []
+    nics = {nic.name for nic in template.nics}
     for stops in known:
-        order = tuple(stop for stop in stops if stop.startswith("gpu"))
+        order = tuple(stop for stop in stops if stop not in nics)
         if set(order) == set(gpus) and (len(order) < len(stops)) == network:
             rings.append(Ring(order, stops[0], stops[-1]) if network else Ring(order))
     return rings

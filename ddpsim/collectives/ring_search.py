@@ -86,11 +86,11 @@ class RingSearch:
 
     def kinds(self) -> list[int]:
         """Return the kinds of routes between GPUs, near to far, as indices of `KINDS`."""
-        return sorted({self._hops[pair].kind for pair in self._hops if _between_gpus(pair)})
+        return sorted({self._hops[pair].kind for pair in self._hops if pair[0] in self._gpus and pair[1] in self._gpus})
 
     def nic_kinds(self) -> list[int]:
         """Return the kinds of routes between GPUs and NICs, near to far."""
-        return sorted({self._hops[pair].kind for pair in self._hops if not _between_gpus(pair)})
+        return sorted({self._hops[pair].kind for pair in self._hops if pair[0] in self._nics or pair[1] in self._nics})
 
     def bound(self, speed: float, limits: Limits) -> int:
         """Return a number of rings at `speed` that cannot be exceeded."""
@@ -286,7 +286,3 @@ class RingSearch:
 def _hop(route: Route, *more: tuple[str, float]) -> _Hop:
     loads = tuple((link.name, load) for link, load in route.loads())
     return _Hop((*loads, *more), KINDS.index(route.kind))
-
-
-def _between_gpus(pair: tuple[str, str]) -> bool:
-    return not any(end.startswith("nic") for end in pair)

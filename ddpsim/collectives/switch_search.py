@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ddpsim.collectives.channel_search import speeds_of
 from ddpsim.topology.node import NETWORK, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, find_paths
+from ddpsim.topology.vertices import VertexKind
 
 _MOST_HEADS = 32
 _SLACK = 1e-9
@@ -57,9 +58,8 @@ def _switch_widths(template: NodeTemplate) -> dict[str, float]:
     """Return bytes per second between each GPU and the switches, of the slower direction."""
     widths: dict[str, float] = {}
     for link in template.links:
-        ends = (link.source, link.target)
-        gpu = next((end for end in ends if end.startswith("gpu")), None)
-        if gpu is not None and any(end.startswith("nvswitch") for end in ends):
+        gpu = next((end.name for end in link.ends() if end.kind == VertexKind.GPU), None)
+        if gpu is not None and link.at(VertexKind.NVSWITCH):
             widths[gpu] = min(widths.get(gpu, link.bandwidth), link.bandwidth)
     return widths
 

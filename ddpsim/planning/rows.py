@@ -82,7 +82,7 @@ class PlanRow:
         return {
             "topology": chosen.topology.name,
             "workload": chosen.workload.name,
-            "compute_device": chosen.workload.device,
+            "compute_device": chosen.workload.device_label,
             "estimated": chosen.workload.estimated,
             "nodes": chosen.nodes,
             "world_size": summary.world_size,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ from matplotlib.figure import Figure
 from ddpsim.plots.figure import save
 from ddpsim.plots.rings import draw_rings
 from ddpsim.plots.trees import draw_trees
-from ddpsim.topology.graph import NETWORK, Link, Topology
+from ddpsim.topology.declared import rejoined
+from ddpsim.topology.graph import Link, Topology
+from ddpsim.topology.vertices import VertexKind
 
 _ROWS = {
     "cpu": 4.0, "pcie": 3.0, "host_out": 3.0, "host_in": 1.0, "nvswitch": 0.9, "adapter": 1.0,
@@ -59,7 +60,8 @@ def plot_topology(
         axes.set_title(f"{title} (first {_MOST_DEVICES} of {len(group.template.gpus)} shown)" if hidden else title)
         axes.set_axis_off()
         for row, (title, each) in enumerate(shown.get(group.template.name, {}).items(), 1):
-            draw_rings(figure.add_subplot(grid[row, column]), each, title)
+            nics = {nic.name for nic in group.template.nics}
+            draw_rings(figure.add_subplot(grid[row, column]), each, nics, title)
     if trees:
         draw_trees(figure.add_subplot(grid[-1, :]), trees)
     save(figure, path)
@@ -97,50 +99,47 @@ def _plugged(topology: Topology, column: int, hidden: Collection[str]) -> list[L
     """Return the links of a template's first node, its NICs plugged into the fabric's switches, trunks above them."""
     template = topology.groups[column].template
     node = sum(group.count for group in topology.groups[:column])
-    leaves = {nic.name: topology.fabric.leaf(node, index) for index, nic in enumerate(template.nics)}
+    leaves = topology.fabric.leaves(node, template)
     links = []
     for link in template.links:
-        ends = [leaves.get(other, end) if end == NETWORK else end for end, other in _both(link)]
+        source, target = link.ends()
+        ends = [
+            leaves.get(other.name, end) if end.kind == VertexKind.NETWORK else end
+            for end, other in ((source, target), (target, source))
+        ]
         if not {link.source, link.target} & set(hidden):
-            links.append(replace(link, source=ends[0], target=ends[1]))
+            links.append(rejoined(link, *ends))
     trunks = topology.trunks(topology.nodes).values()
-    return links + [trunk for trunk in trunks if {trunk.source, trunk.target} & set(leaves.values())]
+    return links + [trunk for trunk in trunks if {trunk.source, trunk.target} & {leaf.name for leaf in leaves.values()}]
 
 
-def _both(link: Link) -> list[tuple[str, str]]:
-    return [(link.source, link.target), (link.target, link.source)]
-
-
-def _places(links: Sequence[Any]) -> dict[str, tuple[float, float]]:
+def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
     """Return where each vertex goes: devices in one row under their switch, switches over the middle of theirs."""
-    vertices = sorted({end for link in links for end in (link.source, link.target)})
-    devices = [v for v in vertices if _kind(v) not in _ROWS]
+    kinds = {end.name: end.kind for link in links for end in link.ends()}
+    vertices = sorted(kinds)
+    devices = [v for v in vertices if kinds[v] not in _ROWS]
     above = {v: sorted(link.target for link in links if link.source == v and link.target in vertices) for v in devices}
-    order = sorted(devices, key=lambda v: (_first(above[v], ("pcie", "cpu")), _number(v), v))
+    order = sorted(devices, key=lambda v: (_first(above[v], kinds), _number(v), v))
     places = {v: (float(n), 2.0) for n, v in enumerate(order)}
     for kind in ("pcie", "cpu", "leaf", "rail"):
-        for vertex in (v for v in vertices if _kind(v) == kind):
+        for vertex in (v for v in vertices if kinds[v] == kind):
             inward = (link.source for link in links if link.target == vertex and link.kind != "socket")
             below = [places[source][0] for source in inward if source in places]
             places[vertex] = (sum(below) / len(below) if below else 0.0, _ROWS[kind])
     middle = (len(order) - 1) / 2
     for row in ("nvswitch", "spine", "adapter", "host_out", "host_in"):
-        alike = [v for v in vertices if _kind(v) == row]
+        alike = [v for v in vertices if kinds[v] == row]
         for number, vertex in enumerate(alike):
             places[vertex] = (middle + (number - (len(alike) - 1) / 2) * 1.6, _ROWS[row])
     return places
 
 
-def _first(names: Sequence[str], kinds: tuple[str, ...]) -> tuple[int, int, str]:
-    for rank, kind in enumerate(kinds):
+def _first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[int, int, str]:
+    for rank, kind in enumerate((VertexKind.PCIE, VertexKind.CPU)):
         for name in names:
-            if _kind(name) == kind:
+            if kinds[name] == kind:
                 return (0, _number(name), name) if rank == 0 else (1, _number(name), name)
     return (9, 0, "")
-
-
-def _kind(vertex: str) -> str:
-    return vertex.rstrip("0123456789.")
 
 
 def _number(name: str) -> int:

@@ -16,7 +16,8 @@ from ddpsim.collectives.execute import correcting_curve
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import at_end
 from ddpsim.simulation.rank import Progress
-from ddpsim.topology.graph import Placement, Topology
+from ddpsim.topology.graph import Cluster, Placement
+from ddpsim.topology.placement import place
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
@@ -57,7 +58,7 @@ class Prediction:
         return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
 
     @property
-    def topology(self) -> Topology:
+    def topology(self) -> Cluster:
         """The machine."""
         return self.placement.topology
 
@@ -81,7 +82,7 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
+        kept = {self.workload.device.lower(), *(("cpu",) if self.workload.timed else ())}
         return [model for model in models if model.lower() not in kept]
 
     @property
@@ -115,7 +116,7 @@ class Prediction:
             "scaling_efficiency": self.scaling_efficiency,
             "world_size": s.world_size,
             "nodes": self.nodes,
-            "compute_device": self.workload.device,
+            "compute_device": self.workload.device_label,
             "topology": self.topology.name,
             "workload": self.workload.name,
             "buckets": [
@@ -152,7 +153,7 @@ class Prediction:
 
 def predict(
     workload: Workload,
-    topology: Topology,
+    topology: Cluster,
     *,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
@@ -180,7 +181,7 @@ def predict(
         InputError: as `simulate` and `Topology.place`.
     """
     options = options or Options()
-    placement = topology.place(nodes, gpus_per_node)
+    placement = place(topology, nodes, gpus_per_node)
     workload = _on(topology, workload)
     trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement), progress=progress)
     summary = summarise(trace)
@@ -229,7 +230,7 @@ def _workloads_on(placement: Placement) -> dict[str, Workload]:
     return {name: _on(placement.topology, load_workload(name)) for name in named}
 
 
-def _on(topology: Topology, workload: Workload) -> Workload:
+def _on(topology: Cluster, workload: Workload) -> Workload:
     """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none."""
     return single_clock(workload) if topology.compute_device == "cpu" and not workload.on_cpu else workload
 

@@ -74,7 +74,7 @@ def simulate(
     """
     options.check(workload)
     backend = options.backend_for(workload)
-    costs = Costs.of(backend, calibration, workload.device)
+    costs = Costs.of(backend, calibration, workload.gpu)
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
@@ -155,7 +155,7 @@ def _settings(
     settings = []
     for (_, kind, _), pace in zip(draws, paces, strict=True):
         own = kind.workload
-        costs = Costs.of(backend, calibration, own.device)
+        costs = Costs.of(backend, calibration, own.gpu)
         codec = Codec(options.scheme, own, world_size, costs)
         settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
     return [rank for rank, *_ in draws], settings

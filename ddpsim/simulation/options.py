@@ -54,7 +54,7 @@ class Options(Job):
             what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
             raise InputError(what, place="--backend", remedy=remedy)
         if self.scale_host != 1.0 and workload.one_clock:
-            what = f"{workload.name} has no host time apart from its computation, on {workload.device}"
+            what = f"{workload.name} has no host time apart from its computation, on {workload.device_label}"
             raise InputError(what, place="--scale-host", remedy="use --scale-compute, or leave it out")
 
     def bucket_plan(self, workload: Workload) -> BucketPlan:

@@ -49,7 +49,7 @@ class Codec:
     def __init__(self, scheme: Scheme, workload: Workload, world_size: int, costs: Costs) -> None:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
         shared = workload.one_clock
-        gpu = None if shared else GPUS.get(workload.device)
+        gpu = None if workload.gpu is None else GPUS.get(workload.gpu)
         self._processor = compression.Processor(
             launch_s=costs.hook_s if shared else costs.copy_s,
             memory_bandwidth=2 * costs.copy_Bps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -12,8 +12,9 @@ from ddpsim.topology.hardware import (
     nvlink_bandwidth,
     socket_bandwidth,
 )
-from ddpsim.topology.node import NETWORK, Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
+from ddpsim.topology.node import Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
 from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
+from ddpsim.topology.vertices import HOST_IN, HOST_OUT, OUTSIDE, Vertex, VertexKind
 
 _GPUDIRECT_KINDS = ("infiniband", "roce", "efa", "slingshot")
 
@@ -37,7 +38,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         links += _nvlinks(spec, gpus, place)
         links += _Pcie(spec, gpus, nics, place).links()
     check_reachable(links, gpus, place)
-    known = {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}
+    known = _vertices(gpus, nics)
     _check_rings(spec.rings, known, f"{place}.rings")
     _check_rings(spec.trees, known, f"{place}.trees")
     _check_stated(spec, place)
@@ -68,7 +69,7 @@ def _natural(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
 
 def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
     if spec.processes is not None and spec.gpus is None:
-        return tuple(Gpu(f"process{index}", "cpu", 0) for index in range(spec.processes.count))
+        return tuple(Gpu(f"process{n}", "cpu", 0, VertexKind.PROCESS) for n in range(spec.processes.count))
     if spec.gpus is None or spec.processes is not None:
         raise TopologyError(
             "a node has either `gpus` or `processes`", place=place, remedy="write e.g. gpus: {count: 8, model: V100}"
@@ -92,12 +93,16 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
     )
 
 
-def _check_rings(rings: list[list[str]], known: set[str], place: str) -> None:
+def _vertices(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, Vertex]:
+    return {gpu.name: gpu.vertex for gpu in gpus} | {nic.name: nic.vertex for nic in nics}
+
+
+def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str) -> None:
     for number, ring in enumerate(rings):
         for name in ring:
             if name not in known:
                 raise UnknownNameError.among("device", name, known, place=f"{place}.{number}")
-        check_ring(ring, f"{place}.{number}")
+        check_ring([known[name] for name in ring], f"{place}.{number}")
 
 
 def _in_order(nics: NicsSpec) -> bool:
@@ -121,24 +126,24 @@ def _gpudirect(nics: NicsSpec, capable: bool) -> bool:
 def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
     delays = [each.delay for each in spec.nics for _ in range(each.count)]
     for nic, delay in zip(nics, delays, strict=True):
-        yield from both_ways(nic.name, NETWORK, "nic", nic.bandwidth, delay)
+        yield from both_ways(nic.vertex, OUTSIDE, "nic", nic.bandwidth, delay)
 
 
 def _loopback(processes: ProcessesSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
-    yield Link("host_out>host_in", "host_out", "host_in", "loopback", processes.total, processes.delay)
+    yield Link.between(HOST_OUT, HOST_IN, "loopback", processes.total, processes.delay)
     for index in range(processes.count):
-        name = f"process{index}"
-        yield Link(f"{name}>host_out", name, "host_out", "loopback", processes.rate)
-        yield Link(f"host_in>{name}", "host_in", name, "loopback", processes.rate)
+        process = Vertex.numbered(VertexKind.PROCESS, index)
+        yield Link.between(process, HOST_OUT, "loopback", processes.rate)
+        yield Link.between(HOST_IN, process, "loopback", processes.rate)
     for nic in nics:
-        yield Link(f"host_out>{nic.name}", "host_out", nic.name, "loopback", processes.total)
-        yield Link(f"{nic.name}>host_in", nic.name, "host_in", "loopback", processes.total)
+        yield Link.between(HOST_OUT, nic.vertex, "loopback", processes.total)
+        yield Link.between(nic.vertex, HOST_IN, "loopback", processes.total)
 
 
 def _sockets(spec: NodeSpec) -> Iterator[Link]:
     bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
     for first, second in combinations(range(spec.cpu.sockets), 2):
-        yield from both_ways(f"cpu{first}", f"cpu{second}", "socket", bandwidth, spec.cpu.delay)
+        yield from both_ways(_cpu(first), _cpu(second), "socket", bandwidth, spec.cpu.delay)
 
 
 def _nvlinks(spec: NodeSpec, gpus: tuple[Gpu, ...], place: str) -> Iterator[Link]:
@@ -156,12 +161,13 @@ def _nvlinks(spec: NodeSpec, gpus: tuple[Gpu, ...], place: str) -> Iterator[Link
                 )
             seen.add(pair)
             bandwidth = links * (spec.nvlink.bandwidth or one)
-            yield from both_ways(f"gpu{first}", f"gpu{second}", "nvlink", bandwidth, spec.nvlink.delay, links)
+            yield from both_ways(gpus[first].vertex, gpus[second].vertex, "nvlink", bandwidth, spec.nvlink.delay, links)
     if spec.nvswitch is not None:
         links = spec.nvswitch.links_per_gpu
         bandwidth = links * (spec.nvswitch.bandwidth or one)
+        switch = Vertex.numbered(VertexKind.NVSWITCH, 0)
         for gpu in gpus:
-            yield from both_ways(gpu.name, "nvswitch0", "nvlink", bandwidth, spec.nvswitch.delay, links)
+            yield from both_ways(gpu.vertex, switch, "nvlink", bandwidth, spec.nvswitch.delay, links)
 
 
 class _Pcie:
@@ -169,7 +175,7 @@ class _Pcie:
 
     def __init__(self, spec: NodeSpec, gpus: tuple[Gpu, ...], nics: tuple[Nic, ...], place: str) -> None:
         self._spec, self._place = spec, f"{place}.pcie"
-        self._missing = {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}
+        self._missing = _vertices(gpus, nics)
         self._all = frozenset(self._missing)
         self._pcie = spec.pcie or _spread(spec, len(gpus), len(nics))
         model = GPU_MODELS.get(gpus[0].model)
@@ -181,13 +187,13 @@ class _Pcie:
         for number, slots in sorted(enumerate(self._pcie.slots), key=lambda entry: entry[1].socket):
             yield from self._devices(slots, self._socket(slots, f"slots.{number}"), slots.bandwidth)
             for inner in slots.switches:
-                yield from self._switch(inner, f"cpu{slots.socket}")
+                yield from self._switch(inner, _cpu(slots.socket))
         for number, switch in enumerate(self._pcie.switches):
             yield from self._switch(switch, self._socket(switch, f"switches.{number}"))
         unknown = set(self._pcie.devices) - self._all
         if unknown:
             raise UnknownNameError.among("device", min(unknown), self._all, place=f"{self._place}.devices")
-        nics = {name for name in self._missing if name.startswith("nic")}
+        nics = {name for name, device in self._missing.items() if device.kind == VertexKind.NIC}
         if nics:
             raise TopologyError(
                 f"{', '.join(sorted(nics))} under no PCIe switch or slot",
@@ -195,46 +201,49 @@ class _Pcie:
                 remedy="list its number under `nics` of a switch or slot",
             )
 
-    def _socket(self, branch: RootBranchSpec, where: str) -> str:
+    def _socket(self, branch: RootBranchSpec, where: str) -> Vertex:
         if branch.socket >= self._spec.cpu.sockets:
             raise TopologyError(
                 f"socket {branch.socket} of {self._spec.cpu.sockets}",
                 place=f"{self._place}.{where}.socket",
                 remedy=f"number sockets from 0, or write cpu: {{sockets: {branch.socket + 1}}}",
             )
-        return f"cpu{branch.socket}"
+        return _cpu(branch.socket)
 
-    def _switch(self, spec: BranchSpec, parent: str) -> Iterator[Link]:
-        name = f"pcie{next(self._switches)}"
-        yield from both_ways(name, parent, _kind(parent), spec.bandwidth or self._slot)
-        yield from self._devices(spec, name, None)
+    def _switch(self, spec: BranchSpec, parent: Vertex) -> Iterator[Link]:
+        switch = Vertex.numbered(VertexKind.PCIE, next(self._switches))
+        yield from both_ways(switch, parent, _kind(parent), spec.bandwidth or self._slot)
+        yield from self._devices(spec, switch, None)
         for inner in spec.switches:
-            yield from self._switch(inner, name)
+            yield from self._switch(inner, switch)
 
-    def _devices(self, spec: BranchSpec, parent: str, bandwidth: float | None) -> Iterator[Link]:
+    def _devices(self, spec: BranchSpec, parent: Vertex, bandwidth: float | None) -> Iterator[Link]:
         for gpu in spec.gpus:
             yield from self._device(f"gpu{gpu}", parent, self._width(f"gpu{gpu}", bandwidth))
         for ports in spec.nics:
             above, width = parent, self._width(f"nic{ports[0]}", bandwidth)
             if len(ports) > 1:
-                above = f"adapter{next(self._adapters)}"
+                above = Vertex.numbered(VertexKind.ADAPTER, next(self._adapters))
                 yield from both_ways(above, parent, _kind(parent), width)
             for port in ports:
                 yield from self._device(f"nic{port}", above, width)
 
-    def _device(self, name: str, parent: str, width: float) -> tuple[Link, Link]:
+    def _device(self, name: str, parent: Vertex, width: float) -> tuple[Link, Link]:
         if name not in self._missing:
             problem = "stands in two places" if name in self._all else "is not on this node"
             raise TopologyError(f"{name} {problem}", place=self._place, remedy="name each device once, from 0")
-        self._missing.discard(name)
-        return both_ways(name, parent, _kind(parent), width)
+        return both_ways(self._missing.pop(name), parent, _kind(parent), width)
 
     def _width(self, name: str, bandwidth: float | None) -> float:
         return self._pcie.devices.get(name) or bandwidth or self._slot
 
 
-def _kind(parent: str) -> str:
-    return "host_bridge" if parent.startswith("cpu") else "pcie"
+def _kind(parent: Vertex) -> str:
+    return "host_bridge" if parent.kind == VertexKind.CPU else "pcie"
+
+
+def _cpu(socket: int) -> Vertex:
+    return Vertex.numbered(VertexKind.CPU, socket)
 
 
 def _spread(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ddpsim.topology.cluster import DegradedLink, Fabric, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import DegradedLink, Fabric
 from ddpsim.topology.hardware import GPU_MODELS, PCIE_X16_BANDWIDTH
 from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
+from ddpsim.topology.vertices import VertexKind
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
 
@@ -42,7 +44,7 @@ def document_of(topology: Topology) -> dict[str, object]:
 
 def _node(template: NodeTemplate) -> dict[str, object]:
     links = {link.name: link for link in template.links}
-    processes = template.gpus[0].name.startswith("process")
+    processes = template.gpus[0].kind == VertexKind.PROCESS
     node: dict[str, object] = _processes(template, links) if processes else _gpus(template)
     if not processes:
         node |= _nvlinks(template)
@@ -86,8 +88,8 @@ def _processes(template: NodeTemplate, links: dict[str, Link]) -> dict[str, obje
 
 def _nvlinks(template: NodeTemplate) -> dict[str, object]:
     pairs = [link for link in template.links if link.kind == "nvlink" and link.source < link.target]
-    switched = [link for link in pairs if link.target == "nvswitch0"]
-    direct = [link for link in pairs if link.target != "nvswitch0"]
+    switched = [link for link in pairs if link.target_kind == VertexKind.NVSWITCH]
+    direct = [link for link in pairs if link.target_kind != VertexKind.NVSWITCH]
     found: dict[str, object] = {}
     if direct:
         one = {"bandwidth": format_bandwidth(direct[0].bandwidth / direct[0].count)} | _delay(direct[0])
@@ -112,9 +114,11 @@ class _Pcie:
         """Return the `pcie` part of a node."""
         pcie: dict[str, object] = {"bandwidth": format_bandwidth(self._slot)}
         devices = {
-            self._first_port(name): format_bandwidth(link.bandwidth)
-            for name, link in self._parents.items()
-            if link.bandwidth != self._slot and not name.startswith("pcie") and not link.target.startswith("adapter")
+            self._first_port(link): format_bandwidth(link.bandwidth)
+            for link in self._parents.values()
+            if link.bandwidth != self._slot
+            and link.source_kind != VertexKind.PCIE
+            and link.target_kind != VertexKind.ADAPTER
         }
         if devices:
             pcie["devices"] = devices
@@ -122,12 +126,14 @@ class _Pcie:
         switches = [
             {"socket": _number(self._parents[name].target)} | self._switch(name)
             for name in self._switches()
-            if self._parents[name].target.startswith("cpu")
+            if self._parents[name].target_kind == VertexKind.CPU
         ]
         return pcie | ({"switches": switches} if switches else {}) | ({"slots": slots} if slots else {})
 
     def _switches(self) -> list[str]:
-        return sorted((name for name in self._parents if name.startswith("pcie")), key=_number)
+        return sorted(
+            (name for name, link in self._parents.items() if link.source_kind == VertexKind.PCIE), key=_number
+        )
 
     def _switch(self, name: str) -> dict[str, Any]:
         branch = self._branch(name)
@@ -137,17 +143,17 @@ class _Pcie:
         return branch | ({"switches": inner} if inner else {})
 
     def _branch(self, parent: str) -> dict[str, Any]:
-        below = [name for name, link in self._parents.items() if link.target == parent]
-        gpus = [_number(name) for name in below if name.startswith("gpu")]
+        below = [link for link in self._parents.values() if link.target == parent]
+        gpus = [_number(link.source) for link in below if link.source_kind == VertexKind.GPU]
         nics: list[object] = [
-            self._ports(name) if name.startswith("adapter") else _number(name)
-            for name in below
-            if name.startswith(("adapter", "nic"))
+            self._ports(link.source) if link.source_kind == VertexKind.ADAPTER else _number(link.source)
+            for link in below
+            if link.source_kind in (VertexKind.ADAPTER, VertexKind.NIC)
         ]
         return ({"gpus": gpus} if gpus else {}) | ({"nics": nics} if nics else {})
 
-    def _first_port(self, device: str) -> str:
-        return f"nic{self._ports(device)[0]}" if device.startswith("adapter") else device
+    def _first_port(self, link: Link) -> str:
+        return f"nic{self._ports(link.source)[0]}" if link.source_kind == VertexKind.ADAPTER else link.source
 
     def _ports(self, adapter: str) -> list[int]:
         return [_number(name) for name, link in self._parents.items() if link.target == adapter]

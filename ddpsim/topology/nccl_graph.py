@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.cluster import NodeGroup, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import check_ring
+from ddpsim.topology.vertices import Vertex, VertexKind
 from ddpsim.topology.xml_text import Element, read_xml
 
 _RING_PATTERN = "4"
@@ -87,7 +89,7 @@ def _speed(graph: Element, place: str) -> float | None:
 
 
 def _stops(channel: Element, place: str) -> tuple[str, ...]:
-    names = []
+    stops = []
     for stop in channel.children:
         device = _device(stop.attributes.get("dev", ""))
         if stop.tag not in ("gpu", "net") or device is None:
@@ -96,9 +98,9 @@ def _stops(channel: Element, place: str) -> tuple[str, ...]:
                 place=f"{place}: line {stop.line}",
                 remedy="a channel lists <gpu dev=N/> and <net dev=N/>",
             )
-        names.append(f"{'gpu' if stop.tag == 'gpu' else 'nic'}{device}")
-    check_ring(names, f"{place}: line {channel.line}")
-    return tuple(names)
+        stops.append(Vertex.numbered(VertexKind.GPU if stop.tag == "gpu" else VertexKind.NIC, device))
+    check_ring(stops, f"{place}: line {channel.line}")
+    return tuple(stop.name for stop in stops)
 
 
 def _device(text: str) -> int | None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.topology.vertices import OUTSIDE, Vertex, VertexKind
 
 if TYPE_CHECKING:
     import networkx as nx
 
-NETWORK = "network"
+NETWORK = OUTSIDE.name
 """The vertex outside a node template that its NICs are plugged into."""
 
 
@@ -31,6 +32,7 @@ class Link:
         bandwidth: bytes per second in this direction, all parallel links together, effective as NCCL counts it.
         latency_s: one-way delay beyond what a transport's constants contain.
         count: parallel links.
+        source_kind, target_kind: what its two ends are.
     """
 
     name: str
@@ -40,6 +42,26 @@ class Link:
     bandwidth: float
     latency_s: float = 0.0
     count: int = 1
+    # Not in the representation, on which the fingerprints of calibrations rest; names tell links apart.
+    source_kind: VertexKind = field(kw_only=True, repr=False, compare=False)
+    target_kind: VertexKind = field(kw_only=True, repr=False, compare=False)
+
+    @classmethod
+    def between(
+        cls, source: Vertex, target: Vertex, kind: str, bandwidth: float, latency_s: float = 0.0, count: int = 1
+    ) -> Link:
+        """Return the link from `source` to `target`, named after them."""
+        ends = {"source_kind": source.kind, "target_kind": target.kind}
+        name = f"{source.name}>{target.name}"
+        return cls(name, source.name, target.name, kind, bandwidth, latency_s, count, **ends)
+
+    def at(self, kind: VertexKind) -> bool:
+        """Return whether one of its ends is of `kind`."""
+        return kind in (self.source_kind, self.target_kind)
+
+    def ends(self) -> tuple[Vertex, Vertex]:
+        """Return its source and target."""
+        return Vertex(self.source, self.source_kind), Vertex(self.target, self.target_kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +72,19 @@ class Gpu:
         name: `gpu0`, or `process0`.
         model: `V100`, ..., or `cpu`: the device whose pace it has.
         sm: compute capability without its point; 0 for a processor.
+        kind: `GPU` or `PROCESS`.
     """
 
     name: str
     model: str
     sm: int
+    # Not in the representation, on which the fingerprints of calibrations rest.
+    kind: VertexKind = field(default=VertexKind.GPU, repr=False, compare=False)
+
+    @property
+    def vertex(self) -> Vertex:
+        """Where it stands in the node."""
+        return Vertex(self.name, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +105,11 @@ class Nic:
     latency_s: float = 0.0
     gpudirect: bool = False
     in_order: bool = True
+
+    @property
+    def vertex(self) -> Vertex:
+        """Where it stands in the node."""
+        return Vertex(self.name, VertexKind.NIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +197,8 @@ class NodeTemplate:
         graph = nx.DiGraph()
         for link in self.links:
             graph.add_edge(link.source, link.target, link=link)
-        for vertex in graph:
-            graph.nodes[vertex]["kind"] = vertex.rstrip("0123456789")
+            for vertex in link.ends():
+                graph.nodes[vertex.name]["kind"] = vertex.kind
         return graph
 
 
@@ -184,12 +219,12 @@ class Degradation:
 
 
 def both_ways(
-    first: str, second: str, kind: str, bandwidth: float, latency_s: float = 0.0, count: int = 1
+    first: Vertex, second: Vertex, kind: str, bandwidth: float, latency_s: float = 0.0, count: int = 1
 ) -> tuple[Link, Link]:
     """Return the link between two vertices in both directions."""
     return (
-        Link(f"{first}>{second}", first, second, kind, bandwidth, latency_s, count),
-        Link(f"{second}>{first}", second, first, kind, bandwidth, latency_s, count),
+        Link.between(first, second, kind, bandwidth, latency_s, count),
+        Link.between(second, first, kind, bandwidth, latency_s, count),
     )
 
 
@@ -229,19 +264,35 @@ def check_reachable(links: Iterable[Link], gpus: Iterable[Gpu], place: str | Non
             )
 
 
-def check_ring(stops: Sequence[str], place: str) -> None:
+def check_ring(stops: Sequence[Vertex], place: str) -> None:
     """Raise `TopologyError` unless `stops` names GPUs once each, between two NICs or between none."""
-    between = len(stops) > 2 and stops[0].startswith("nic") and stops[-1].startswith("nic")
+    kinds = [stop.kind for stop in stops]
+    between = len(stops) > 2 and kinds[0] == kinds[-1] == VertexKind.NIC
     gpus = stops[1:-1] if between else stops
-    if not gpus or len(set(gpus)) < len(gpus) or not all(stop.startswith("gpu") for stop in gpus):
+    if not gpus or len(set(gpus)) < len(gpus) or any(gpu.kind != VertexKind.GPU for gpu in gpus):
         raise TopologyError(
-            f"{list(stops)} is no ring", place=place, remedy="name each GPU once, between two NICs or between none"
+            f"{[stop.name for stop in stops]} is no ring",
+            place=place,
+            remedy="name each GPU once, between two NICs or between none",
         )
 
 
+_DEPTH = {
+    VertexKind.GPU: 3,
+    VertexKind.NIC: 3,
+    VertexKind.ADAPTER: 2,
+    VertexKind.PCIE: 1,
+    VertexKind.CPU: 0,
+}
+
+
 def _is_upward(link: Link) -> bool:
-    depth = {"gpu": 3, "nic": 3, "adapter": 2, "pcie": 1, "cpu": 0}
-    source, target = (vertex.rstrip("0123456789") for vertex in (link.source, link.target))
-    if source == target == "pcie":
-        return int(link.source[4:]) > int(link.target[4:])
-    return source in depth and target in depth and depth[source] > depth[target]
+    source, target = link.source_kind, link.target_kind
+    if source == target == VertexKind.PCIE:
+        # Switches are numbered from the host bridge on.
+        return _number(link.source) > _number(link.target)
+    return source in _DEPTH and target in _DEPTH and _DEPTH[source] > _DEPTH[target]
+
+
+def _number(switch: str) -> int:
+    return int(switch.removeprefix(VertexKind.PCIE))

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import GPU_MODELS, INTEL_P2P_OVERHEAD
-from ddpsim.topology.node import NETWORK, Link, NodeTemplate
+from ddpsim.topology.node import Link, NodeTemplate
+from ddpsim.topology.vertices import VertexKind
 
 KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 """Path kinds, near to far."""
@@ -71,6 +72,7 @@ class Paths:
         for link in sorted(template.links, key=lambda link: -link.bandwidth):
             self._out.setdefault(link.source, []).append(link)
         self._parents = template.parents()
+        self._nics = frozenset(nic.name for nic in template.nics)
         self._nearest: dict[str, dict[str, tuple[Link, ...]]] = {}
         self._routes: dict[tuple[str, str], Route] = {}
         self._reach = _peer_to_peer_reach(template)
@@ -83,9 +85,9 @@ class Paths:
         """
         if ends not in self._routes:
             source, target = ends
-            if target.startswith("nic"):
+            if target in self._nics:
                 self._routes[ends] = self._to_nic(source, target)
-            elif source.startswith("nic"):
+            elif source in self._nics:
                 self._routes[ends] = self._from_nic(source, target)
             else:
                 self._routes[ends] = self._between_gpus(source, target)
@@ -93,9 +95,11 @@ class Paths:
 
     def socket(self, device: str) -> str | None:
         """Return the socket that `device` hangs under; None where it hangs under none."""
+        kind = None
         while device in self._parents:
-            device = self._parents[device].target
-        return device if device.startswith("cpu") else None
+            link = self._parents[device]
+            device, kind = link.target, link.target_kind
+        return device if kind == VertexKind.CPU else None
 
     def _between_gpus(self, source: str, target: str) -> Route:
         direct = self._direct(source, target)
@@ -153,7 +157,7 @@ class Paths:
                 for link in self._out.get(vertex, ()):
                     width = min(widths[vertex], link.bandwidth)
                     known = link.target in found or (link.target in layer and widths[link.target] >= width)
-                    if not known and _may_pass(source, found[vertex], link):
+                    if not known and _may_pass(found[vertex], link):
                         layer[link.target] = (*found[vertex], link)
                         widths[link.target] = width
             found |= layer
@@ -167,18 +171,18 @@ def find_paths(template: NodeTemplate, *, pxn: bool = True, gpudirect: bool | No
     return Paths(template, pxn=pxn, gpudirect=gpudirect)
 
 
-def _may_pass(source: str, before: tuple[Link, ...], link: Link) -> bool:
-    if link.target == NETWORK or link.source.startswith("nic"):
-        return not before and link.target != NETWORK
-    if link.source.startswith("gpu") and before:
-        one_nvlink = len(before) == 1 and before[0].kind == "nvlink" and source.startswith("gpu")
-        return one_nvlink and link.kind == "nvlink" and link.target.startswith("gpu")
+def _may_pass(before: tuple[Link, ...], link: Link) -> bool:
+    if link.target_kind == VertexKind.NETWORK or link.source_kind == VertexKind.NIC:
+        return not before and link.target_kind != VertexKind.NETWORK
+    if link.source_kind == VertexKind.GPU and before:
+        one_nvlink = len(before) == 1 and before[0].kind == "nvlink" and before[0].source_kind == VertexKind.GPU
+        return one_nvlink and link.kind == "nvlink" and link.target_kind == VertexKind.GPU
     return True
 
 
 def _kind(links: tuple[Link, ...]) -> str:
     kinds = {link.kind for link in links}
-    switches = {vertex for link in links for vertex in (link.source, link.target) if vertex.startswith("pcie")}
+    switches = {vertex for link in links for vertex in link.ends() if vertex.kind == VertexKind.PCIE}
     if "socket" in kinds:
         return "SYS"
     if "host_bridge" in kinds:
@@ -186,7 +190,7 @@ def _kind(links: tuple[Link, ...]) -> str:
     if "pcie" in kinds:
         return "PXB" if len(switches) > 1 else "PIX"
     if "nvlink" in kinds:
-        return "NVB" if len(links) > 1 and links[0].target.startswith("gpu") else "NVL"
+        return "NVB" if len(links) > 1 and links[0].target_kind == VertexKind.GPU else "NVL"
     return "LOC"
 
 

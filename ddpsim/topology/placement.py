@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
-from ddpsim.topology.cluster import Topology, port_link, require_network
+from ddpsim.topology.declared import Cluster, port_link
 from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
+from ddpsim.topology.vertices import SPINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class NodeClass:
 class Placement:
     """One rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node."""
 
-    topology: Topology
+    topology: Cluster
     nodes: int
     gpus_per_node: int
     classes: tuple[NodeClass, ...]
@@ -68,17 +69,16 @@ class Placement:
         back = self._port(*target, outward=False)
         if out.target == back.source:
             return (out, back)
-        return (out, self.trunks[f"{out.target}>spine0"], self.trunks[f"spine0>{back.source}"], back)
+        return (out, self.trunks[f"{out.target}>{SPINE.name}"], self.trunks[f"{SPINE.name}>{back.source}"], back)
 
     def _port(self, node: int, nic: str, *, outward: bool) -> Link:
         template = self.class_of(node).template
         name = f"{nic}>{NETWORK}" if outward else f"{NETWORK}>{nic}"
         link = next(link for link in template.links if link.name == name)
-        index = next(index for index, each in enumerate(template.nics) if each.name == nic)
-        return port_link(link, node, {nic: self.topology.fabric.leaf(node, index)})
+        return port_link(link, node, self.topology.fabric.leaves(node, template))
 
 
-def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> Placement:
+def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Placement:
     """Place ranks; see `Topology.place`."""
     nodes = topology.nodes if nodes is None else nodes
     gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
@@ -86,7 +86,7 @@ def place(topology: Topology, nodes: int | None, gpus_per_node: int | None) -> P
         raise TopologyError(f"{nodes} nodes", place="--nodes", remedy="ask for at least one")
     _check_size(nodes, 1)
     if nodes > 1:
-        require_network(topology, nodes)
+        _require_network(topology, nodes)
     if nodes > topology.nodes and not topology.elastic:
         raise TopologyError(
             f"{nodes} nodes asked for, {topology.name} has {topology.nodes}",
@@ -106,7 +106,7 @@ def _check_size(nodes: int, gpus_per_node: int) -> None:
             raise TopologyError(f"{count} {what} are more than is simulated", place="--nodes", remedy=remedy)
 
 
-def _gpus_per_node(topology: Topology, classes: tuple[NodeClass, ...], asked: int | None) -> int:
+def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], asked: int | None) -> int:
     smallest = min((each.template for each in classes), key=lambda template: len(template.gpus))
     available = len(topology.gpus_of(smallest))
     if asked is None:
@@ -123,7 +123,7 @@ def _gpus_per_node(topology: Topology, classes: tuple[NodeClass, ...], asked: in
     return asked
 
 
-def _classes(topology: Topology, nodes: int) -> tuple[NodeClass, ...]:
+def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
     everywhere = [entry for entry in topology.degraded if not entry.in_fabric and entry.node is None]
     special: dict[int, dict[str, Degradation]] = {}
     for entry in topology.degraded:
@@ -148,7 +148,7 @@ def _classes(topology: Topology, nodes: int) -> tuple[NodeClass, ...]:
     return tuple(sorted((*plain, *odd_classes), key=lambda each: each.node_indices[0]))
 
 
-def _ranges(topology: Topology, nodes: int) -> list[tuple[NodeTemplate, range]]:
+def _ranges(topology: Cluster, nodes: int) -> list[tuple[NodeTemplate, range]]:
     ranges, start = [], 0
     for index, group in enumerate(topology.groups):
         end = nodes if index == len(topology.groups) - 1 else min(nodes, start + group.count)
@@ -165,3 +165,15 @@ def _has(template: NodeTemplate, name: str) -> bool:
 def _changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:
     before = set(declared.links)
     return tuple(link for link in actual.links if link not in before)
+
+
+def _require_network(topology: Cluster, nodes: int) -> None:
+    """Raise `TopologyError` where `nodes` nodes cannot talk to each other."""
+    for node in {0, nodes - 1}:
+        template = topology.template_of(node)
+        if not template.nics or topology.fabric.kind == "none":
+            raise TopologyError(
+                f"{nodes} nodes of {topology.name}, but {template.name} has no network",
+                place="--nodes",
+                remedy="give its node `nics` and the file a `fabric`, or use one node",
+            )

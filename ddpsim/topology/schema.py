@@ -173,7 +173,7 @@ class NodeSpec(Spec):
 
 
 class FabricSpec(Spec):
-    """What joins the NICs; see `ddpsim.topology.cluster.Fabric`."""
+    """What joins the NICs; see `ddpsim.topology.declared.Fabric`."""
 
     kind: Literal["none", "flat", "two-level", "rail"]
     nodes_per_leaf: Nodes | None = None

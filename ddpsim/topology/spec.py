@@ -12,7 +12,8 @@ from ddpsim import shipped
 from ddpsim.errors import TopologyError, UnknownNameError, listed
 from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
-from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
 from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
 from ddpsim.topology.yaml_text import line_of, read_mapping

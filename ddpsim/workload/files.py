@@ -19,6 +19,8 @@ from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 SCHEMA = "ddpsim.workload/1"
 _MOST = 1 << 63
 """No count, and no number of elements, is as large."""
+_TIMED = "timed "
+"""How the file marks a device whose pace layers that sleep keep."""
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
 
 
@@ -43,7 +45,7 @@ def workload_document(workload: Workload) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "name": workload.name,
-        "device": workload.device,
+        "device": workload.device_label,
         "precision": workload.precision,
         "batch_size": workload.batch_size,
         "threads": workload.threads,
@@ -85,9 +87,12 @@ def workload_from(document: object, place: str) -> Workload:
 
 def _workload(fields: _Fields) -> Workload:
     hooks = fields.times("gradient_hook_s", 2)
+    device = fields.text("device")
+    timed = device.startswith(_TIMED)
     return Workload(
         name=fields.text("name"),
-        device=fields.text("device"),
+        device=device.removeprefix(_TIMED),
+        timed=timed,
         precision=fields.text("precision"),
         batch_size=fields.count("batch_size"),
         threads=None if fields.get("threads") is None else fields.count("threads"),

@@ -20,9 +20,6 @@ Seconds = NDArray[np.float64]
 
 SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 
-TIMED = "timed "
-"""Before the name of a device whose pace is kept by layers that sleep."""
-
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -77,6 +74,7 @@ class Workload:
         arithmetic_share: share of device time that goes with the device's clock; the rest goes with its memory's, which
             is the same on all devices of a model. 1 where it is not known.
         ranks: how many computed at once on the machine while it was recorded, and so share in its times.
+        timed: whether layers that sleep keep its pace: gradients arrive at their times whatever the host does.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
@@ -100,6 +98,7 @@ class Workload:
     provenance: Mapping[str, object] = field(default_factory=dict)
     arithmetic_share: float = 1.0
     ranks: int = 1
+    timed: bool = False
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
@@ -147,7 +146,7 @@ class Workload:
 
     def __repr__(self) -> str:
         what = f"{len(self.parameters)} parameters, {self.iterations} iterations"
-        return f"<Workload: {self.name}, {self.device}, {self.precision}, batch of {self.batch_size}, {what}>"
+        return f"<Workload: {self.name}, {self.device_label}, {self.precision}, batch of {self.batch_size}, {what}>"
 
     @property
     def iterations(self) -> int:
@@ -157,12 +156,7 @@ class Workload:
     @property
     def on_cpu(self) -> bool:
         """Whether host and device are one, so that hooks and copies delay the computation itself."""
-        return self.device == "cpu"
-
-    @property
-    def timed(self) -> bool:
-        """Whether layers that sleep keep its pace: gradients arrive at their times whatever the host does meanwhile."""
-        return self.device.startswith(TIMED)
+        return self.device == "cpu" and not self.timed
 
     @property
     def one_clock(self) -> bool:
@@ -170,9 +164,14 @@ class Workload:
         return self.on_cpu or self.timed
 
     @property
-    def paced_by(self) -> str:
-        """The device whose pace it keeps, itself or by layers that sleep."""
-        return self.device.removeprefix(TIMED)
+    def gpu(self) -> str | None:
+        """The GPU that computes it; None where a host does, or layers that sleep."""
+        return None if self.one_clock else self.device
+
+    @property
+    def device_label(self) -> str:
+        """The device as files and outputs name it: `timed V100` where layers that sleep keep the pace of a V100."""
+        return f"timed {self.device}" if self.timed else self.device
 
     @property
     def gradient_bytes(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddpsim.workload.profile import TIMED, Phase, Seconds, Workload
+from ddpsim.workload.profile import Phase, Seconds, Workload
 
 TICK_S = 1e-9
 """Between gradients that are complete at one time, so that the order of their hooks is not lost."""
@@ -16,13 +16,13 @@ def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
     """Return `workload` with host and device as one clock, all times multiplied by `scale_compute`.
 
     Each phase takes the longer of its host and device times; a gradient is there when the device has made it, never
-    before one whose hook fired earlier. The device is marked as `TIMED`.
+    before one whose hook fired earlier. The result is marked as `timed`.
     """
     ready = _in_hook_order(workload) * scale_compute
     last = np.nanmax(np.where(np.isnan(ready), 0.0, ready), axis=1)
     return replace(
         workload,
-        device=workload.device if workload.timed else TIMED + workload.device,
+        timed=True,
         forward=_merged(workload.forward, scale_compute),
         backward=_merged(workload.backward, scale_compute, last),
         optimizer=_merged(workload.optimizer, scale_compute),

@@ -11,8 +11,9 @@ from ddpsim.collectives.transport import Wire
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
 from ddpsim.topology.paths import find_paths
+from ddpsim.topology.vertices import HOST_IN, HOST_OUT
 
-_HOST = Link("host_out>host_in", "host_out", "host_in", "loopback", math.nan)
+_HOST = Link.between(HOST_OUT, HOST_IN, "loopback", math.nan)
 Hop = tuple[PlacedLink, ...]
 
 

@@ -16,6 +16,7 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, Route
+from ddpsim.topology.vertices import VertexKind
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
@@ -202,7 +203,7 @@ class Layout:
         for node in self.wiring.nodes:
             gpus = self.placement.gpus(self.placement.class_of(node))
             for link in self.wiring.template(node).links:
-                if {link.source, link.target} & set(gpus) and "nvswitch" in link.source + link.target:
+                if {link.source, link.target} & set(gpus) and link.at(VertexKind.NVSWITCH):
                     yield Load(self.wiring.at(node, [link])[0], NVSWITCH, 1 + 1 / self.per_node)
 
     def _shape(self, version: int) -> Shape:

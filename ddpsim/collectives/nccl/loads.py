@@ -9,6 +9,7 @@ from ddpsim.collectives.routes import PlacedLink
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate
 from ddpsim.topology.paths import Route
+from ddpsim.topology.vertices import VertexKind
 
 NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
 GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
@@ -57,7 +58,7 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
     """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
     for link, load in route.loads():
         if link.kind == "nvlink":
-            yield link, NVSWITCH if "nvswitch" in link.source + link.target else NVLINK, load
+            yield link, NVSWITCH if link.at(VertexKind.NVSWITCH) else NVLINK, load
         else:
             yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
 

@@ -11,6 +11,7 @@ from ddpsim.collectives.nccl.steps import Timing, wire
 from ddpsim.collectives.nccl.tree_steps import Way, across
 from ddpsim.collectives.transport import Lane, Steps, Wire
 from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.topology.vertices import VertexKind
 
 
 def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: int) -> Steps:
@@ -53,7 +54,7 @@ def _switched(layout: Layout) -> Iterator[tuple[tuple[int, int], Way]]:
         first = node * (m + 2)
         for number, gpu in enumerate(gpus):
             for link in layout.wiring.template(node).links:
-                if gpu in (link.source, link.target) and "nvswitch" in link.source + link.target:
+                if gpu in (link.source, link.target) and link.at(VertexKind.NVSWITCH):
                     for side in (first + m, first + m + 1):
                         pair = (first + number, side) if link.source == gpu else (side, first + number)
                         yield pair, [(layout.wiring.at(node, [link])[0], NVSWITCH, 1.0)]

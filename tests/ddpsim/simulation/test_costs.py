@@ -8,6 +8,8 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import CalibrationError
 from ddpsim.files import json_text
 from ddpsim.simulation.costs import Costs, all_priors, load_calibration
+from ddpsim.workload.single_clock import single_clock
+from tests.ddpsim.simulation.builders import workload
 
 
 def test_every_prior_has_a_source_and_a_unit():
@@ -117,5 +119,5 @@ def test_a_gpu_copies_as_fast_whichever_backend_sends_and_a_processor_as_gloo_sa
     nccl, gloo = (Costs.of(backend, None, "A100") for backend in ("nccl", "gloo"))
     assert (gloo.copy_Bps, gloo.copy_s) == (nccl.copy_Bps, nccl.copy_s)
     assert gloo.hook_s == Costs.of("gloo", None).hook_s
-    for device in ("cpu", "timed A100"):
-        assert Costs.of("gloo", None, device) == Costs.of("gloo", None)
+    for source in (workload(device="cpu"), single_clock(workload(device="A100"))):
+        assert Costs.of("gloo", None, source.gpu) == Costs.of("gloo", None)

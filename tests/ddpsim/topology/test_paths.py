@@ -1,14 +1,19 @@
 """Routes: kinds, lengths and bandwidths against what NCCL logged, and against a published matrix."""
 
 import os
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
+from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.topology.declared import rejoined
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.paths import Route, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.vertices import Vertex, VertexKind
 
 DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[3].parent / "shared" / "data") / "topo"
 
@@ -118,3 +123,31 @@ def test_kinds_to_nics_are_those_of_the_published_matrix() -> None:
     for row in rows[1:]:
         for port, word in zip(ports, row[9:13], strict=True):
             assert paths[row[0].lower(), numbers[port]].kind == word
+
+
+@pytest.mark.parametrize("machine", ["dgx-1v", "dgx-a100", "dgx-h100", "4x1080ti-pcie"])
+def test_routes_go_by_what_a_vertex_is_and_not_by_its_name(machine: str) -> None:
+    template = load_topology(machine).groups[0].template
+    # Switches keep theirs: of two, one under the other, the number tells which is above.
+    names = {end.name: end.name if end.kind == VertexKind.PCIE else f"v{n}" for n, end in enumerate(ends(template))}
+    links = [rejoined(link, *(Vertex(names[end.name], end.kind) for end in link.ends())) for link in template.links]
+    renamed = replace(
+        template,
+        links=tuple(links),
+        gpus=tuple(replace(gpu, name=names[gpu.name]) for gpu in template.gpus),
+        nics=tuple(replace(nic, name=names[nic.name]) for nic in template.nics),
+    )
+    before, after = find_paths(template), find_paths(renamed)
+    devices = [device.name for device in (*template.gpus, *template.nics)]
+    for first, second in permutations(devices, 2):
+        if {first, second} & {gpu.name for gpu in template.gpus}:
+            old, new = before[first, second], after[names[first], names[second]]
+            assert (new.kind, new.staged, new.bandwidth) == (old.kind, old.staged, old.bandwidth)
+    gpus = tuple(gpu.name for gpu in template.gpus)
+    old_graph = find_switch_graph(template, gpus, network=False)
+    new_graph = find_switch_graph(renamed, [names[gpu] for gpu in gpus], network=False)
+    assert (old_graph is None) == (new_graph is None) == (machine not in ("dgx-a100", "dgx-h100"))
+
+
+def ends(template: NodeTemplate) -> list[Vertex]:
+    return list(dict.fromkeys(end for link in template.links for end in link.ends()))

@@ -11,6 +11,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
+from ddpsim.workload.single_clock import single_clock
+from tests.ddpsim.simulation.builders import workload as build
 from tests.strategies import json_values
 
 times = st.floats(0, 1e3, allow_subnormal=False)
@@ -45,6 +47,7 @@ def workloads(draw):
         gradient_ready_s=ready,
         synchronises=("after_optimizer",),
         provenance={"command": "x"},
+        timed=draw(st.booleans()),
     )
 
 
@@ -57,6 +60,15 @@ def test_a_document_holds_everything(workload):
     assert again.buffers == workload.buffers
     assert np.array_equal(again.gradient_hook_s, workload.gradient_hook_s, equal_nan=True)
     assert np.array_equal(again.backward.device_s, workload.backward.device_s)
+    assert (again.device, again.timed) == (workload.device, workload.timed)
+
+
+def test_a_file_marks_timed_layers_before_the_device_whose_pace_they_keep():
+    for device in ("cpu", "V100"):
+        document = workload_document(single_clock(build(device=device)))
+        assert document["device"] == f"timed {device}"
+        again = workload_from(document, "w.json")
+        assert (again.device, again.timed, again.on_cpu, again.gpu) == (device, True, False, None)
 
 
 @pytest.fixture

@@ -1,0 +1,190 @@
+"""What a cluster consists of: how many of each node template, the fabric between their NICs, and the exceptions.
+
+Nothing here is expanded by node: a cluster of thousands is a few templates, counts and exceptions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
+from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """What joins the NICs.
+
+    Attributes:
+        kind: `none` (one node), `flat` (one switch that never blocks), `two-level` (leaf switches of `nodes_per_leaf`
+            nodes under a spine), `rail` (a leaf switch for each NIC position, `rail0` joins every node's nic0).
+        nodes_per_leaf: nodes under one leaf switch; None puts all under one (of each rail).
+        trunk_bandwidth: bytes per second from a leaf to the spine and from the spine to a leaf, each; None derives it
+            from `oversubscription`.
+        oversubscription: bandwidth of a leaf's NICs over that of its trunk; 1 never blocks.
+        trunk_latency_s: one-way delay of a trunk.
+    """
+
+    kind: str = "none"
+    nodes_per_leaf: int | None = None
+    trunk_bandwidth: float | None = None
+    oversubscription: float = 1.0
+    trunk_latency_s: float = 0.0
+
+    def leaf(self, node: int, nic: int) -> str:
+        """Return the switch that port `nic` of `node` is plugged into."""
+        block = 0 if self.nodes_per_leaf is None else node // self.nodes_per_leaf
+        if self.kind == "rail":
+            return f"rail{nic}" if self.nodes_per_leaf is None else f"rail{nic}.{block}"
+        return f"leaf{block}" if self.kind == "two-level" else "leaf0"
+
+    def leaves(self, node: int, template: NodeTemplate) -> dict[str, Vertex]:
+        """Return the leaf switch of each NIC of `node`, by the NIC's name."""
+        return {nic.name: self.switch(self.leaf(node, index)) for index, nic in enumerate(template.nics)}
+
+    def switch(self, leaf: str) -> Vertex:
+        """Return the leaf switch of that name."""
+        return Vertex(leaf, VertexKind.RAIL if self.kind == "rail" else VertexKind.LEAF)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """`count` nodes of one template, numbered one after the other."""
+
+    template: NodeTemplate
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DegradedLink:
+    """A link of one node, of every node, or of the fabric, that is not what its template says.
+
+    Attributes:
+        link: `nic0-network` for both directions, `nic0>network` for one; in the fabric `leaf1-spine0`.
+        node: which node; None for every node, or where the link is the fabric's.
+    """
+
+    link: str
+    node: int | None
+    change: Degradation
+
+    @property
+    def in_fabric(self) -> bool:
+        """Whether the link is a trunk of the fabric."""
+        return SPINE.name in re.split("[->]", self.link)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes, and the fabric that joins them, as data.
+
+    Attributes:
+        groups: node templates in node order, each with its count.
+        gpus_per_node: ranks of a node where nothing else is asked for; None for one on each GPU.
+        visible_devices: numbers of the GPUs of a node that ranks run on, in rank order, as CUDA_VISIBLE_DEVICES lists
+            them; None for all in their own order.
+        confidence: how sure the figures are, in words.
+    """
+
+    name: str
+    groups: tuple[NodeGroup, ...]
+    fabric: Fabric = field(default_factory=Fabric)
+    degraded: tuple[DegradedLink, ...] = ()
+    sources: tuple[str, ...] = ()
+    confidence: str = ""
+    gpus_per_node: int | None = None
+    visible_devices: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        shown = [f"{group.count} x {group.template.name}" for group in self.groups[:3]]
+        more = [f"{len(self.groups) - 3} more templates"] if len(self.groups) > 3 else []
+        return f"<{type(self).__name__}: {self.name}, {', '.join([*shown, *more])}>"
+
+    @property
+    def nodes(self) -> int:
+        """Nodes declared; the default of `Topology.place`."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether more nodes than declared may be asked for: one template, and NICs to join the nodes."""
+        return len(self.groups) == 1 and bool(self.groups[0].template.nics) and self.fabric.kind != "none"
+
+    @property
+    def compute_device(self) -> str:
+        """The model of the first node's GPU, `cpu` on a node without GPUs."""
+        return self.groups[0].template.gpus[0].model
+
+    @property
+    def backend(self) -> str:
+        """The backend of process groups on it where none is asked for: `nccl`, `gloo` on nodes without GPUs."""
+        return "gloo" if self.compute_device == "cpu" else "nccl"
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits of the hardware: names, sources and confidence do not change it."""
+        nodes = [
+            (replace(group.template, name="", extras=()), group.count, *group.template.stated) for group in self.groups
+        ]
+        seen = () if self.visible_devices is None else (self.visible_devices,)
+        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *seen)).encode()).hexdigest()[:16]
+
+    def gpus_of(self, template: NodeTemplate) -> tuple[str, ...]:
+        """Return the names of the GPUs that ranks may run on, in rank order."""
+        names = tuple(gpu.name for gpu in template.gpus)
+        return names if self.visible_devices is None else tuple(names[number] for number in self.visible_devices)
+
+    def template_of(self, node: int) -> NodeTemplate:
+        """Return the template of `node` as declared, before degraded links."""
+        for group in self.groups[:-1]:
+            if node < group.count:
+                return group.template
+            node -= group.count
+        return self.groups[-1].template
+
+    def trunks(self, nodes: int) -> dict[str, Link]:
+        """Return the links between leaf and spine switches by name, degraded ones as they are."""
+        if self.fabric.kind in ("none", "flat"):
+            return {}
+        ports: dict[str, float] = {}
+        for node in range(nodes):
+            for index, nic in enumerate(self.template_of(node).nics):
+                leaf = self.fabric.leaf(node, index)
+                ports[leaf] = ports.get(leaf, 0.0) + nic.bandwidth
+        if len(ports) < 2:
+            return {}
+        links = {link.name: link for leaf, total in ports.items() for link in self._trunk(leaf, total)}
+        for entry in self.degraded:
+            for name in _directions(entry.link) if entry.in_fabric else ():
+                if name in links:
+                    links[name] = entry.change.applied(links[name])
+        return links
+
+    def _trunk(self, leaf: str, ports: float) -> tuple[Link, Link]:
+        bandwidth = self.fabric.trunk_bandwidth or ports / self.fabric.oversubscription
+        return both_ways(self.fabric.switch(leaf), SPINE, "network", bandwidth, self.fabric.trunk_latency_s)
+
+
+def port_link(link: Link, node: int, leaves: Mapping[str, Vertex]) -> Link:
+    """Return the template's link between a NIC and `network` as the link of `node` to the NIC's leaf switch."""
+    source, target = link.ends()
+    if target.kind == VertexKind.NETWORK:
+        return rejoined(link, on_node(source, node), leaves[source.name])
+    return rejoined(link, leaves[target.name], on_node(target, node))
+
+
+def on_node(vertex: Vertex, node: int) -> Vertex:
+    """Return a template's vertex as the one of `node`."""
+    return Vertex(f"node{node}/{vertex.name}", vertex.kind)
+
+
+def rejoined(link: Link, source: Vertex, target: Vertex) -> Link:
+    """Return `link` between `source` and `target`."""
+    return Link.between(source, target, link.kind, link.bandwidth, link.latency_s, link.count)
+
+
+def _directions(name: str) -> tuple[str, ...]:
+    first, dash, second = name.partition("-")
+    return (f"{first}>{second}", f"{second}>{first}") if dash else (name,)
