@@ -126,11 +126,10 @@ def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, row
 def _priors(backend: str, version: int | None) -> Calibration | None:
     """Return the constants without measurements, for the NCCL version that a table states; None for the current one."""
     from ddpsim.collectives.calibration import Calibration
-    from ddpsim.collectives.execute import PRIORS
 
     if backend != "nccl" or version is None:
         return None
-    start = Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    start = Calibration.priors(backend)
     return start.with_values({"nccl.version": version}, source="the table's")
 
 

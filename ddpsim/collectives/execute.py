@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import simpy
 
-from ddpsim.collectives.calibration import Calibration, Constant, Curve
+from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import CurveTransport, matching
-from ddpsim.collectives.gloo import transport as gloo
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooWays
-from ddpsim.collectives.nccl import transport as nccl
 from ddpsim.collectives.nccl import versions as nccl_versions
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
@@ -27,8 +25,6 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.topology.graph import Placement
 
-PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS, "nccl": nccl.PRIORS}
-"""The constants of each backend without measurements."""
 BACKENDS = ("nccl", "gloo")
 FIDELITIES = ("flow", "steps", "closed")
 
@@ -96,7 +92,7 @@ def _physical(
 ) -> Transport:
     if backend == "nccl" and placement.topology.compute_device == "cpu":
         raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
-    if backend in PRIORS and algorithm in PATTERNS:
+    if backend in BACKENDS and algorithm in PATTERNS:
         return PatternTransport(placement, _ways(placement, backend, calibration), algorithm)
     if backend == "gloo":
         return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
@@ -115,7 +111,7 @@ def _physical(
 
 
 def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
-    constants = calibration or Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    constants = calibration or Calibration.priors(backend)
     if backend == "gloo":
         return GlooWays(Wiring(placement, expand=True), constants)
     return NcclWays(placement, constants)

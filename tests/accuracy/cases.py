@@ -177,9 +177,7 @@ def _thinned(sample: Sample) -> Sample:
 
 def _free(fitted: Calibration, start: Calibration) -> Calibration:
     """Return `fitted` with its constants free again, as loosely as the shipped priors are."""
-    from ddpsim.collectives.execute import PRIORS
-
-    stds = {constant.name: constant.log_std for constant in PRIORS["nccl"]}
+    stds = {name: constant.log_std for name, constant in Calibration.priors("nccl").constants.items()}
     constants = {
         name: replace(constant, log_std=stds[name] if start.constants[name].log_std is not None else None)
         for name, constant in fitted.constants.items()

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import pieces as nccl_pieces
-from ddpsim.collectives.nccl import priors as nccl_priors
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
@@ -23,7 +22,6 @@ from ddpsim.collectives.transport import Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.network.fairness import Demand, LinkId
 
-PRIORS = nccl_priors.PRIORS
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 
 _SHARPNESS = 30.0
@@ -66,7 +64,7 @@ class NcclTransport:
         if algorithm not in ("auto", *ALGORITHMS):
             known = ("auto", *ALGORITHMS, *PATTERNS)
             raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
-        self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
+        self.calibration = calibration or Calibration.priors("nccl")
         self.layout = layout
         self._isolated, self._gpus_per_process = isolated, gpus_per_process
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}

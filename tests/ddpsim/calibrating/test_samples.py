@@ -8,14 +8,14 @@ import pytest
 from ddpsim.calibrating.calibrate import fit_samples, with_versions
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.errors import InputError
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")
-START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+START = Calibration.priors("nccl")
 SIZES = [1024 * 2**k for k in range(20)]
 
 

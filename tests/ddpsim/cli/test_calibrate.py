@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")
 SIZES = [1024 << 2 * k for k in range(10)]
-PRIOR = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+PRIOR = Calibration.priors("nccl")
 TRUTH = PRIOR.with_values(
     {
         name: PRIOR[name] * factor

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
-from ddpsim.collectives.execute import PRIORS as PRIORS_OF
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.gloo.transport import PRIORS, GlooTransport
+from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
 from ddpsim.network.fluid import Network
@@ -50,7 +49,7 @@ def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: l
 @given(shorter_by=st.floats(0.0, 0.99))
 def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by: float) -> None:
     placement = load_topology("lab-flat").place()
-    priors = Calibration("gloo", {constant.name: constant for constant in PRIORS})
+    priors = Calibration.priors("gloo")
     inner = GlooTransport(placement, priors.with_values({"gloo.launch_s": 5e-3}, source="test"))
     sizes = (1 << 20, 1 << 24)
     whole, latency_s = inner.allreduce(sizes[0]), inner.allreduce(sizes[0]).latency_s
@@ -83,7 +82,7 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
 
 def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_own() -> None:
     placement = load_topology("dgx-1v").place(1)
-    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    priors = Calibration.priors("nccl")
     slow = {"nccl.launch_s": 20e-6}
     whole = priors.with_values(slow, source="test")
     by_one = make_transport(placement, "nccl", whole, isolated=False, gpus_per_process=8)
@@ -102,7 +101,7 @@ def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_o
 
 def test_rows_of_a_forced_algorithm_correct_that_one_only() -> None:
     placement = load_topology("dgx-1v").place(2)
-    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    priors = Calibration.priors("nccl")
     points = (CurvePoint(1024, 1.0), CurvePoint(1 << 20, 2.0))
     forced = replace(priors, curves=(Curve(placement.topology.fingerprint(), 2, 8, points, "ring"),))
     times = {

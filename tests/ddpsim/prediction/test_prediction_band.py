@@ -10,17 +10,17 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
 from ddpsim.prediction.predict import Prediction, predict, with_band
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import DOUBT, all_priors, at_end
+from ddpsim.simulation.costs import DOUBT, at_end
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.profile import Phase
 
 MACHINE = load_topology("p3.8xlarge")
-START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+START = Calibration.priors("nccl")
 UNSURE = replace(START, residual_low=-0.1, residual_high=0.2)
 
 
@@ -87,7 +87,7 @@ def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> Non
 
 def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None:
     costs = {"gloo.ddp.broadcast_s": 0.02, "gloo.ddp.copy_Bps": 1e9, "gloo.ddp.communication_slowdown": 1.5}
-    measured = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).with_values(costs, source="measured")
+    measured = Calibration.priors("gloo").with_values(costs, source="measured")
     low, high = (at_end(measured, end) for end in (-1, 1))
     for name, value in costs.items():
         extra = 1 if "slowdown" in name else 0
