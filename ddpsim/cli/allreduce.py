@@ -55,6 +55,7 @@ def allreduce(
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.collectives.execute import Collectives, correcting_curve
+    from ddpsim.collectives.options import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
@@ -74,10 +75,9 @@ def allreduce(
         placement,
         backend=backend,
         calibration=constants or _priors(backend, stated.version),
-        algorithm=algorithm,
-        fidelity=fidelity,
-        isolated=stated.isolated,
-        gpus_per_process=stated.gpus_per_process,
+        options=CollectiveOptions(
+            algorithm=algorithm, fidelity=fidelity, isolated=stated.isolated, gpus_per_process=stated.gpus_per_process
+        ),
     )
     curve = correcting_curve(placement, backend, constants, algorithm)
     found: list[Row] = []

@@ -179,8 +179,7 @@ class _Job:
             self.placement,
             backend=self.backend,
             calibration=self.calibration,
-            algorithm=self.options.algorithm,
-            fidelity=self.options.fidelity,
+            options=self.options.collective,
             factor=self.wire_factor,
         )
         transfers: dict[Operation, Callable[[int, int], simpy.Event]] = {

@@ -7,6 +7,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS
@@ -97,7 +98,6 @@ def test_a_forced_ring_without_latency_takes_the_posts_times(
         parse_topology(text, "ring.yaml").place(1),
         backend="nccl",
         calibration=priors.with_values(ideal, source="no latency, every byte payload"),
-        algorithm="ring",
-        fidelity=fidelity,
+        options=CollectiveOptions(algorithm="ring", fidelity=fidelity),
     )
     assert ring.simulate_s(aws_post.BYTES) == pytest.approx(expected_s, rel=0.01)

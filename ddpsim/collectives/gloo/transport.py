@@ -9,6 +9,7 @@ from itertools import pairwise
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo.ways import GlooWays, Hop
+from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
@@ -26,7 +27,7 @@ class GlooTransport:
     Args:
         placement: ranks in ring order, node by node.
         calibration: constants; the priors where None.
-        expand: whether every node has links of its own.
+        options: whose algorithm may be `ring`, which `auto` is too.
     """
 
     backend = "gloo"
@@ -36,15 +37,13 @@ class GlooTransport:
         self,
         placement: Placement,
         calibration: Calibration | None = None,
-        *,
-        algorithm: str = "auto",
-        expand: bool = False,
+        options: CollectiveOptions = DEFAULT,
     ) -> None:
-        if algorithm not in ("auto", "ring"):
+        if options.algorithm not in ("auto", "ring"):
             known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy=known)
+            raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="--algorithm", remedy=known)
         self.calibration = calibration or Calibration.priors("gloo")
-        self._wiring = Wiring(placement, expand)
+        self._wiring = Wiring(placement, options.expand)
         self._ways = GlooWays(self._wiring, self.calibration)
         self._ranks = placement.world_size
         self._hops = self._ring()
@@ -92,7 +91,9 @@ class GlooTransport:
         if self._ranks == 1 or size_bytes == 0:
             return Steps(self._ways.start_s(size_bytes), ())
         if len(self._hops) < self._ranks and not self._wiring.uniform:
-            return GlooTransport(self._wiring.placement, self.calibration, expand=True).steps(size_bytes)
+            return GlooTransport(
+                self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True)
+            ).steps(size_bytes)
         segments = self._segments(size_bytes)
         steps = 2 * (self._ranks - 1)
         if len(self._hops) == self._ranks:

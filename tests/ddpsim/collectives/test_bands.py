@@ -8,6 +8,7 @@ import pytest
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback").place(1, 2)
@@ -28,7 +29,10 @@ def test_an_unsure_constant_widens_the_band_as_moving_it_moves_the_time(name: st
     unsure = replace(START, fitted_names=(name,), covariance=((std**2,),))
     moved = START.with_values({name: START[name] * math.exp(std)}, source="moved")
     for size, (low, high) in zip(SIZES, band_factors(LOOPBACK, unsure, SIZES), strict=True):
-        before, after = (make_transport(LOOPBACK, "gloo", c, isolated=False).allreduce_s(size) for c in (START, moved))
+        before, after = (
+            make_transport(LOOPBACK, "gloo", c, options=CollectiveOptions(isolated=False)).allreduce_s(size)
+            for c in (START, moved)
+        )
         assert math.log(high) == pytest.approx(1.2816 * abs(math.log(after / before)), rel=0.05, abs=1e-5)
         assert low == pytest.approx(1 / high)
 

@@ -11,6 +11,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.prediction.predict import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, at_end
@@ -74,14 +75,20 @@ def test_what_hides_or_does_not_happen_adds_nothing() -> None:
 
 def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> None:
     placement = MACHINE.place(2)
-    plain = Collectives(None, placement, backend="nccl", isolated=False)
+    plain = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
     points = tuple(CurvePoint(size, 1.3 * plain.estimate_s(size)) for size in (4 * MIB, 16 * MIB, 64 * MIB))
     curve = Curve(placement.topology.fingerprint(), 2, 4, points)
     measured = replace(UNSURE, curves=(curve,))
     narrow, wide = predicted([0.004], measured), predicted([0.004], UNSURE)
     assert narrow.high_s - narrow.low_s < (wide.high_s - wide.low_s) / 2
     for fidelity in ("flow", "steps"):
-        both = Collectives(None, placement, backend="nccl", calibration=measured, fidelity=fidelity, isolated=False)
+        both = Collectives(
+            None,
+            placement,
+            backend="nccl",
+            calibration=measured,
+            options=CollectiveOptions(fidelity=fidelity, isolated=False),
+        )
         assert both.simulate_s(16 * MIB) == pytest.approx(points[1].time_s, rel=0.02)
 
 
