@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from tests.accuracy import bands, cases
-from tests.accuracy.documented import documented
 from tests.accuracy.systems import SYSTEMS, System, data_folder, load
 
 DATA = data_folder()
