@@ -6,7 +6,6 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS
 from ddpsim.errors import InputError
 from ddpsim.planning.planner import plan, sweep
 from ddpsim.prediction.predict import predict
@@ -28,7 +27,7 @@ def test_representations_are_short() -> None:
     workload, machine = load_workload("resnet50"), load_topology("dgx-1v")
     found = predict(workload, machine, options=Options(iterations=1))
     report = plan(workload, [machine], caps=[BucketCaps(bucket_cap_mb=10)])
-    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+    priors = Calibration.priors("nccl")
     held = [workload, machine, found, found.trace, found.trace.iterations[0], found.plan, found.placement]
     for each in [*held, found.summary, found.options, report, report.rows[0], priors]:
         assert len(repr(each)) < 600, type(each)

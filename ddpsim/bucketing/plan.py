@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import BucketCaps
-from ddpsim.bucketing.torch_call import NO_CALL, call_arguments, constructor_call
+from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.errors import PlanError
 
@@ -24,12 +24,12 @@ class BucketPlan:
     Attributes:
         buckets: in launch order; together they hold each parameter once.
         parameter_names: by registration index.
-        torch: the constructor call that gives stock torch these buckets, or a comment where there is none.
+        call: the keywords of torch's constructor that give stock torch these buckets, or why there are none.
     """
 
     buckets: tuple[Bucket, ...]
     parameter_names: tuple[str, ...]
-    torch: str
+    call: TorchCall
 
     def __post_init__(self) -> None:
         if (same := repeated_name(self.parameter_names)) is not None:
@@ -57,6 +57,11 @@ class BucketPlan:
 
     def __repr__(self) -> str:
         return f"<BucketPlan: {len(self.buckets)} buckets of {len(self.parameter_names)} parameters, {self.torch[:80]}>"
+
+    @property
+    def torch(self) -> str:
+        """The line to paste: the constructor call, or a comment where there is none."""
+        return str(self.call)
 
     @property
     def size_bytes(self) -> int:
@@ -171,9 +176,9 @@ def custom_plan(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]
     names = tuple(parameter.name for parameter in parameters)
     sizes = [sum(parameters[i].size_bytes for i in group if 0 <= i < len(parameters)) for group in groups]
     buckets = [Bucket(tuple(group), size, size) for group, size in zip(groups, sizes, strict=True)]
-    plan = BucketPlan(tuple(buckets), names, "")
+    plan = BucketPlan(tuple(buckets), names, NO_CALL)  # refuses groups that are no plan, before caps are sought
     caps = torch_caps(parameters, groups)
-    return replace(plan, torch=NO_CALL if caps is None else constructor_call(BucketCaps(bucket_cap_mb_list=caps)))
+    return plan if caps is None else replace(plan, call=TorchCall(BucketCaps(bucket_cap_mb_list=caps)))
 
 
 def _plan(
@@ -184,8 +189,8 @@ def _plan(
     find_unused_parameters: bool = False,
 ) -> BucketPlan:
     names = tuple(parameter.name for parameter in parameters)
-    flags = {"find_unused_parameters": True} if find_unused_parameters else {}
-    return BucketPlan(tuple(buckets), names, constructor_call(caps, flags))
+    flags = (("find_unused_parameters", True),) if find_unused_parameters else ()
+    return BucketPlan(tuple(buckets), names, TorchCall(caps, flags))
 
 
 def _as_written(plan: BucketPlan, document: Mapping[str, object], place: str) -> BucketPlan:
@@ -200,15 +205,14 @@ def _as_written(plan: BucketPlan, document: Mapping[str, object], place: str) ->
     buckets = _list(document, "buckets", place)
     limits = [_limit(bucket, f"{place}: buckets.{number}") for number, bucket in enumerate(buckets)]
     kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
-    return replace(plan, buckets=tuple(kept), torch=plan.torch if torch is None else _call(torch, place))
+    return replace(plan, buckets=tuple(kept), call=plan.call if torch is None else _call(torch, place))
 
 
-def _call(text: object, place: str) -> str:
+def _call(text: object, place: str) -> TorchCall:
     try:
-        call_arguments(text if isinstance(text, str) else repr(text))
+        return TorchCall.parse(text if isinstance(text, str) else repr(text))
     except PlanError as error:
         error.at(f"{place}: torch")
-    return str(text)
 
 
 def _limit(bucket: object, place: str) -> int | None:

@@ -18,9 +18,9 @@ from ddpsim.calibrating.misfit import Misfit, misfit
 from ddpsim.calibrating.samples import Sample, predicted
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl.versions import OLD
+from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.measured import MeasuredTable
-from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.graph import Topology
 
 _FOLDS = 4
@@ -205,18 +205,18 @@ def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | 
 
 def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | None) -> Calibration:
     """Return the priors of `backend`, else of the tables', else of the topology's own."""
-    known, place = all_priors(), "--backend"
+    place = "--backend"
     if backend is None:
         named = {table.header["backend"]: table.name for table in tables if "backend" in table.header}
         if len(named) > 1:
             what = f"tables of {' and '.join(sorted(named))}"
             raise CalibrationError(what, remedy="calibrate each backend by itself")
         backend, place = next(iter(named.items()), (topology.backend, place))
-    if backend not in known:
-        raise UnknownNameError.among("backend", backend, known, place=place)
+    if backend not in PRIORS:
+        raise UnknownNameError.among("backend", backend, PRIORS, place=place)
     if backend == "nccl" and topology.backend != "nccl":
         raise CalibrationError(f"NCCL needs GPUs, {topology.name} has none", place=place, remedy="name their machine")
-    return Calibration(backend, {constant.name: constant for constant in known[backend]})
+    return Calibration.priors(backend)
 
 
 def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Vector]:

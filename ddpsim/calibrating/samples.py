@@ -13,14 +13,15 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, matching
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.transport import PRIORS, NcclTransport
+from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 
-_ISOLATED_S = next(constant.value for constant in PRIORS if constant.name == "nccl.isolated_s")
+_ISOLATED_S = Calibration.priors("nccl")["nccl.isolated_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,11 @@ class Sample:
         transport = NcclTransport(
             self.layout(),
             calibration,
-            algorithm=self.algorithm,
-            isolated=self.isolated and curve is None,
-            gpus_per_process=self.gpus_per_process,
+            options=CollectiveOptions(
+                algorithm=self.algorithm,
+                isolated=self.isolated and curve is None,
+                gpus_per_process=self.gpus_per_process,
+            ),
         )
         return self._corrected(transport, calibration, calibration["nccl.isolated_s"] if self.isolated else 0.0)
 

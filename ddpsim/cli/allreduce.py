@@ -55,6 +55,7 @@ def allreduce(
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.collectives.execute import Collectives, correcting_curve
+    from ddpsim.collectives.options import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
@@ -74,10 +75,9 @@ def allreduce(
         placement,
         backend=backend,
         calibration=constants or _priors(backend, stated.version),
-        algorithm=algorithm,
-        fidelity=fidelity,
-        isolated=stated.isolated,
-        gpus_per_process=stated.gpus_per_process,
+        options=CollectiveOptions(
+            algorithm=algorithm, fidelity=fidelity, isolated=stated.isolated, gpus_per_process=stated.gpus_per_process
+        ),
     )
     curve = correcting_curve(placement, backend, constants, algorithm)
     found: list[Row] = []
@@ -126,11 +126,10 @@ def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, row
 def _priors(backend: str, version: int | None) -> Calibration | None:
     """Return the constants without measurements, for the NCCL version that a table states; None for the current one."""
     from ddpsim.collectives.calibration import Calibration
-    from ddpsim.collectives.execute import PRIORS
 
     if backend != "nccl" or version is None:
         return None
-    start = Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    start = Calibration.priors(backend)
     return start.with_values({"nccl.version": version}, source="the table's")
 
 

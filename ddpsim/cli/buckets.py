@@ -38,7 +38,7 @@ def buckets(
     chosen = plan.plan_of(model.parameters) or plan_buckets(
         model.parameters, job.caps, job.assignment_in_force, model.arrival_order()
     )
-    chosen = replace(chosen, torch=torch_line(job, chosen, [model]))
+    chosen = replace(chosen, call=torch_line(job, chosen, [model]))
     if out:
         deliver(out, json_text(chosen.document()))
     output.emit(_document(chosen), lambda: _text(chosen), aside=out == STANDARD_OUTPUT)

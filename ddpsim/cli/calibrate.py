@@ -17,7 +17,7 @@ from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.calibrating.calibrate import CalibrationReport
-    from ddpsim.collectives.calibration import Constant
+    from ddpsim.collectives.constant import Constant
 
 
 @expand

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.transport import Transport
 from ddpsim.topology.graph import Placement
 
@@ -82,4 +83,5 @@ def _log_std(
 
 
 def _transport(placement: Placement, calibration: Calibration, algorithm: str) -> Transport:
-    return make_transport(placement, calibration.backend, calibration, algorithm=algorithm, isolated=False)
+    options = CollectiveOptions(algorithm=algorithm, isolated=False)
+    return make_transport(placement, calibration.backend, calibration, options)

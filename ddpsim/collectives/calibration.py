@@ -6,50 +6,16 @@ documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ddpsim.errors import CalibrationError
+from ddpsim.collectives.constant import Constant
+from ddpsim.collectives.priors import PRIORS
+from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.files import parse_json
 
 SCHEMA = "ddpsim.calibration/1"
 _REMEDY = "make the file again with `ddpsim calibrate`"
-_RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
-"""Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """One physical constant.
-
-    Attributes:
-        name: dotted: `gloo.step_s`, `nccl.simple.efficiency.nvlink`.
-        value: in `unit`.
-        unit: `s`, `B/s`, `B`, or `1` for a ratio.
-        source: where the value comes from: a page, a source file, or `fitted to FILE`.
-        fitted: whether measurements determined it; a prior otherwise.
-        log_std: standard deviation of its natural logarithm; None where unknown.
-    """
-
-    name: str
-    value: float
-    unit: str
-    source: str
-    fitted: bool = False
-    log_std: float | None = None
-
-    def allows(self, value: object) -> bool:
-        """Whether `value` may take the place of this constant's own.
-
-        What its unit makes sense of. A cost of DDP in seconds, or a spread, may be 0 too: a rate or a factor never.
-        """
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        spread = self.name.endswith("_spread")
-        if value == 0:
-            return spread or (".ddp." in self.name and self.unit == "s")
-        least, most = _RANGES["spread" if spread else self.unit]
-        return least <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +122,19 @@ class Calibration:
         }
 
     @classmethod
-    def from_text(cls, text: str, priors: Mapping[str, Sequence[Constant]], place: str) -> Calibration:
-        """Read a `ddpsim.calibration/1` document; constants it lacks are taken from `priors` of its backend.
+    def priors(cls, backend: str) -> Calibration:
+        """Return the calibration of `backend` without measurements: every constant at its documented value.
+
+        Raises:
+            UnknownNameError: a backend that is not modelled.
+        """
+        if backend not in PRIORS:
+            raise UnknownNameError.among("backend", backend, PRIORS)
+        return cls(backend, {constant.name: constant for constant in PRIORS[backend]})
+
+    @classmethod
+    def from_text(cls, text: str, place: str) -> Calibration:
+        """Read a `ddpsim.calibration/1` document; constants it lacks keep the priors of its backend.
 
         Raises:
             CalibrationError: not JSON, another schema, an unknown backend or constant, a value that `Constant.allows`
@@ -171,11 +148,11 @@ class Calibration:
                 remedy=f'expected "schema": "{SCHEMA}"; make one with `ddpsim calibrate`',
             )
         backend = document.get("backend")
-        if not isinstance(backend, str) or backend not in priors:
+        if not isinstance(backend, str) or backend not in PRIORS:
             raise CalibrationError(
-                f"unknown backend {backend!r}", place=f"{place}: backend", remedy=f"expected one of {', '.join(priors)}"
+                f"unknown backend {backend!r}", place=f"{place}: backend", remedy=f"expected one of {', '.join(PRIORS)}"
             )
-        constants = {constant.name: constant for constant in priors[backend]}
+        constants = dict(cls.priors(backend).constants)
         try:
             for number, entry in enumerate(document["constants"]):
                 constant = _constant(entry, constants, f"{place}: constants.{number}")

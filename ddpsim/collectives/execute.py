@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import simpy
 
-from ddpsim.collectives.calibration import Calibration, Constant, Curve
+from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import CurveTransport, matching
-from ddpsim.collectives.gloo import transport as gloo
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooWays
-from ddpsim.collectives.nccl import transport as nccl
 from ddpsim.collectives.nccl import versions as nccl_versions
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclWays
+from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
@@ -27,30 +26,23 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.topology.graph import Placement
 
-PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS, "nccl": nccl.PRIORS}
-"""The constants of each backend without measurements."""
 BACKENDS = ("nccl", "gloo")
-FIDELITIES = ("flow", "steps", "closed")
 
 
 def make_transport(
     placement: Placement,
     backend: str,
     calibration: Calibration | None = None,
-    *,
-    algorithm: str = "auto",
-    isolated: bool = True,
-    gpus_per_process: int = 1,
-    expand: bool = False,
+    options: CollectiveOptions = DEFAULT,
 ) -> Transport:
     """Return the transport `backend` on `placement`.
 
+    Rows of exactly this machine correct the model. They were measured back to back, so it is modelled so and
+    `nccl.isolated_s` comes on top; where they were measured with 8 GPUs a process and `options` says 1, a time is
+    theirs times what the model says of 1 over what it says of 8.
+
     Args:
         calibration: constants; the priors where None.
-        algorithm: `auto` for the backend's own choice.
-        isolated: one collective at a time on an idle stream, as DDP issues them, or back to back as in nccl-tests.
-        gpus_per_process: GPUs that one process launches NCCL's kernels on, one after the other.
-        expand: whether every node has links of its own, instead of one node standing for all of its kind.
 
     Raises:
         UnknownNameError: a backend or algorithm that is not modelled.
@@ -61,15 +53,15 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    curve = correcting_curve(placement, backend, calibration, algorithm)
-    alone = isolated and curve is None
-    transport = _physical(placement, backend, calibration, algorithm, alone, gpus_per_process, expand)
+    curve = correcting_curve(placement, backend, calibration, options.algorithm)
     if curve is None:
-        return transport
-    start_s = transport.calibration["nccl.isolated_s"] if isolated and backend == "nccl" else 0.0
-    measured = transport
-    if curve.gpus_per_process != gpus_per_process:
-        measured = _physical(placement, backend, calibration, algorithm, False, curve.gpus_per_process, expand)
+        return _physical(placement, backend, calibration, options)
+    together = replace(options, isolated=False)
+    measured = transport = _physical(placement, backend, calibration, together)
+    if curve.gpus_per_process != options.gpus_per_process:
+        as_measured = replace(together, gpus_per_process=curve.gpus_per_process)
+        measured = _physical(placement, backend, calibration, as_measured)
+    start_s = transport.calibration["nccl.isolated_s"] if options.isolated and backend == "nccl" else 0.0
     return CurveTransport.over(transport, curve, start_s, measured)
 
 
@@ -86,36 +78,25 @@ def correcting_curve(
 
 
 def _physical(
-    placement: Placement,
-    backend: str,
-    calibration: Calibration | None,
-    algorithm: str,
-    isolated: bool,
-    gpus_per_process: int,
-    expand: bool,
+    placement: Placement, backend: str, calibration: Calibration | None, options: CollectiveOptions
 ) -> Transport:
+    """Return the transport as the constants have it, whatever rows there are of this machine."""
     if backend == "nccl" and placement.topology.compute_device == "cpu":
         raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
-    if backend in PRIORS and algorithm in PATTERNS:
-        return PatternTransport(placement, _ways(placement, backend, calibration), algorithm)
+    if backend in BACKENDS and options.algorithm in PATTERNS:
+        return PatternTransport(placement, _ways(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
-        return GlooTransport(placement, calibration, algorithm=algorithm, expand=expand)
+        return GlooTransport(placement, calibration, options)
     if backend == "nccl":
         version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
-        return NcclTransport(
-            Layout(placement, int(version), expand=expand),
-            calibration,
-            algorithm=algorithm,
-            isolated=isolated,
-            gpus_per_process=gpus_per_process,
-        )
+        return NcclTransport(Layout(placement, int(version), expand=options.expand), calibration, options)
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
     raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")
 
 
 def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
-    constants = calibration or Calibration(backend, {constant.name: constant for constant in PRIORS[backend]})
+    constants = calibration or Calibration.priors(backend)
     if backend == "gloo":
         return GlooWays(Wiring(placement, expand=True), constants)
     return NcclWays(placement, constants)
@@ -126,14 +107,12 @@ class Collectives:
 
     Args:
         env: the SimPy environment; one of its own where None, for `estimate_s`.
-        fidelity: `flow` for one fluid demand a collective, `steps` for every transfer of an allreduce's schedule (a
-            broadcast stays one fluid demand), `closed` for the time it takes alone, whatever else is in flight.
-        gpus_per_process: GPUs that one process launches NCCL's kernels on, one after the other.
+        calibration: constants; the priors where None.
         network: one to share with other process groups; built from the transport's links where None.
         factor: on the time of a collective of a size: an end of a band.
 
     Raises:
-        UnknownNameError: an unknown backend, algorithm or fidelity.
+        UnknownNameError: an unknown backend or algorithm.
     """
 
     def __init__(
@@ -143,29 +122,15 @@ class Collectives:
         *,
         backend: str,
         calibration: Calibration | None = None,
-        algorithm: str = "auto",
-        fidelity: str = "flow",
-        isolated: bool = True,
-        gpus_per_process: int = 1,
+        options: CollectiveOptions = DEFAULT,
         network: Network | None = None,
-        expand: bool = False,
         factor: Callable[[int], float] | None = None,
     ) -> None:
-        if fidelity not in FIDELITIES:
-            raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="--fidelity")
-        transport = make_transport(
-            placement,
-            backend,
-            calibration,
-            algorithm=algorithm,
-            isolated=isolated,
-            gpus_per_process=gpus_per_process,
-            expand=expand,
-        )
+        transport = make_transport(placement, backend, calibration, options)
         self.transport = transport if factor is None else ScaledTransport(transport, factor)
         self.env = simpy.Environment() if env is None else env
         self.network = network or Network(self.env, self.transport.capacities)
-        self._fidelity = fidelity
+        self._fidelity = options.fidelity
 
     @property
     def calibration(self) -> Calibration:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.predict import Prediction, predict
-from ddpsim.simulation.costs import all_priors
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
 """Constants of DDP that are a GPU's host's time."""
@@ -43,4 +43,4 @@ def launch_priors(backend: str, calibration: Calibration | None) -> list[Constan
 
 
 def _calibration(backend: str, calibration: Calibration | None) -> Calibration:
-    return calibration or Calibration(backend, {constant.name: constant for constant in all_priors()[backend]})
+    return calibration or Calibration.priors(backend)

@@ -201,7 +201,7 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
         return None
     backend = options.backend_for(default.workload)
     collectives = Collectives(
-        None, default.placement, backend=backend, calibration=calibration, algorithm=options.algorithm
+        None, default.placement, backend=backend, calibration=calibration, options=options.collective
     )
     order = [g.parameter for g in gradients]
     ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s

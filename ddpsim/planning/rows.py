@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.collectives.calibration import Constant
+from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.predict import Prediction
 
 WORTH_IT = 0.01

@@ -85,7 +85,7 @@ def simulate(
     records = _Job(placement, options, calibration, backend, costs, wire_factor, progress).run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
     plan = settings[0].plan(total - 1)
-    plan = replace(plan, torch=torch_line(options, plan, [kind.workload for kind in kinds]))
+    plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = {
         "simulated": True,
         "seed": options.seed,
@@ -179,8 +179,7 @@ class _Job:
             self.placement,
             backend=self.backend,
             calibration=self.calibration,
-            algorithm=self.options.algorithm,
-            fidelity=self.options.fidelity,
+            options=self.options.collective,
             factor=self.wire_factor,
         )
         transfers: dict[Operation, Callable[[int, int], simpy.Event]] = {

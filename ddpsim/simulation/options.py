@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
-from ddpsim.collectives.execute import BACKENDS, FIDELITIES
+from ddpsim.collectives.execute import BACKENDS
+from ddpsim.collectives.options import FIDELITIES, CollectiveOptions
 from ddpsim.errors import InputError
 from ddpsim.job import Job, at_least_one, one_of, positive
 from ddpsim.workload import Workload
@@ -43,6 +44,11 @@ class Options(Job):
         positive("--scale-host", self.scale_host)
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("--plan and a bucket cap are both given", place="--plan", remedy="keep one")
+
+    @property
+    def collective(self) -> CollectiveOptions:
+        """How the collectives of the run are executed."""
+        return CollectiveOptions(algorithm=self.algorithm, fidelity=self.fidelity)
 
     def check(self, workload: Workload) -> None:
         """Refuse what `workload` cannot be run with.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
-from ddpsim.bucketing.torch_call import NO_CALL, call_arguments, caps_of_call, constructor_call
+from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.job import Job
 from ddpsim.order import Once, rebuild
@@ -19,8 +19,8 @@ from ddpsim.workload import Workload
 Order = Sequence[int]
 
 
-def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> str:
-    """Return the line to paste for `job` with the buckets of `plan`.
+def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> TorchCall:
+    """Return the call whose text is the line to paste for `job` with the buckets of `plan`.
 
     Args:
         job: what was asked for.
@@ -29,11 +29,12 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> str
     """
     missing, steady = _missing(workloads)
     if (reason := _beyond_torch(job)) is not None:
-        return f"# stock torch has no {reason}; run it with ddpexec"
+        return TorchCall(None, note=f"stock torch has no {reason}; run it with ddpexec")
     if missing and not job.find_unused_parameters and (not steady or job.no_sync_every > 1):
         names = _named(workloads[0], missing)
         when = "in some iterations" if not steady else "in any iteration, nor static_graph under no_sync"
-        return f"# stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"
+        why = f"stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"
+        return TorchCall(None, note=why)
     searched = job.find_unused_parameters or job.assignment == "unused"
     caps = caps_giving(plan, workloads[0].parameters, find_unused=searched, orders=_orders(job, workloads[0]))
     if caps is None:
@@ -46,7 +47,7 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> str
         **({} if job.broadcast_buffers else {"broadcast_buffers": False}),
     }
     notes = [f"{_named(workloads[0], missing)} no gradient in any iteration"] if static else []
-    return constructor_call(caps, flags, "; ".join([*notes, *_hooks(job)]))
+    return TorchCall(caps, tuple(flags.items()), "; ".join([*notes, *_hooks(job)]))
 
 
 def caps_giving(
@@ -65,9 +66,8 @@ def caps_giving(
         None where no caps do.
     """
     groups = [frozenset(group) for group in plan.groups()]
-    arguments = call_arguments(plan.torch)
-    own = None if arguments is None else caps_of_call(arguments)
-    if orders is None and not find_unused and own is not None and not (arguments or {}).get("find_unused_parameters"):
+    own = plan.call.caps
+    if orders is None and not find_unused and own is not None and not plan.call.find_unused_parameters:
         return own
     arrivals = [[index for group in plan.groups() for index in group]] if orders is None else list(orders)
 

@@ -1,6 +1,6 @@
 """Hold predictions of allreduce times against public measured tables; write docs/reference/accuracy.md.
 
-`python -m tests.accuracy --constants` prints the constants fitted to every table, from which `nccl_priors.py` is.
+`python -m tests.accuracy --constants` prints the constants fitted to every table, from which `nccl/priors.py` is.
 """
 
 from __future__ import annotations

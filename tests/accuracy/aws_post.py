@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
@@ -25,7 +26,9 @@ SIZES = tuple(25_000_000 * 2**k // 16 for k in range(8))
 def two_machines(algorithm: str) -> Collectives:
     """Return collectives of two p3.8xlarge."""
     placement = load_topology("p3.8xlarge").place(2, 4)
-    return Collectives(None, placement, backend="nccl", calibration=None, algorithm=algorithm)
+    return Collectives(
+        None, placement, backend="nccl", calibration=None, options=CollectiveOptions(algorithm=algorithm)
+    )
 
 
 def size_taking(collectives: Collectives, seconds: float) -> int:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.calibrating.calibrate import fit_samples, with_residuals, with_versions
+from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.pooled import Pool, pooled, thinned
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from tests.accuracy import baselines
-from tests.accuracy.documented import documented
-from tests.accuracy.pooled import Pool, pooled
 from tests.accuracy.systems import System
 
 MIB = 1 << 20
-_POOLED_ROWS = 12
 _FEWEST_ROWS = 5
 _VTRAIN_MIB = (1, 2, 3, 5, 8, 13, 20, 32)
 _ABCI_V = ("abci_V_v100_4gpu", "abci_V_v100_8gpu")
@@ -72,13 +71,13 @@ def site_priors(
 
 def without(site: str, samples: Mapping[System, Sample], near: Mapping[str, float] | None = None) -> Calibration:
     """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
-    others = [_thinned(sample) for system, sample in samples.items() if system.site != site]
+    others = [thinned(sample) for system, sample in samples.items() if system.site != site]
     return _free(pooled(others, near).calibration(), documented())
 
 
 def all_sites(samples: Mapping[System, Sample]) -> Pool:
     """Return the documented constants fitted to every site's tables."""
-    return pooled([_thinned(sample) for sample in samples.values()])
+    return pooled([thinned(sample) for sample in samples.values()])
 
 
 def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:
@@ -165,21 +164,9 @@ def _errors(system: System, sample: Sample, predicted: Mapping[str, Vector]) -> 
     return Errors(system.name, sample.sizes, columns, repeatability=sample.table.repeatability, cited=system.cited)
 
 
-def _thinned(sample: Sample) -> Sample:
-    """Return at most twelve rows: those of 1 MiB and more and every third below, evenly."""
-    rows = [row for row, size in enumerate(sample.sizes) if size >= MIB or row % 3 == 0]
-    if len(sample.sizes) > 100:
-        rows = [2**k - 1 for k in range(len(sample.sizes).bit_length()) if 2**k <= len(sample.sizes)]
-    if len(rows) > _POOLED_ROWS:
-        rows = [rows[round(n * (len(rows) - 1) / (_POOLED_ROWS - 1))] for n in range(_POOLED_ROWS)]
-    return sample.only(rows)
-
-
 def _free(fitted: Calibration, start: Calibration) -> Calibration:
     """Return `fitted` with its constants free again, as loosely as the shipped priors are."""
-    from ddpsim.collectives.execute import PRIORS
-
-    stds = {constant.name: constant.log_std for constant in PRIORS["nccl"]}
+    stds = {name: constant.log_std for name, constant in Calibration.priors("nccl").constants.items()}
     constants = {
         name: replace(constant, log_std=stds[name] if start.constants[name].log_std is not None else None)
         for name, constant in fitted.constants.items()

@@ -16,7 +16,6 @@ from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.measured import read_table
-from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 from tests.accuracy.systems import CITED, SYSTEMS, data_folder, load
 
@@ -39,7 +38,7 @@ def tables(data: Path) -> Iterator[tuple[str, str, list[Sample]]]:
 
 def log_residuals(backend: str, samples: Sequence[Sample]) -> Vector:
     """Return log(measured / fitted) of each row."""
-    start = Calibration(backend, {constant.name: constant for constant in all_priors()[backend]})
+    start = Calibration.priors(backend)
     return fit_samples(with_versions(samples, start), start)[0].residuals
 
 

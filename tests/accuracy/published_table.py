@@ -14,7 +14,6 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
@@ -113,7 +112,7 @@ class Predictor:
     def seconds(self, case: Case, constants: Mapping[str, float]) -> float:
         """Return the predicted step, `constants` of `nccl.ddp` in force."""
         workload = self.workload(case.model)
-        priors = Calibration("nccl", {constant.name: constant for constant in all_priors()["nccl"]})
+        priors = Calibration.priors("nccl")
         work_s = sum(float(phase.device_s[0]) for phase in (workload.forward, workload.backward, workload.optimizer))
         options = Options(
             caps=CAPS[case.cap_mb],

@@ -15,6 +15,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
+from ddpsim.collectives.options import CollectiveOptions
 from tests.accuracy.systems import TABLES, System, load, machine
 
 APART = 0.05
@@ -69,7 +70,10 @@ class Case:
         """Return the times of the ring and of trees by the shipped constants."""
         layout = _layout(self.machine, self.nodes, self.ranks, self.version, self.simple_only)
         ring, tree = (
-            NcclTransport(layout, algorithm=name, isolated=False, gpus_per_process=self.gpus_per_process)
+            NcclTransport(
+                layout,
+                options=CollectiveOptions(algorithm=name, isolated=False, gpus_per_process=self.gpus_per_process),
+            )
             for name in (RING, TREE)
         )
         return ring.allreduce_s(self.size_bytes), tree.allreduce_s(self.size_bytes)

@@ -7,16 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS
 from tests.accuracy import bands, cases
-from tests.accuracy.documented import documented
 from tests.accuracy.systems import SYSTEMS, System, data_folder, load
 
 DATA = data_folder()
 needs_data = pytest.mark.skipif(DATA is None, reason="no measured tables: set DDPSIM_DATA")
-SHIPPED = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+SHIPPED = Calibration.priors("nccl")
 
 
 def samples(*sites: str) -> Mapping[System, Sample]:

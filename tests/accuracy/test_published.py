@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS
@@ -88,16 +89,15 @@ def test_a_forced_ring_without_latency_takes_the_posts_times(
     pairs = ", ".join(f"[{n}, {(n + 1) % ranks}, 1]" for n in range(ranks))
     order = ", ".join(f"gpu{n}" for n in range(ranks))
     text = RING.replace("COUNT", str(ranks)).replace("RATE", rate).replace("PAIRS", pairs).replace("ORDER", order)
-    priors = {constant.name: constant for constant in PRIORS["nccl"]}
-    ideal = {name: 1.0 for name in priors if ".efficiency." in name or ".ll_max" in name}
-    ideal |= {name: 1e15 for name in priors if ".channel." in name}
-    ideal |= {name: 0.0 for name in priors if name.endswith("_s")}
+    priors = Calibration.priors("nccl")
+    ideal = {name: 1.0 for name in priors.constants if ".efficiency." in name or ".ll_max" in name}
+    ideal |= {name: 1e15 for name in priors.constants if ".channel." in name}
+    ideal |= {name: 0.0 for name in priors.constants if name.endswith("_s")}
     ring = Collectives(
         None,
         parse_topology(text, "ring.yaml").place(1),
         backend="nccl",
-        calibration=Calibration("nccl", priors).with_values(ideal, source="no latency, every byte payload"),
-        algorithm="ring",
-        fidelity=fidelity,
+        calibration=priors.with_values(ideal, source="no latency, every byte payload"),
+        options=CollectiveOptions(algorithm="ring", fidelity=fidelity),
     )
     assert ring.simulate_s(aws_post.BYTES) == pytest.approx(expected_s, rel=0.01)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from ddpsim.collectives import schedules
-from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo.ways import GlooWays, Hop
+from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
@@ -16,21 +17,6 @@ from ddpsim.errors import InputError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB
-
-_SHAPED = "four ranks over shaped links, torch 2.13 (tc tbf at 200 Mbit/s and 1 Gbit/s, MTU 1500)"
-_LOOPBACK = "two ranks over loopback of a two-core machine, torch 2.13: 0.25 ms up to 256 KiB"
-
-PRIORS = (
-    Constant("gloo.launch_s", 1.5e-4, "s", f"{_LOOPBACK}; what is left after the steps", log_std=1.0),
-    Constant("gloo.step_s", 5.0e-5, "s", f"{_LOOPBACK}; per step, threads woken on both ends", log_std=1.0),
-    Constant("gloo.round_trips", 1.1, "1", f"{_SHAPED}; a step waits for the receiver's ready message"),
-    Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_SHAPED}; packet headers", log_std=0.02),
-    Constant("gloo.efficiency.loopback", 1.0, "1", "links of kind loopback state what gloo reaches", log_std=1.0),
-    Constant("gloo.reduce.bandwidth", 8e9, "B/s", "float32 sum by one core, three streams of a DDR4 channel"),
-    Constant("gloo.host.bandwidth", 6e9, "B/s", "TCP between processes of a GPU node, all together; estimate"),
-    Constant("gloo.staging.efficiency", 0.8, "1", "copies between pinned host memory and GPU over PCIe; estimate"),
-)
-"""Sources: gloo/allreduce.cc (segments, two in flight), torch ProcessGroupGloo.cpp (threads, staging)."""
 
 _MAX_SEGMENT_BYTES = MIB
 
@@ -41,7 +27,7 @@ class GlooTransport:
     Args:
         placement: ranks in ring order, node by node.
         calibration: constants; the priors where None.
-        expand: whether every node has links of its own.
+        options: whose algorithm may be `ring`, which `auto` is too.
     """
 
     backend = "gloo"
@@ -51,15 +37,13 @@ class GlooTransport:
         self,
         placement: Placement,
         calibration: Calibration | None = None,
-        *,
-        algorithm: str = "auto",
-        expand: bool = False,
+        options: CollectiveOptions = DEFAULT,
     ) -> None:
-        if algorithm not in ("auto", "ring"):
+        if options.algorithm not in ("auto", "ring"):
             known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy=known)
-        self.calibration = calibration or Calibration("gloo", {constant.name: constant for constant in PRIORS})
-        self._wiring = Wiring(placement, expand)
+            raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="--algorithm", remedy=known)
+        self.calibration = calibration or Calibration.priors("gloo")
+        self._wiring = Wiring(placement, options.expand)
         self._ways = GlooWays(self._wiring, self.calibration)
         self._ranks = placement.world_size
         self._hops = self._ring()
@@ -107,7 +91,9 @@ class GlooTransport:
         if self._ranks == 1 or size_bytes == 0:
             return Steps(self._ways.start_s(size_bytes), ())
         if len(self._hops) < self._ranks and not self._wiring.uniform:
-            return GlooTransport(self._wiring.placement, self.calibration, expand=True).steps(size_bytes)
+            return GlooTransport(
+                self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True)
+            ).steps(size_bytes)
         segments = self._segments(size_bytes)
         steps = 2 * (self._ranks - 1)
         if len(self._hops) == self._ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.collectives.calibration import Constant
+from ddpsim.collectives.constant import Constant
 
 _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables (docs/reference/accuracy.md)"

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import pieces as nccl_pieces
-from ddpsim.collectives.nccl import priors as nccl_priors
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
@@ -18,12 +17,12 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, NET
 from ddpsim.collectives.nccl.tuning import Entry
 from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.network.fairness import Demand, LinkId
 
-PRIORS = nccl_priors.PRIORS
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 
 _SHARPNESS = 30.0
@@ -42,9 +41,7 @@ class NcclTransport:
     Args:
         layout: the placement's channels.
         calibration: constants; the priors where None.
-        algorithm: `ring`, `tree`, `nvls` or `nvls_tree` to force one.
-        isolated: a collective by itself, as DDP issues them, or one of many back to back as in nccl-tests.
-        gpus_per_process: GPUs that one process launches on, one after the other.
+        options: whose algorithm may be one of `ALGORITHMS`; links are expanded where `layout` is.
 
     Raises:
         UnknownNameError: an algorithm that is not modelled.
@@ -58,17 +55,15 @@ class NcclTransport:
         self,
         layout: Layout,
         calibration: Calibration | None = None,
-        *,
-        algorithm: str = "auto",
-        isolated: bool = True,
-        gpus_per_process: int = 1,
+        options: CollectiveOptions = DEFAULT,
     ) -> None:
+        algorithm = options.algorithm
         if algorithm not in ("auto", *ALGORITHMS):
             known = ("auto", *ALGORITHMS, *PATTERNS)
             raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
-        self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
+        self.calibration = calibration or Calibration.priors("nccl")
         self.layout = layout
-        self._isolated, self._gpus_per_process = isolated, gpus_per_process
+        self._options = options
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
         self._cost = Costs(layout, self._get)
         self._entries = layout.entries
@@ -143,7 +138,7 @@ class NcclTransport:
             value = load.bytes * share / self._cost.efficiency(load.group, protocol)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         start_s = self._cost.start_s(protocol)
-        alone_s = self._get["isolated_s"] if self._isolated else 0.0
+        alone_s = self._get["isolated_s"] if self._options.isolated else 0.0
         return Demand(alone_s + (start_s + cost.latency_s) / 2, size_bytes, loads, cost.rate / share)
 
     def steps(self, size_bytes: int) -> Steps:
@@ -194,9 +189,9 @@ class NcclTransport:
         """Return the geometric mean of the entries' times, weighted by how likely NCCL takes each."""
         total = sum(weight for _, weight in costs)
         time_s = math.exp(sum(weight * math.log(cost.time_s(size_bytes)) for cost, weight in costs) / total)
-        if self._isolated:
+        if self._options.isolated:
             return time_s + self._get["isolated_s"]
-        floor_s = self._gpus_per_process * self._get["launch_s"]
+        floor_s = self._options.gpus_per_process * self._get["launch_s"]
         return most((time_s, floor_s))
 
     def _costs(self, size_bytes: int) -> list[tuple[Cost, float]]:

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.errors import PlanError
 from tests import strategies
 
@@ -167,3 +168,12 @@ def test_a_plan_for_two_parameters_of_one_name_is_refused():
     twice = [Parameter("a", (4,)), Parameter("b", (4,)), Parameter("a", (4,))]
     with pytest.raises(PlanError, match="parameter_names: parameters 0 and 2 are both named 'a'"):
         rebuilt_plan(twice, BucketCaps())
+
+
+def test_a_plan_holds_the_keywords_of_its_call_as_data():
+    plan = unused_plan(MODEL, BucketCaps(bucket_cap_mb=2.5))
+    assert (plan.call.caps, plan.call.flags) == (BucketCaps(bucket_cap_mb=2.5), (("find_unused_parameters", True),))
+    assert TorchCall.parse(plan.torch) == plan.call
+    noted = TorchCall(BucketCaps(bucket_cap_mb_list=(1, 25)), (("broadcast_buffers", False),), "then a hook")
+    assert TorchCall.parse(str(noted)) == noted
+    assert TorchCall.parse(str(NO_CALL)) == NO_CALL

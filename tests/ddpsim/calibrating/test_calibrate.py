@@ -10,12 +10,11 @@ import pytest
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.calibrating.misfit import MEAN_FACTOR
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.transport import alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import MeasuredRow, MeasuredTable
-from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback")
@@ -24,7 +23,7 @@ TRUTH = {"gloo.launch_s": 9e-5, "gloo.step_s": 2e-5, "gloo.efficiency.loopback":
 
 
 def gloo_table(noise: float = 0.0, ranks: int = 2, sizes: list[int] = SIZES, **fields: object) -> MeasuredTable:
-    start = Calibration("gloo", {constant.name: constant for constant in PRIORS["gloo"]})
+    start = Calibration.priors("gloo")
     transport = GlooTransport(LOOPBACK.place(1, ranks), start.with_values(TRUTH, source="truth"))
     random = np.random.default_rng(ranks)
     times = [alone_s(transport.allreduce(s), transport.capacities) * np.exp(noise * random.normal()) for s in sizes]
@@ -73,11 +72,11 @@ def test_what_the_rows_cannot_tell_keeps_its_prior_and_is_named() -> None:
     assert any("gloo.efficiency.loopback" in note for note in report.notes)
     assert "gloo.efficiency.loopback" in report.unused
     assert "gloo.efficiency.network" in report.unused
-    free = {c.name for c in PRIORS["gloo"] if c.log_std is not None}
+    free = {c.name for c in Calibration.priors("gloo").constants.values() if c.log_std is not None}
     fitted = {c.name for c in report.calibration.constants.values() if c.fitted}
     assert free == fitted | set(report.undetermined) | set(report.unused)
     assert not report.calibration.constants["gloo.efficiency.loopback"].fitted
-    priors = {constant.name: constant.value for constant in PRIORS["gloo"]}
+    priors = {name: constant.value for name, constant in Calibration.priors("gloo").constants.items()}
     assert report.calibration["gloo.efficiency.loopback"] == priors["gloo.efficiency.loopback"]
 
 
@@ -92,7 +91,7 @@ def test_one_row_fixes_the_constant_that_it_says_most_of(size: int, fixed: str) 
     assert model.estimate_s(size) == pytest.approx(table.rows[0].time_s, rel=0.05)
     assert any(f"one row fixes {fixed} alone" in note for note in report.notes)
     assert (report.held_out_error, report.rows[0].held_out_s, calibration.residual_low) == (None, None, None)
-    assert Calibration.from_text(json.dumps(calibration.document()), all_priors(), "c.json") == calibration
+    assert Calibration.from_text(json.dumps(calibration.document()), "c.json") == calibration
 
 
 def slowed(table: MeasuredTable, factor: float, rows: range) -> MeasuredTable:
@@ -142,7 +141,7 @@ def test_a_host_cost_that_no_machine_has_is_refused() -> None:
 def test_a_calibration_survives_its_file() -> None:
     report = calibrate([gloo_table(0.02)], LOOPBACK)
     text = json.dumps(report.calibration.document())
-    assert Calibration.from_text(text, all_priors(), "c.json") == report.calibration
+    assert Calibration.from_text(text, "c.json") == report.calibration
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_a_constant_that_says_nonsense_is_refused(key: str, value: object) -> No
     document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
     document["constants"][0][key] = value  # type: ignore[index]
     with pytest.raises(CalibrationError, match=rf"^c.json: constants.0.{key}: .* is (no|not a) "):
-        Calibration.from_text(json.dumps(document), all_priors(), "c.json")
+        Calibration.from_text(json.dumps(document), "c.json")
 
 
 @pytest.mark.parametrize("key", ["nodes", "gpus_per_node", "gpus_per_process"])
@@ -164,7 +163,7 @@ def test_a_curve_of_no_count_is_refused(key: str) -> None:
     document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
     document["curves"][0][key] = "two"  # type: ignore[index]
     with pytest.raises(CalibrationError, match=r"^c.json: malformed: .*'two' is not a count"):
-        Calibration.from_text(json.dumps(document), all_priors(), "c.json")
+        Calibration.from_text(json.dumps(document), "c.json")
 
 
 def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
@@ -176,7 +175,7 @@ def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
     ):
         found = calibrate([table], machine).calibration
         assert found.backend == backend
-        assert set(found.constants) == {constant.name for constant in all_priors()[backend]}
+        assert set(found.constants) == set(Calibration.priors(backend).constants)
     assert calibrate([gloo_table(header={"backend": "nccl"})], gpus, backend="gloo").calibration.backend == "gloo"
     for unknown, given in (({"backend": "ucc"}, None), ({}, "mpi")):
         with pytest.raises(UnknownNameError, match=r"(t: unknown backend 'ucc'|--backend: unknown backend 'mpi')"):

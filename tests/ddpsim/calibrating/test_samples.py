@@ -8,14 +8,15 @@ import pytest
 from ddpsim.calibrating.calibrate import fit_samples, with_versions
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.errors import InputError
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")
-START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+START = Calibration.priors("nccl")
 SIZES = [1024 * 2**k for k in range(20)]
 
 
@@ -61,14 +62,16 @@ def test_collectives_measured_one_by_one_are_told_from_those_of_nccl_tests() -> 
     placement, alone_s = DGX.place(1), START["nccl.isolated_s"]
     for isolated in ("True", "False"):
         sample = Sample.of(table(isolated=isolated), DGX)
-        expected = Collectives(None, placement, backend="nccl", isolated=isolated == "True")
+        expected = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=isolated == "True"))
         assert sample.predicted(START) == pytest.approx([expected.estimate_s(size) for size in SIZES])
     times = 1.3 * Sample.of(table(isolated="True"), DGX).predicted(START)
     sample = Sample.of(measured(times, isolated="True"), DGX)
     corrected = replace(START, curves=(sample.curve(),))
     assert sample.predicted(corrected) == pytest.approx(times)
     for isolated, expected_s in ((True, times), (False, times - alone_s)):
-        found = Collectives(None, placement, backend="nccl", calibration=corrected, isolated=isolated)
+        found = Collectives(
+            None, placement, backend="nccl", calibration=corrected, options=CollectiveOptions(isolated=isolated)
+        )
         assert [found.estimate_s(size) for size in SIZES] == pytest.approx(expected_s)
     gloo = Sample.of(measured(times, isolated="True", backend="gloo"), DGX).curve()
     assert [point.time_s for point in gloo.points] == pytest.approx(times)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")
 SIZES = [1024 << 2 * k for k in range(10)]
-PRIOR = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+PRIOR = Calibration.priors("nccl")
 TRUTH = PRIOR.with_values(
     {
         name: PRIOR[name] * factor
@@ -31,7 +32,11 @@ TRUTH = PRIOR.with_values(
 
 def times_s(nodes: int, constants: Calibration, sizes: list[int]) -> list[float]:
     collectives = Collectives(
-        None, DGX.place(nodes), backend="nccl", calibration=constants, algorithm="ring", isolated=False
+        None,
+        DGX.place(nodes),
+        backend="nccl",
+        calibration=constants,
+        options=CollectiveOptions(algorithm="ring", isolated=False),
     )
     return [collectives.estimate_s(size) for size in sizes]
 

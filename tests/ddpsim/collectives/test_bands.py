@@ -7,11 +7,12 @@ import pytest
 
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.execute import PRIORS, make_transport
+from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback").place(1, 2)
-START = Calibration("gloo", {constant.name: constant for constant in PRIORS["gloo"]})
+START = Calibration.priors("gloo")
 SIZES = [4096, 1 << 20, 64 << 20]
 
 
@@ -22,13 +23,16 @@ def test_without_covariance_the_band_is_the_residuals() -> None:
         assert math.log(high) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("name", [constant.name for constant in PRIORS["gloo"] if constant.log_std is not None])
+@pytest.mark.parametrize("name", [name for name, constant in START.constants.items() if constant.log_std is not None])
 def test_an_unsure_constant_widens_the_band_as_moving_it_moves_the_time(name: str) -> None:
     std = 0.01
     unsure = replace(START, fitted_names=(name,), covariance=((std**2,),))
     moved = START.with_values({name: START[name] * math.exp(std)}, source="moved")
     for size, (low, high) in zip(SIZES, band_factors(LOOPBACK, unsure, SIZES), strict=True):
-        before, after = (make_transport(LOOPBACK, "gloo", c, isolated=False).allreduce_s(size) for c in (START, moved))
+        before, after = (
+            make_transport(LOOPBACK, "gloo", c, options=CollectiveOptions(isolated=False)).allreduce_s(size)
+            for c in (START, moved)
+        )
         assert math.log(high) == pytest.approx(1.2816 * abs(math.log(after / before)), rel=0.05, abs=1e-5)
         assert low == pytest.approx(1 / high)
 

@@ -8,6 +8,7 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from ddpsim.units import MIB
 
@@ -38,7 +39,7 @@ SIZE = 256 * MIB
 
 def collectives(text: str, fidelity: str = "flow", nodes: int = 2) -> Collectives:
     placement = parse_topology(text, "x").place(nodes)
-    return Collectives(None, placement, backend="nccl", fidelity=fidelity, algorithm="ring")
+    return Collectives(None, placement, backend="nccl", options=CollectiveOptions(fidelity=fidelity, algorithm="ring"))
 
 
 def load_on(each: Collectives, link: str) -> float:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
-from ddpsim.collectives.execute import PRIORS as PRIORS_OF
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.gloo.transport import PRIORS, GlooTransport
+from ddpsim.collectives.gloo.transport import GlooTransport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
 from ddpsim.network.fluid import Network
@@ -50,7 +50,7 @@ def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: l
 @given(shorter_by=st.floats(0.0, 0.99))
 def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by: float) -> None:
     placement = load_topology("lab-flat").place()
-    priors = Calibration("gloo", {constant.name: constant for constant in PRIORS})
+    priors = Calibration.priors("gloo")
     inner = GlooTransport(placement, priors.with_values({"gloo.launch_s": 5e-3}, source="test"))
     sizes = (1 << 20, 1 << 24)
     whole, latency_s = inner.allreduce(sizes[0]), inner.allreduce(sizes[0]).latency_s
@@ -83,16 +83,19 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
 
 def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_own() -> None:
     placement = load_topology("dgx-1v").place(1)
-    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    priors = Calibration.priors("nccl")
     slow = {"nccl.launch_s": 20e-6}
     whole = priors.with_values(slow, source="test")
-    by_one = make_transport(placement, "nccl", whole, isolated=False, gpus_per_process=8)
+    by_one = make_transport(placement, "nccl", whole, options=CollectiveOptions(isolated=False, gpus_per_process=8))
     sizes = (1024, 1 << 20, 1 << 28)
     points = tuple(CurvePoint(size, 1.25 * by_one.allreduce_s(size)) for size in sizes)
     curve = Curve(placement.topology.fingerprint(), 1, 8, points, gpus_per_process=8)
     calibration = replace(whole, curves=(curve,))
-    same = make_transport(placement, "nccl", calibration, isolated=False, gpus_per_process=8)
-    own, model = (make_transport(placement, "nccl", each, isolated=False) for each in (calibration, whole))
+    same = make_transport(placement, "nccl", calibration, options=CollectiveOptions(isolated=False, gpus_per_process=8))
+    own, model = (
+        make_transport(placement, "nccl", each, options=CollectiveOptions(isolated=False))
+        for each in (calibration, whole)
+    )
     for size in sizes:
         assert same.allreduce_s(size) == pytest.approx(1.25 * by_one.allreduce_s(size))
         assert own.allreduce_s(size) == pytest.approx(1.25 * model.allreduce_s(size))
@@ -102,11 +105,14 @@ def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_o
 
 def test_rows_of_a_forced_algorithm_correct_that_one_only() -> None:
     placement = load_topology("dgx-1v").place(2)
-    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    priors = Calibration.priors("nccl")
     points = (CurvePoint(1024, 1.0), CurvePoint(1 << 20, 2.0))
     forced = replace(priors, curves=(Curve(placement.topology.fingerprint(), 2, 8, points, "ring"),))
     times = {
-        name: [make_transport(placement, "nccl", c, algorithm=name).allreduce_s(1024) for c in (priors, forced)]
+        name: [
+            make_transport(placement, "nccl", c, options=CollectiveOptions(algorithm=name)).allreduce_s(1024)
+            for c in (priors, forced)
+        ]
         for name in ("auto", "tree", "ring")
     }
     assert times["auto"][0] == times["auto"][1]

@@ -8,6 +8,7 @@ from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 
@@ -41,9 +42,9 @@ LEAVES = "{kind: two-level, nodes_per_leaf: 2}"
 
 def time_s(fabric: str, *, gpudirect: bool = True, size_bytes: int = 256 * MIB, algorithm: str = "ring") -> float:
     text = NODE.replace("FABRIC", fabric).replace("GPUDIRECT", str(gpudirect).lower())
-    return Collectives(None, parse_topology(text, "x").place(4), backend="nccl", algorithm=algorithm).simulate_s(
-        size_bytes
-    )
+    return Collectives(
+        None, parse_topology(text, "x").place(4), backend="nccl", options=CollectiveOptions(algorithm=algorithm)
+    ).simulate_s(size_bytes)
 
 
 def test_rails_carry_what_one_switch_carries_because_each_channel_keeps_its_nic() -> None:
@@ -66,7 +67,9 @@ def test_flow_follows_steps_where_some_boundaries_cross_the_spine(
     text = HOST if backend == "gloo" else NODE.replace("GPUDIRECT", "true")
     placement = parse_topology(text.replace("FABRIC", fabric), "x").place(4)
     flow, steps = (
-        Collectives(None, placement, backend=backend, algorithm=algorithm, fidelity=each).simulate_s(64 * MIB)
+        Collectives(
+            None, placement, backend=backend, options=CollectiveOptions(algorithm=algorithm, fidelity=each)
+        ).simulate_s(64 * MIB)
         for each in ("flow", "steps")
     )
     assert flow == pytest.approx(steps, rel=0.02 if algorithm != "tree" else 0.12)
@@ -76,7 +79,10 @@ def test_a_node_that_differs_does_not_load_its_neighbours_cards_twice() -> None:
     text = NODE.replace("GPUDIRECT", "true").replace("FABRIC", "{kind: flat}")
     odd = text + "degraded: [{node: 2, link: gpu0-nvswitch0, bandwidth: 230GB/s}]\n"
     times = [
-        Collectives(None, parse_topology(each, "x").place(4), backend="nccl", algorithm="ring") for each in (text, odd)
+        Collectives(
+            None, parse_topology(each, "x").place(4), backend="nccl", options=CollectiveOptions(algorithm="ring")
+        )
+        for each in (text, odd)
     ]
     plain, other = (each.simulate_s(256 * MIB) for each in times)
     assert other == pytest.approx(plain, rel=0.02)

@@ -15,6 +15,7 @@ import simpy
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import read_table
@@ -29,7 +30,8 @@ def shaped(ranks: int, delay: str = "0s") -> Placement:
 
 
 def allreduce_s(placement: Placement, size_bytes: int, fidelity: str = "flow", **options: bool) -> float:
-    return Collectives(None, placement, backend="gloo", fidelity=fidelity, **options).simulate_s(size_bytes)
+    conditions = CollectiveOptions(fidelity=fidelity, **options)
+    return Collectives(None, placement, backend="gloo", options=conditions).simulate_s(size_bytes)
 
 
 def test_figures_measured_on_shaped_links_and_on_loopback() -> None:
@@ -62,7 +64,9 @@ def test_every_segment_waits_for_its_handshake(size_bytes: int, delay: str, meas
 def test_busy_threads_slow_small_messages_the_same_at_either_fidelity(size_bytes: int) -> None:
     times = []
     for fidelity in ("flow", "steps"):
-        collectives = Collectives(None, load_topology("loopback").place(1, 4), backend="gloo", fidelity=fidelity)
+        collectives = Collectives(
+            None, load_topology("loopback").place(1, 4), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
+        )
         quiet_s = collectives.simulate_s(size_bytes)
         collectives.network.set_host_pace(1 / 8)
         times.append((quiet_s, collectives.simulate_s(size_bytes)))
@@ -95,9 +99,9 @@ def test_on_a_fast_network_sums_on_the_processor_set_the_pace(ranks: int, fideli
     start = Collectives(None, shaped(ranks), backend="gloo").calibration
     constants = start.with_values({"gloo.reduce.bandwidth": slow_sums}, source="test")
     placement = parse_topology(fast, "fast.yaml").place(ranks)
-    took_s = Collectives(None, placement, backend="gloo", fidelity=fidelity, calibration=constants).simulate_s(
-        size_bytes
-    )
+    took_s = Collectives(
+        None, placement, backend="gloo", options=CollectiveOptions(fidelity=fidelity), calibration=constants
+    ).simulate_s(size_bytes)
     summed_s = (ranks - 1) / ranks * size_bytes / slow_sums
     assert took_s == pytest.approx(summed_s + start["gloo.launch_s"], rel=0.01)
 
@@ -121,7 +125,9 @@ def test_segments_are_at_most_a_mebibyte_and_at_least_two_a_rank(size_bytes: int
 @pytest.mark.parametrize("sizes", [(25 * MIB, 25 * MIB), (8 * MIB, 25 * MIB), (MIB, MIB), (2048, 2048)])
 def test_flow_equals_steps_where_two_share_the_links(sizes: tuple[int, int]) -> None:
     def ends(fidelity: str) -> list[float]:
-        collectives = Collectives(None, shaped(4, "0.1ms"), backend="gloo", fidelity=fidelity)
+        collectives = Collectives(
+            None, shaped(4, "0.1ms"), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
+        )
         first = collectives.allreduce(sizes[0])
         # Two that start at one instant stay in lock step, both waiting for their handshakes while the links idle.
         collectives.env.run(collectives.env.timeout(0.3e-3))
@@ -201,13 +207,13 @@ def test_one_rank_takes_a_launch_and_no_link() -> None:
 def test_bad_choices_are_named() -> None:
     placement = load_topology("loopback").place(1, 2)
     with pytest.raises(UnknownNameError, match="unknown fidelity 'step'"):
-        Collectives(None, placement, backend="gloo", fidelity="step")
+        Collectives(None, placement, backend="gloo", options=CollectiveOptions(fidelity="step"))
     with pytest.raises(UnknownNameError, match="unknown backend 'glo'"):
         Collectives(None, placement, backend="glo")
     with pytest.raises(InputError, match="no MPI transport"):
         Collectives(None, placement, backend="mpi")
     with pytest.raises(InputError, match="gloo has no algorithm 'tree'"):
-        Collectives(None, placement, backend="gloo", algorithm="tree")
+        Collectives(None, placement, backend="gloo", options=CollectiveOptions(algorithm="tree"))
     gloo = Collectives(None, placement, backend="gloo").calibration
     with pytest.raises(CalibrationError, match="calibration is of gloo"):
         Collectives(None, placement, backend="nccl", calibration=gloo)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import InputError, TopologyError, UnknownNameError
 from ddpsim.topology.graph import Placement
@@ -26,7 +27,9 @@ SIZES = (1024, 65536, MIB, 25 * MIB, 512 * MIB)
 
 
 def collectives(placement: Placement, fidelity: str = "flow", algorithm: str = "auto", **more: Any) -> Collectives:
-    return Collectives(None, placement, backend="nccl", fidelity=fidelity, algorithm=algorithm, **more)
+    calibration = more.pop("calibration", None)
+    options = CollectiveOptions(fidelity=fidelity, algorithm=algorithm, **more)
+    return Collectives(None, placement, backend="nccl", calibration=calibration, options=options)
 
 
 MACHINES = {

@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.schedules import gather_and_broadcast_s, halving_doubling_s, parameter_server_beside_s
 from ddpsim.errors import TopologyError
@@ -27,7 +28,9 @@ fabric: {kind: flat}
 
 
 def collectives(placement: Placement, algorithm: str, fidelity: str = "flow", backend: str = "nccl") -> Collectives:
-    return Collectives(None, placement, backend=backend, algorithm=algorithm, fidelity=fidelity)
+    return Collectives(
+        None, placement, backend=backend, options=CollectiveOptions(algorithm=algorithm, fidelity=fidelity)
+    )
 
 
 def test_large_messages_take_the_closed_forms_on_a_switch() -> None:
@@ -77,8 +80,12 @@ def test_measured_rows_of_the_backends_own_choice_do_not_correct_a_forced_patter
     curve = Curve(placement.topology.fingerprint(), 4, 1, (CurvePoint(1024, 1.0), CurvePoint(MIB, 2.0)))
     bent = replace(start, curves=(curve,))
     for algorithm, expected in (("auto", 2.0), ("ring", 2.0), ("gather-broadcast", None)):
-        found = Collectives(None, placement, backend="gloo", algorithm=algorithm, calibration=bent).estimate_s(MIB)
-        plain = Collectives(None, placement, backend="gloo", algorithm=algorithm).estimate_s(MIB)
+        found = Collectives(
+            None, placement, backend="gloo", options=CollectiveOptions(algorithm=algorithm), calibration=bent
+        ).estimate_s(MIB)
+        plain = Collectives(None, placement, backend="gloo", options=CollectiveOptions(algorithm=algorithm)).estimate_s(
+            MIB
+        )
         assert found == pytest.approx(expected or plain)
 
 

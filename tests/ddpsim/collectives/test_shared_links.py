@@ -9,6 +9,7 @@ import pytest
 import simpy
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
@@ -30,7 +31,7 @@ def placed(machine: str) -> tuple[Placement, str]:
 
 def times_s(machine: str, fidelity: str, sizes: tuple[int, int], offset: float) -> list[float]:
     placement, backend = placed(machine)
-    both = Collectives(None, placement, backend=backend, fidelity=fidelity, algorithm="ring")
+    both = Collectives(None, placement, backend=backend, options=CollectiveOptions(fidelity=fidelity, algorithm="ring"))
     took = [0.0, 0.0]
 
     def start(index: int, at_s: float) -> simpy.events.ProcessGenerator:
@@ -95,7 +96,9 @@ def test_equal_pairs_apart_keep_their_phase_where_all_hops_are_alike(size: int, 
     # Their steps have one period: they meet at each or at none, where the fluid form takes the average of both.
     machine = "dgx-a100"
     placement, backend = placed(machine)
-    at_none_s = Collectives(None, placement, backend=backend, algorithm="ring").estimate_s(size)
+    at_none_s = Collectives(None, placement, backend=backend, options=CollectiveOptions(algorithm="ring")).estimate_s(
+        size
+    )
     at_each_s = max(times_s(machine, "steps", (size, size), 0.0))
     for fidelity in ("flow", "steps"):
         for took_s in times_s(machine, fidelity, (size, size), offset):

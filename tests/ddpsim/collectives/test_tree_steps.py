@@ -7,6 +7,7 @@ import simpy
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Lane, Steps, Wire
 from ddpsim.collectives.tree_schedules import tree, tree_s
@@ -81,7 +82,9 @@ def placed(machine: str) -> Placement:
 
 
 def collectives(machine: str, algorithm: str, fidelity: str) -> Collectives:
-    return Collectives(None, placed(machine), backend="nccl", algorithm=algorithm, fidelity=fidelity)
+    return Collectives(
+        None, placed(machine), backend="nccl", options=CollectiveOptions(algorithm=algorithm, fidelity=fidelity)
+    )
 
 
 @pytest.mark.parametrize(("machine", "algorithm"), CASES)

@@ -14,7 +14,6 @@ from ddpsim.planning.rows import PlanReport
 from ddpsim.prediction import predict as prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
@@ -120,7 +119,7 @@ def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
 def test_bands_are_simulated_for_the_default_and_what_is_advised_alone(monkeypatch, size, bands):
     asked = []
     monkeypatch.setattr(prediction.Band, "of", lambda *args: asked.append(args) or Band({1: (0.9, 1.2)}))
-    calibration = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]})
+    calibration = Calibration.priors("gloo")
     source = workload(gradients=40, size=size, backward=0.1)
     row = plan(source, [LOOPBACK], gpus_per_node=4, calibration=calibration).rows[0]
     assert len(asked) == bands
@@ -168,7 +167,7 @@ def test_a_giant_bucket_is_not_advised_for_nothing():
 
 def measured_costs(row):
     """Return the row's priors as a calibration that measured them, to the same values."""
-    start = Calibration("nccl", {constant.name: constant for constant in all_priors()["nccl"]})
+    start = Calibration.priors("nccl")
     return start.with_values({constant.name: constant.value for constant in row.priors}, source="measured")
 
 

@@ -10,17 +10,18 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.prediction.predict import Prediction, predict, with_band
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import DOUBT, all_priors, at_end
+from ddpsim.simulation.costs import DOUBT, at_end
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.profile import Phase
 
 MACHINE = load_topology("p3.8xlarge")
-START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+START = Calibration.priors("nccl")
 UNSURE = replace(START, residual_low=-0.1, residual_high=0.2)
 
 
@@ -74,20 +75,26 @@ def test_what_hides_or_does_not_happen_adds_nothing() -> None:
 
 def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> None:
     placement = MACHINE.place(2)
-    plain = Collectives(None, placement, backend="nccl", isolated=False)
+    plain = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
     points = tuple(CurvePoint(size, 1.3 * plain.estimate_s(size)) for size in (4 * MIB, 16 * MIB, 64 * MIB))
     curve = Curve(placement.topology.fingerprint(), 2, 4, points)
     measured = replace(UNSURE, curves=(curve,))
     narrow, wide = predicted([0.004], measured), predicted([0.004], UNSURE)
     assert narrow.high_s - narrow.low_s < (wide.high_s - wide.low_s) / 2
     for fidelity in ("flow", "steps"):
-        both = Collectives(None, placement, backend="nccl", calibration=measured, fidelity=fidelity, isolated=False)
+        both = Collectives(
+            None,
+            placement,
+            backend="nccl",
+            calibration=measured,
+            options=CollectiveOptions(fidelity=fidelity, isolated=False),
+        )
         assert both.simulate_s(16 * MIB) == pytest.approx(points[1].time_s, rel=0.02)
 
 
 def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None:
     costs = {"gloo.ddp.broadcast_s": 0.02, "gloo.ddp.copy_Bps": 1e9, "gloo.ddp.communication_slowdown": 1.5}
-    measured = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).with_values(costs, source="measured")
+    measured = Calibration.priors("gloo").with_values(costs, source="measured")
     low, high = (at_end(measured, end) for end in (-1, 1))
     for name, value in costs.items():
         extra = 1 if "slowdown" in name else 0

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError
 from ddpsim.files import json_text
-from ddpsim.simulation.costs import Costs, all_priors, load_calibration
+from ddpsim.simulation.costs import Costs, load_calibration
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 
 def test_every_prior_has_a_source_and_a_unit():
-    for backend, constants in all_priors().items():
+    for backend, constants in PRIORS.items():
         names = [constant.name for constant in constants]
         assert len(set(names)) == len(names)
         assert all(name.startswith(f"{backend}.") for name in names)
@@ -21,7 +22,7 @@ def test_every_prior_has_a_source_and_a_unit():
 
 
 def test_measured_costs_replace_priors(tmp_path):
-    priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+    priors = Calibration.priors("gloo")
     fitted = priors.with_values({"gloo.ddp.hook_s": 7e-6, "gloo.step_s": 1e-4}, source="fitted to a.json")
     path = tmp_path / "calibration.json"
     path.write_text(json_text(fitted.document()))
@@ -52,7 +53,7 @@ def test_files_that_are_no_calibration_are_named(tmp_path, text, message):
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
-    priors = Calibration(backend, {c.name: c for c in all_priors()[backend]})
+    priors = Calibration.priors(backend)
     path = tmp_path / "c.json"
     for name, constant in priors.constants.items():
         for value in (0, -1.0, math.nan, math.inf, 1e300, 1e-300, True, "1", None):
@@ -82,7 +83,7 @@ def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
     ],
 )
 def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, message):
-    document = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).document()
+    document = Calibration.priors("gloo").document()
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document | {"fitted_names": names, "covariance": covariance}))
     with pytest.raises(CalibrationError, match=message):
@@ -91,7 +92,7 @@ def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, me
 
 @pytest.mark.parametrize("provenance", [None, 3, "made by hand"])
 def test_a_provenance_is_an_object(tmp_path, provenance):
-    whole = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]}).document()
+    whole = Calibration.priors("gloo").document()
     path = tmp_path / "c.json"
     path.write_text(json.dumps(whole | {"provenance": provenance}))
     with pytest.raises(CalibrationError, match=r"c\.json: malformed"):
@@ -109,7 +110,7 @@ def test_every_calibration_here_is_read():
 def test_a_copy_takes_half_the_memory_bandwidth_of_a_known_gpu_unless_measured():
     assert Costs.of("nccl", None, "V100").copy_Bps == pytest.approx(0.78 * 900e9 / 2)
     assert Costs.of("nccl", None, "H100").copy_Bps > 3 * Costs.of("nccl", None, "V100").copy_Bps
-    priors = Calibration("nccl", {c.name: c for c in all_priors()["nccl"]})
+    priors = Calibration.priors("nccl")
     assert Costs.of("nccl", priors, "V100") == Costs.of("nccl", None, "V100")
     measured = priors.with_values({"nccl.ddp.copy_Bps": 1e11}, source="test")
     assert Costs.of("nccl", measured, "V100").copy_Bps == 1e11

@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs, all_priors
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.processor import Processor
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -171,7 +171,7 @@ def test_unknown_ranks_and_contradictions_are_refused():
 
 
 def with_costs(**values):
-    priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+    priors = Calibration.priors("gloo")
     return priors.with_values({f"gloo.ddp.{name}": value for name, value in values.items()}, source="test")
 
 
@@ -231,7 +231,7 @@ def test_copies_hold_up_the_steps_of_a_collective():
 
 
 def test_each_bucket_costs_a_gpus_computation_its_entry_and_a_world_of_one_none():
-    priors = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]})
+    priors = Calibration.priors("gloo")
     entering = priors.with_values({"gloo.ddp.enter_s": 1e-3}, source="test")
     source, given = workload(device="V100", backward=8.0), options(caps=BucketCaps(bucket_cap_mb=1))
     for ranks, comm, cost in ((2, "real", 1e-3), (2, "noop", 0.0), (1, "real", 0.0)):

@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs, all_priors
+from ddpsim.simulation.costs import Costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload
@@ -89,7 +89,7 @@ def test_the_optimizer_runs_once_a_cycle_of_accumulated_gradients(device):
 
 
 def test_processors_of_one_model_differ_and_layers_that_sleep_do_not():
-    priors = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]})
+    priors = Calibration.priors("gloo")
     spread = priors.with_values({"gloo.ddp.pace_spread": 0.1}, source="test")
     for device, slower in (("V100", 1.0), ("cpu", 1.1106)):
         alike, apart = (

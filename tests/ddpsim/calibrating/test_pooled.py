@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.documented import documented
+from ddpsim.calibrating.pooled import concerns, pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
-from tests.accuracy.documented import documented
-from tests.accuracy.pooled import concerns, pooled
 
 MACHINES = {
     "dgx-1v": 1,

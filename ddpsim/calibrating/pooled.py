@@ -1,4 +1,4 @@
-"""Constants for machines nobody has measured: the documented ones, fitted to many sites' tables at once.
+"""Constants for machines nobody has measured are the documented ones, fitted to many sites' tables at once.
 
 A table that stays more than twice as far off as the median table is set aside: something about its machine is not
 known, and the constants of all others should not make up for it.
@@ -6,49 +6,84 @@ known, and the constants of all others should not make up for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.loads import GROUPS
-from tests.accuracy.documented import documented
+from ddpsim.units import MIB, counted
 
 _FAR = 2.0
+"""A table's mean log error over the median table's from which it is set aside; chosen by hand.
+
+`python -m tests.accuracy --constants` names the tables that are set aside.
+"""
+
+_ROWS = 12
+"""Rows of a table that a pooled fit takes, so that a site with long tables does not outweigh the others."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Constants fitted to some tables.
+    """A pool is what many sites' tables agree on.
 
     Attributes:
-        values: by name.
-        aside: the tables that were set aside.
+        values: the fitted constants, by name.
+        aside: the names of the tables that were set aside.
+        unused: the constants that no row depends on, which stay as documented.
+        residuals: log(measured / fitted) of each row of the tables that were kept.
     """
 
     values: Mapping[str, float]
     aside: tuple[str, ...]
+    unused: tuple[str, ...]
+    residuals: Vector
 
     def calibration(self) -> Calibration:
         """Return the documented constants with these in their places."""
         return documented().with_values(self.values, source="pooled fit")
 
 
-def pooled(samples: Sequence[Sample], near: Mapping[str, float] | None = None) -> Pool:
+def pooled(
+    samples: Sequence[Sample],
+    near: Mapping[str, float] | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Pool:
     """Return the constants that explain most of the tables, all thinned alike.
 
     Args:
         near: values to start the search from.
+        progress: is told what is about to be fitted.
     """
+    progress(f"fitting {counted(sum(len(each.sizes) for each in samples), 'row')} of {counted(len(samples), 'table')}")
     found = _fitted(samples, near)
     distances = [float(np.abs(part).mean()) for part in _parts(samples, found.residuals)]
     limit = _FAR * float(np.median(distances))
     kept = [sample for sample, distance in zip(samples, distances, strict=True) if distance <= limit]
     aside = tuple(s.table.name for s, distance in zip(samples, distances, strict=True) if distance > limit)
-    return Pool(_fitted(kept, found.values).values if aside else found.values, aside)
+    if aside:
+        progress(f"fitting again without {', '.join(aside)}")
+        found = _fitted(kept, found.values)
+    return Pool(found.values, aside, found.unused, found.residuals)
+
+
+def thinned(sample: Sample) -> Sample:
+    """Return at most twelve rows: those of 1 MiB and more and every third below, evenly.
+
+    Of 31 rows, 8 B to 8 GiB by factors of 2, 20 are such (14 from 1 MiB, every third of the 17 below), and 12 of
+    those stay. Of a table of more than 100 rows it is the rows 0, 1, 3, 7, 15, ...
+    """
+    rows = [row for row, size in enumerate(sample.sizes) if size >= MIB or row % 3 == 0]
+    if len(sample.sizes) > 100:
+        rows = [2**k - 1 for k in range(len(sample.sizes).bit_length()) if 2**k <= len(sample.sizes)]
+    if len(rows) > _ROWS:
+        rows = [rows[round(n * (len(rows) - 1) / (_ROWS - 1))] for n in range(_ROWS)]
+    return sample.only(rows)
 
 
 def _fitted(samples: Sequence[Sample], near: Mapping[str, float] | None) -> Fit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS
 
 _PROTOCOLS = ("ll", "ll128", "simple")
 _ROWS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
@@ -53,7 +52,8 @@ def documented() -> Calibration:
     for row, (medians, stds) in _ROWS.items():
         for protocol, median, std in zip(_PROTOCOLS, medians, stds, strict=True):
             values[f"nccl.{row.format(protocol)}"] = (median, std)
-    constants = {constant.name: constant for constant in PRIORS["nccl"]}
+    priors = Calibration.priors("nccl")
+    constants = priors.constants
     held = {
         name: replace(constants[name], value=1.0, log_std=None) for name in (f"nccl.{each}" for each in _CROSSOVERS)
     }
@@ -61,4 +61,4 @@ def documented() -> Calibration:
         name: replace(constants[name], value=value, log_std=std, source="documented")
         for name, (value, std) in values.items()
     }
-    return Calibration("nccl", {**constants, **changed, **held})
+    return replace(priors, constants={**constants, **changed, **held})

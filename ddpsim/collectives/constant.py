@@ -1,0 +1,42 @@
+"""A physical constant of a transport or of DDP: a value with its unit, its origin and its doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
+"""Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One physical constant.
+
+    Attributes:
+        name: dotted: `gloo.step_s`, `nccl.simple.efficiency.nvlink`.
+        value: in `unit`.
+        unit: `s`, `B/s`, `B`, or `1` for a ratio.
+        source: where the value comes from: a page, a source file, or `fitted to FILE`.
+        fitted: whether measurements determined it; a prior otherwise.
+        log_std: standard deviation of its natural logarithm; None where unknown.
+    """
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    fitted: bool = False
+    log_std: float | None = None
+
+    def allows(self, value: object) -> bool:
+        """Whether `value` may take the place of this constant's own.
+
+        What its unit makes sense of. A cost of DDP in seconds, or a spread, may be 0 too: a rate or a factor never.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        spread = self.name.endswith("_spread")
+        if value == 0:
+            return spread or (".ddp." in self.name and self.unit == "s")
+        least, most = _RANGES["spread" if spread else self.unit]
+        return least <= value <= most

@@ -1,0 +1,69 @@
+"""The costs of DDP beside wire time, by backend, without measurements.
+
+The microbenchmark of ddpexec measures each of them; `ddpsim.simulation.costs` says what each one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddpsim.collectives.constant import Constant
+
+_MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
+_CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
+KERNEL_S = 2.5e-6
+"""The shortest a CUDA kernel runs on the device."""
+
+DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
+    "gloo": (
+        Constant("gloo.ddp.hook_s", 3.0e-6, "s", f"{_MEASURED}: post-accumulate hook, stamp and small copy"),
+        Constant("gloo.ddp.launch_s", 48e-6, "s", f"{_MEASURED}: dist.all_reduce(async_op=True) takes 26 to 70 us"),
+        Constant("gloo.ddp.copy_Bps", 5e9, "B/s", f"{_MEASURED}: gradient times 1/world_size into its bucket"),
+        Constant("gloo.ddp.copy_s", 0.0, "s", "on a CPU the copy of a tensor has no fixed cost beside its hook"),
+        Constant("gloo.ddp.finish_s", 20e-6, "s", f"{_MEASURED}: wait for one bucket and write its views back"),
+        Constant("gloo.ddp.forward_s", 60e-6, "s", f"{_MEASURED}: DDP's part of forward, without buffers"),
+        Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
+        Constant("gloo.ddp.broadcast_s", 0.0, "s", "no prior: measured by `microbench`"),
+        Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
+        Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
+        Constant("gloo.ddp.copy_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
+        Constant("gloo.ddp.step_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
+        Constant("gloo.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("gloo.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+    ),
+    "nccl": (
+        Constant("nccl.ddp.hook_s", 5.0e-6, "s", _CUDA),
+        Constant("nccl.ddp.launch_s", 25e-6, "s", "prior: ProcessGroupNCCL allreduce, host side"),
+        Constant(
+            "nccl.ddp.copy_Bps",
+            300e9,
+            "B/s",
+            "prior of an unknown GPU; of a known one, half its achieved memory bandwidth",
+        ),
+        Constant("nccl.ddp.copy_s", KERNEL_S, "s", "prior: least duration of a CUDA kernel on the device, 2 to 3 us"),
+        Constant("nccl.ddp.finish_s", 10e-6, "s", _CUDA),
+        Constant("nccl.ddp.forward_s", 60e-6, "s", "prior: DDP's part of forward, without buffers"),
+        Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
+        Constant("nccl.ddp.broadcast_s", 0.0, "s", "no thread of the host is woken for a broadcast"),
+        Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
+        Constant(
+            "nccl.ddp.enter_s",
+            0.0,
+            "s",
+            "no prior: measure a backward beside many small collectives; fitted to a published table, see the docs",
+        ),
+        Constant(
+            "nccl.ddp.pace_spread",
+            0.0,
+            "1",
+            "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
+        ),
+        Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
+        Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
+        Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure one process on each GPU at once"),
+        Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+    ),
+}

@@ -1,0 +1,41 @@
+"""`ddpsim priors`: tables of several sites at once, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ddpsim.cli.app import run
+from ddpsim.simulation.costs import load_calibration
+
+TABLES = "tests/accuracy/tables"
+SITES = [f"{TABLES}/modal_1node_8xA100_sxm40.csv", f"{TABLES}/crusoe_2node_16xA100_ib.csv"]
+MACHINES = ["--topology", "dgx-a100", "--nodes", "1,2"]
+
+
+def test_tables_of_two_sites_become_a_calibration_that_others_load(tmp_path, capsys):
+    out = tmp_path / "priors.json"
+    assert run(["priors", *SITES, *MACHINES, "-o", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["fit_error"] < 0.15
+    assert "nccl.efficiency.pcie.simple" in found["unused"]
+    assert "fitting 24 rows of 2 tables" in captured.err
+    calibration = load_calibration(out)
+    fitted = {name for name, constant in calibration.constants.items() if constant.fitted}
+    assert "nccl.efficiency.net.simple" in fitted
+    assert calibration.residual_low < 0 < calibration.residual_high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*SITES, "--topology", "dgx-a100", "--nodes", "1,2,3"], "--nodes: 3 given for 2 tables; give one for all"),
+        ([SITES[0], "--topology", "dgx-a100", "--topology", "dgx-1v"], "--topology: 2 given for 1 table; give one"),
+        ([SITES[0], "--topology", "loopback"], "--topology: loopback has no GPUs"),
+    ],
+)
+def test_what_belongs_to_no_table_is_refused(arguments, words, capsys):
+    assert run(["priors", *arguments]) == 2
+    assert words in capsys.readouterr().err
