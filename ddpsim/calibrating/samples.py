@@ -148,7 +148,7 @@ def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = No
     if table.ranks is None or count < 1:
         return topology.place(count)
     if table.ranks % count:
-        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give --nodes")
+        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give `nodes`")
     try:
         return topology.place(count, table.ranks // count)
     except InputError as error:

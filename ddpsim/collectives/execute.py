@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import get_args
 
 import simpy
 
@@ -25,12 +26,14 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.network.fluid import Demand, Network
+from ddpsim.options.job import Backend
+from ddpsim.options.simulated import Fidelity
 from ddpsim.topology.graph import Placement
 
 PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS, "nccl": nccl.PRIORS}
 """The constants of each backend without measurements."""
-BACKENDS = ("nccl", "gloo")
-FIDELITIES = ("flow", "steps", "closed")
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+FIDELITIES: tuple[Fidelity, ...] = get_args(Fidelity)
 
 
 def make_transport(
@@ -95,7 +98,7 @@ def _physical(
     expand: bool,
 ) -> Transport:
     if backend == "nccl" and placement.topology.compute_device == "cpu":
-        raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
+        raise InputError("NCCL needs GPUs", place="backend", remedy="use gloo")
     if backend in PRIORS and algorithm in PATTERNS:
         return PatternTransport(placement, _ways(placement, backend, calibration), algorithm)
     if backend == "gloo":
@@ -110,8 +113,8 @@ def _physical(
             gpus_per_process=gpus_per_process,
         )
     if backend == "mpi":
-        raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
-    raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")
+        raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
+    raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
 
 
 def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
@@ -152,7 +155,7 @@ class Collectives:
         factor: Callable[[int], float] | None = None,
     ) -> None:
         if fidelity not in FIDELITIES:
-            raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="--fidelity")
+            raise UnknownNameError.among("fidelity", fidelity, FIDELITIES, place="fidelity")
         transport = make_transport(
             placement,
             backend,

@@ -233,6 +233,6 @@ def require_network(topology: Topology, nodes: int) -> None:
         if not template.nics or topology.fabric.kind == "none":
             raise TopologyError(
                 f"{nodes} nodes of {topology.name}, but {template.name} has no network",
-                place="--nodes",
+                place="nodes",
                 remedy="give its node `nics` and the file a `fabric`, or use one node",
             )

@@ -57,7 +57,7 @@ class GlooTransport:
     ) -> None:
         if algorithm not in ("auto", "ring"):
             known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"gloo has no algorithm {algorithm!r}", place="--algorithm", remedy=known)
+            raise InputError(f"gloo has no algorithm {algorithm!r}", place="algorithm", remedy=known)
         self.calibration = calibration or Calibration("gloo", {constant.name: constant for constant in PRIORS})
         self._wiring = Wiring(placement, expand)
         self._ways = GlooWays(self._wiring, self.calibration)

@@ -65,7 +65,7 @@ class NcclTransport:
     ) -> None:
         if algorithm not in ("auto", *ALGORITHMS):
             known = ("auto", *ALGORITHMS, *PATTERNS)
-            raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
+            raise UnknownNameError.among("algorithm", algorithm, known, place="algorithm")
         self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
         self.layout = layout
         self._isolated, self._gpus_per_process = isolated, gpus_per_process
@@ -75,7 +75,7 @@ class NcclTransport:
         self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
         if not self._allowed:
             raise TopologyError(
-                f"{algorithm} cannot run on {layout.placement.topology.name}", place="--algorithm", remedy="use auto"
+                f"{algorithm} cannot run on {layout.placement.topology.name}", place="algorithm", remedy="use auto"
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
 

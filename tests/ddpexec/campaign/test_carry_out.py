@@ -89,7 +89,7 @@ def test_some_configurations_run_alone_and_those_done_before_still_count(
     both, _ = go(campaign, tmp_path, campaign.configurations[0].name, "*-default")
     assert [result.caps for result in both] == ["default", "cap5"]
     assert json.loads((tmp_path / "summary.json").read_text())["configurations"] == 2
-    with pytest.raises(UnknownNameError, match=r"--only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
+    with pytest.raises(UnknownNameError, match=r"only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
         go(campaign, tmp_path, "mlp-flat-wire2-cap6")
 
 

@@ -178,7 +178,7 @@ def test_other_bad_input():
         capture_step("no_such:train", QUICK)
     with pytest.raises(UnknownNameError, match="did you mean mlp"):
         capture_model("mpl", QUICK)
-    with pytest.raises(InputError, match="--precision: unknown precision 'int8'; use one of fp32"):
+    with pytest.raises(InputError, match="precision: unknown precision 'int8'; use one of fp32"):
         capture_model("mlp", QUICK, precision="int8", device="cpu")
     with pytest.raises(InputError, match="tf32 does not exist on cpu"):
         capture_model("mlp", QUICK, precision="tf32", device="cpu")
