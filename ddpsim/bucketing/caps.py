@@ -49,7 +49,7 @@ class BucketCaps:
             for other, value in (("bucket_cap_mb", self.bucket_cap_mb), ("first_bucket_mb", self.first_bucket_mb)):
                 if value is not None:
                     raise PlanError(
-                        f"`bucket_cap_mb_list={listed}` and `{other}={value:g}` are both given",
+                        f"`{other}={value:g}` and `bucket_cap_mb_list={listed}` are both given",
                         remedy="keep one",
                     )
             if not self.bucket_cap_mb_list:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from ddpsim.cli.flags import flag, in_flags
+from ddpsim.cli.flags import in_flags
+from ddpsim.options.arguments import flag
 from ddpsim.options.option import Declared, build, declared
 
 

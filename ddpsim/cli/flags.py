@@ -7,18 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpsim.errors import InputError
-from ddpsim.options.option import Declared
 
 _SPAN = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 """An option in a sentence, alone or with a value: `comm`, `comm=noop`."""
 
 _PLACE = re.compile(r"([a-z_]+)(?:=([^:]*)|\[([^\]]*)\])?(?=: |$)")
 """An option as a place, alone, with a value or with a key: `drop`, `device=cpu`, `drop[encoder.layer.3]`."""
-
-
-def flag(option: Declared) -> str:
-    """Return the flag of an option: `--no-sync-every`."""
-    return "--" + option.name.replace("_", "-")
 
 
 def flags_of(command: Any) -> Mapping[str, str]:

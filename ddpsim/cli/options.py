@@ -53,12 +53,13 @@ def refuse_beside_plan(plan: str | None, job: Job, bucket_cap_mb: str | None = N
     given = {
         "bucket_cap_mb": job.caps.bucket_cap_mb is not None or bucket_cap_mb is not None,
         "bucket_cap_mb_list": job.caps.bucket_cap_mb_list is not None,
+        "plan": True,
         "first_bucket_mb": job.caps.first_bucket_mb is not None,
         f"assignment={job.assignment}": job.assignment != "rebuilt",
     }
     both = [f"`{name}`" for name, here in given.items() if here]
-    if both:
-        raise InputError(f"{' and '.join([*both, '`plan`'])} are both given", remedy="keep one")
+    if len(both) > 1:
+        raise InputError(f"{' and '.join(both)} are both given", remedy="keep one")
 
 
 def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
