@@ -239,7 +239,7 @@ def test_steps_without_communication_time_one_process_and_do_not_count() -> None
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "--drop are both")],
+    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "`drop` are both")],
 )
 def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
