@@ -12,6 +12,7 @@ import typer
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.groups.torchrun import is_first_rank, speaks
+from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
@@ -59,7 +60,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return 130
     except InputError as error:
         if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
-            print(f"error: {error}", file=sys.stderr)
+            flags = flags_of(called(typer.main.get_command(app()), given))
+            print(f"error: {error_in_flags(error, flags)}", file=sys.stderr)
         return 2
     except SystemExit as done:
         return done.code

@@ -59,9 +59,12 @@ class DdpsimError(Exception):
 class InputError(DdpsimError):
     """Bad input, with the place it stands in and the remedy.
 
+    A parameter is named as Python has it, in a sentence between backticks, `nodes` or `nodes=4`; the command line says
+    `--nodes` instead.
+
     Args:
         message: what is wrong, with the offending value in it.
-        place: where it stands: `cluster.yaml: nodes.0.count`, `row 7, column time_us`, `--nodes`.
+        place: where it stands: `cluster.yaml: nodes.0.count`, `row 7, column time_us`, `nodes`.
         remedy: what to write instead, as an imperative.
     """
 

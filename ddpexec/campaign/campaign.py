@@ -77,7 +77,7 @@ def selected(campaign: Campaign, only: Sequence[str]) -> tuple[Configuration, ..
     names = [each.name for each in campaign.configurations]
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise UnknownNameError.among("configuration", pattern, names, place="--only")
+            raise UnknownNameError.among("configuration", pattern, names, place="only")
     return tuple(each for each in campaign.configurations if any(fnmatchcase(each.name, pattern) for pattern in only))
 
 

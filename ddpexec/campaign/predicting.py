@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
+from typing import cast
 
 import ddpsim
+from ddpexec.campaign.schema import given
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import Network
-from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
+from ddpsim.options.option import build
 from ddpsim.prediction.document import load_prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
+
+_NOT_ITS_OWN = {"scale_compute", "iterations"}
+"""Options of a run that a prediction does without: its workload is scaled, and it takes iterations of its own."""
 
 
 def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
@@ -72,17 +77,5 @@ def inputs_fingerprint(configuration: Configuration, network: Network, folder: P
 def options(configuration: Configuration) -> Options:
     """Return the configuration as the simulation takes it."""
     run = configuration.run
-    return Options(
-        caps=BucketCaps(
-            run.bucket_cap_mb,
-            run.first_bucket_mb,
-            None if run.bucket_cap_mb_list is None else tuple(run.bucket_cap_mb_list),
-        ),
-        backend="gloo",
-        gradient_as_bucket_view=run.gradient_as_bucket_view,
-        broadcast_buffers=run.broadcast_buffers,
-        no_sync_every=run.no_sync_every,
-        process_groups=run.process_groups,
-        stragglers=run.straggler,
-        seed=run.seed + 1,
-    )
+    values = {name: value for name, value in given(run, Options).items() if name not in _NOT_ITS_OWN}
+    return cast("Options", build(Options, {**values, "backend": "gloo", "seed": run.seed + 1}))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ddpsim.options.option import declared
 from ddpsim.topology.schema import Bandwidth, Index, Time
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -88,6 +89,13 @@ class RunSpec(Spec):
         if self.bucket_cap_mb_list is not None and (self.bucket_cap_mb, self.first_bucket_mb) != (None, None):
             raise ValueError("give `bucket_cap_mb_list` alone")
         return self
+
+
+def given(run: RunSpec, kind: type) -> dict[str, Any]:
+    """Return what a configuration says of the options that the dataclass `kind` declares, by field name."""
+    named = {each.name: each for each in declared(kind)} | {each.field: each for each in declared(kind)}
+    values = {named[key].field: value for key, value in run if key in named and value is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 class MicrobenchSpec(Spec):

@@ -16,18 +16,20 @@ from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
+from ddpexec.campaign.schema import given
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
+from ddpexec.running.settings import Settings
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
+from ddpsim.options.arguments import as_arguments
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.metrics import summarise
-from ddpsim.units import exact
 from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
@@ -39,6 +41,9 @@ LAUNCHES, ITERATIONS = 3, 6
 
 LOCAL_ITERATIONS = 5
 """Of a run: without communication, after those that count, by which one process is timed."""
+
+_OF_WORKLOAD = {"scale_compute"}
+"""Options that the workload has in it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,28 +182,14 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
-        if run.batch_size is not None:
-            arguments += ["--batch-size", str(run.batch_size)]
-    valued: Mapping[str, object] = {
-        "--bucket-cap-mb": run.bucket_cap_mb,
-        "--first-bucket-mb": run.first_bucket_mb,
-        "--bucket-cap-mb-list": run.bucket_cap_mb_list and ",".join(map(exact, run.bucket_cap_mb_list)),
-        "--no-sync-every": run.no_sync_every if run.no_sync_every > 1 else None,
-        "--process-groups": run.process_groups if run.process_groups > 1 else None,
+    values = {
+        **given(run, Settings),
+        "backend": "gloo",
+        "iterations": configuration.iterations * run.no_sync_every,
+        "local_iterations": LOCAL_ITERATIONS,
+        "seed": run.seed + 1000 * (repeat + 1),
     }
-    for flag, value in valued.items():
-        arguments += [] if value is None else [flag, exact(value) if isinstance(value, float) else str(value)]
-    arguments += ["--gradient-as-bucket-view"] if run.gradient_as_bucket_view else []
-    arguments += [] if run.broadcast_buffers else ["--no-broadcast-buffers"]
-    for rank, factor in run.straggler.items():
-        arguments += ["--straggler", f"{rank}:{exact(factor)}"]
-    cycles = configuration.iterations * run.no_sync_every
-    return [
-        *arguments,
-        *("--impl", run.impl, "--backend", "gloo", "--iterations", str(cycles)),
-        *("--local-iterations", str(LOCAL_ITERATIONS)),
-        *("--seed", str(run.seed + 1000 * (repeat + 1))),
-    ]
+    return [*arguments, *as_arguments(Settings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]
 
 
 def conclude(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> Result:

@@ -199,7 +199,7 @@ def capture_step(path: str, settings: Settings, *, batch_size: int | None = None
     module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     if not isinstance(module, nn.Module) or not callable(step):
         remedy = "return (module, step), an nn.Module and a callable without arguments"
-        raise InputError(f"{path} returned {type(made).__name__}", place="--step", remedy=remedy)
+        raise InputError(f"{path} returned {type(made).__name__}", place="step", remedy=remedy)
     name = path.replace(":", ".")
     return _run(Capture(module, name=name, batch_size=batch_size, settings=settings), step, settings)
 
@@ -257,34 +257,34 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
-        raise InputError(f"unknown device {name!r}", place="--device", remedy="use cpu, cuda or cuda:N") from error
+        raise InputError(f"unknown device {name!r}", place="device", remedy="use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         have = f"this machine has {torch.cuda.device_count()} GPUs that torch can use"
-        raise InputError(f"no device {name!r}: {have}", place="--device", remedy="use cpu")
+        raise InputError(f"no device {name!r}: {have}", place="device", remedy="use cpu")
     return device
 
 
 def _check_precision(precision: str, device: torch.device) -> None:
     if precision not in PRECISIONS:
         remedy = f"use one of {', '.join(PRECISIONS)}"
-        raise InputError(f"unknown precision {precision!r}", place="--precision", remedy=remedy)
+        raise InputError(f"unknown precision {precision!r}", place="precision", remedy=remedy)
     if precision == "tf32" and device.type != "cuda":
-        raise InputError(f"tf32 does not exist on {device.type}", place="--precision", remedy="use fp32, bf16 or amp")
+        raise InputError(f"tf32 does not exist on {device.type}", place="precision", remedy="use fp32, bf16 or amp")
 
 
 def _import(path: str) -> Callable[[], object]:
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
-        raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
+        raise InputError(f"{path!r} names no function", place="step", remedy="write package.module:function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         remedy = "run from the folder its package is in, or install it"
-        raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error
+        raise InputError(f"{path!r} cannot be imported: {error}", place="step", remedy=remedy) from error
     if not callable(function):
-        raise InputError(f"{path!r} is a {type(function).__name__}", place="--step", remedy="name a function")
+        raise InputError(f"{path!r} is a {type(function).__name__}", place="step", remedy="name a function")
     return function  # type: ignore[no-any-return]
 
 

@@ -163,7 +163,7 @@ class Recorder:
         if not torch.is_grad_enabled():
             return  # evaluation between training steps
         if self._current.forward is not None:
-            remedy = "capture a step with one forward; accumulation is `--no-sync-every` of the prediction"
+            remedy = "capture a step with one forward; accumulation is `no_sync_every` of the prediction"
             raise WorkloadError("a second forward", place=f"iteration {self.iterations}", remedy=remedy)
         if self.iterations == 0:
             self.precision = self._find_precision()
@@ -184,7 +184,7 @@ class Recorder:
 
         def backward(*args: object, **kwargs: object) -> None:
             if self._current.backward is not None:
-                remedy = "capture a step with one backward; accumulation is `--no-sync-every` of the prediction"
+                remedy = "capture a step with one backward; accumulation is `no_sync_every` of the prediction"
                 raise WorkloadError("a second backward", place=f"iteration {self.iterations}", remedy=remedy)
             self._current.backward = self._stamp()
             self._mark("backward")

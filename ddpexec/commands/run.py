@@ -4,74 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.torchrun import refuse_shared_input
+from ddpexec.running.settings import Settings
 from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.expand import expand
-from ddpsim.cli.job_options import JobOptions
-from ddpsim.cli.options import PlanOptions
+from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.units import counted, parse_time
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
     from ddpexec.running.run import Run
-    from ddpexec.running.settings import Settings
     from ddpsim.bucketing import BucketPlan
     from ddpsim.trace.metrics import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions(JobOptions):
-    """How the job runs; what `ddpsim predict` has too means the same."""
-
-    impl: Annotated[str, typer.Option("--impl", metavar="ddpexec|torch", help="Whose DistributedDataParallel.")] = (
-        "ddpexec"
-    )
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]")
-    ] = None
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step and rank. [the model's own]")] = None
-    iterations: Annotated[int, typer.Option(metavar="N", help="Iterations that count, after 5 discarded.")] = 20
-    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for a rank that does not come.")] = (
-        "300s"
-    )
-    local_iterations: Annotated[
-        int,
-        typer.Option(metavar="N", help="Iterations without communication after them, which time one process."),
-    ] = 0
-    no_stamps: Annotated[bool, typer.Option("--no-stamps", help="Time whole iterations only.")] = False
-
-    def settings(self, plan: PlanOptions) -> Settings:
-        """Return the settings of the run."""
-        from ddpexec.running.settings import Settings
-
-        made = self.make(
-            Settings,
-            plan,
-            caps=replace(plan, plan=None).caps(),
-            implementation=self.impl,
-            iterations=self.iterations,
-            batch_size=self.batch_size,
-            timeout=timedelta(seconds=parse_time(self.timeout, "--timeout")),
-            observe=not self.no_stamps,
-            local_iterations=self.local_iterations,
-        )
-        return cast("Settings", made)
-
-
 @expand
 def run(
-    job: RunOptions,
-    plan: PlanOptions,
+    settings: Settings,
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
     model: Annotated[
@@ -80,21 +36,25 @@ def run(
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
     ] = None,
+    plan: PlanFile = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None,
 ) -> None:
     """Train data parallel on the ranks that torchrun started; write what happened as traces."""
     from ddpsim.errors import InputError
     from ddpsim.files import check_writable_folder
 
     if (model is None) == (workload is None):
-        raise InputError("give one of --model and --workload", place="run", remedy="e.g. --model resnet50")
-    plan.caps()
-    refuse_shared_input(workload, plan.plan)
+        raise InputError("give one of `model` and `workload`", place="run", remedy="e.g. `model=resnet50`")
+    refuse_beside_plan(plan, settings)
+    refuse_shared_input(workload, plan)
     check_writable_folder(out)
-    settings = job.settings(plan)
     if model is not None:
         from ddpexec.models import builder
 
-        builder(model, place="--model")
+        builder(model, place="model")
     recorded = None
     if workload is not None:
         from ddpsim.workload.files import load_workload
@@ -105,13 +65,13 @@ def run(
     from ddpexec.groups.launched import launched
     from ddpexec.running.run import Run
 
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
-        return plan.plan_of(parameters.policy)
+        return read_plan(plan, parameters.policy)
 
-    join = launched("run", job.backend, job.device, settings.timeout.total_seconds())
+    join = launched("run", settings.backend, device, settings.timeout.total_seconds())
     with join as rank:
         running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
         _train(running, out, output)

@@ -69,7 +69,7 @@ def launched(
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     backend = backend or _backend(device, local_size)
     if backend not in ("gloo", "nccl"):
-        raise InputError(f"unknown backend {backend!r}", place="--backend", remedy="use gloo or nccl")
+        raise InputError(f"unknown backend {backend!r}", place="backend", remedy="use gloo or nccl")
     place = _place(backend, device, local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
@@ -163,20 +163,20 @@ def _backend(device: str | None, local_size: int) -> str:
 def _place(backend: str, device: str | None, local_size: int) -> torch.device:
     """Return the device of this rank: the CPU, or a GPU, the same for several ranks where there are fewer."""
     if backend == "nccl" and (not torch.cuda.is_available() or not dist.is_nccl_available()):
-        raise InputError("nccl needs GPUs, this machine has none", place="--backend", remedy="use gloo")
+        raise InputError("nccl needs GPUs, this machine has none", place="backend", remedy="use gloo")
     if backend == "nccl" and device == "cpu":
-        raise InputError("nccl does not sum what lies on a CPU", place="--device cpu", remedy="use --backend gloo")
+        raise InputError("nccl does not sum what lies on a CPU", place="device=cpu", remedy="use `backend=gloo`")
     if device not in (None, "cpu", "cuda"):
-        raise InputError(f"unknown device {device!r}", place="--device", remedy="use cpu or cuda")
+        raise InputError(f"unknown device {device!r}", place="device", remedy="use cpu or cuda")
     if (device is None and backend == "gloo") or device == "cpu":
         return torch.device("cpu")
     gpus = torch.cuda.device_count()
     if backend == "nccl" and gpus < local_size and os.environ.get(_SHARING) != "1":
         raise InputError(
             f"nccl takes a GPU for each rank; {local_size} ranks on this machine share {gpus}",
-            place="--backend nccl",
-            remedy=f"start {gpus} ranks, use --backend gloo --device cuda, or set {_SHARING}=1 (NCCL 2.30 or newer)",
+            place="backend=nccl",
+            remedy=f"start {gpus} ranks, use `backend=gloo` `device=cuda`, or set {_SHARING}=1 (NCCL 2.30 or newer)",
         )
     if not torch.cuda.is_available():
-        raise InputError("torch sees no GPU on this machine", place="--device cuda", remedy="use cpu")
+        raise InputError("torch sees no GPU on this machine", place="device=cuda", remedy="use cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)

@@ -54,7 +54,7 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
         model = build(workload.name.partition("@")[0], device)
     except InputError as error:
         remedy = f"give a workload of one of {', '.join(MODELS)}"
-        raise InputError(f"{workload.name!r} is of no shipped model", place="--under-load", remedy=remedy) from error
+        raise InputError(f"{workload.name!r} is of no shipped model", place="under_load", remedy=remedy) from error
     batch = model.make_batch(workload.batch_size, device)
 
     def compute() -> None:
@@ -141,7 +141,7 @@ def _beside(
     if errors:
         raise errors[0]
     if len(spans) < count:
-        raise InputError("a collective failed beside the computation", place="--under-load")
+        raise InputError("a collective failed beside the computation", place="under_load")
     # The last step may have run on when the collectives were over.
     return statistics.median(steps[:-1] or steps), statistics.median(last_to_last(spans, launched.communicator))
 

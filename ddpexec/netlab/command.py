@@ -14,23 +14,25 @@ from ddpsim.units import parse_bandwidth, parse_time
 
 
 def described(ranks: int | None, rate: str | None, delay: str | None, topology: str | None) -> Topology:
-    """Return the topology that the options `--ranks`, `--rate`, `--delay` or `--topology` describe.
+    """Return the topology that the options `ranks`, `rate`, `delay` or `topology` describe.
 
     Raises:
         InputError: both forms, or neither, or a quantity without its unit.
     """
     if topology is not None:
-        given = [n for n, v in (("--ranks", ranks), ("--rate", rate), ("--delay", delay)) if v is not None]
+        given = [n for n, v in (("ranks", ranks), ("rate", rate), ("delay", delay)) if v is not None]
         if given:
-            raise InputError(f"--topology and {given[0]} are both given", place="netlab", remedy="keep one")
+            raise InputError(f"`topology` and `{given[0]}` are both given", place="netlab", remedy="keep one")
         from ddpsim.topology.spec import load_topology
 
         return load_topology(topology)
     if ranks is None or rate is None:
-        missing = "--ranks" if ranks is None else "--rate"
-        raise InputError(f"{missing} is missing", place="netlab", remedy="give --ranks 4 --rate 1gbit, or --topology T")
-    delay_s = 0.0 if delay is None else parse_time(delay, "--delay")
-    return shapes.lab_topology(ranks, parse_bandwidth(rate, "--rate"), delay_s)
+        missing = "ranks" if ranks is None else "rate"
+        raise InputError(
+            f"`{missing}` is missing", place="netlab", remedy="give `ranks=4` and `rate=1gbit`, or `topology`"
+        )
+    delay_s = 0.0 if delay is None else parse_time(delay, "delay")
+    return shapes.lab_topology(ranks, parse_bandwidth(rate, "rate"), delay_s)
 
 
 def run_command(topology: Topology, command: Sequence[str], *, nodes: int | None = None) -> int:

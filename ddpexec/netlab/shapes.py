@@ -25,7 +25,7 @@ def lab_topology(
     trunk: float | None = None,
     name: str | None = None,
 ) -> Topology:
-    """Return the topology of `netlab --ranks --rate --delay`: one process a node, all nodes on one switch.
+    """Return the topology of `netlab` by `ranks`, `rate` and `delay`: one process a node, all nodes on one switch.
 
     Args:
         ranks: number of nodes, one rank each.
@@ -38,7 +38,7 @@ def lab_topology(
         TopologyError: fewer than two ranks, or a slow node that does not exist.
     """
     if ranks < 2:
-        raise TopologyError(f"{ranks} ranks", place="--ranks", remedy="a network needs at least 2")
+        raise TopologyError(f"{ranks} ranks", place="ranks", remedy="a network needs at least 2")
     if slow_node is not None and not 0 <= slow_node < ranks:
         raise TopologyError(f"node {slow_node} of {ranks}", place="slow_node", remedy="number nodes from 0")
     local = {"count": 1, "rate": LOCAL_BANDWIDTH, "total": LOCAL_BANDWIDTH}

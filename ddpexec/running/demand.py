@@ -102,7 +102,7 @@ def check_capacity(workload: Workload, scale_compute: float, communicator: Commu
 
 
 def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processors: int | None = None) -> None:
-    """Raise `InputError` with the smallest sufficient `--scale-compute` where the demand is `SHARE` or more.
+    """Raise `InputError` with the smallest sufficient `scale_compute` where the demand is `SHARE` or more.
 
     Args:
         workload: on one clock, scaled as it will run.
@@ -115,11 +115,11 @@ def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processor
         return
     remedy = f"give a workload whose backward takes time, {workload.name}'s takes none"
     if math.isfinite(asked):
-        remedy = f"multiply --scale-compute by {_rounded_up(asked / SHARE)} or more"
+        remedy = f"multiply `scale_compute` by {_rounded_up(asked / SHARE)} or more"
     raise InputError(
         f"hooks and copies of {ranks} ranks take {asked:.0%} of {processors} processors during the backward of "
         f"{workload.name}; beyond {SHARE:.0%} its gradients would come late",
-        place="--scale-compute",
+        place="scale_compute",
         remedy=remedy,
     )
 

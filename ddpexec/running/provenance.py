@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddpexec.describe import device_model
+from ddpsim.jobs.job import Job
+from ddpsim.options.option import declared, told
 
 if TYPE_CHECKING:
     from ddpexec.running.run import Run
+    from ddpexec.running.settings import Settings
     from ddpexec.running.timed import Replay
 
+
+_ELSEWHERE = {"backend", "seed"}
+"""Options that a trace or its provenance tells beside the others."""
 
 BEGAN = time.time()
 """When this process began to import what a run needs, seconds since the epoch."""
@@ -37,26 +44,19 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "late_gradients": _late(run.subject.replay),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
-        "options": {
-            "bucket_cap_mb": settings.caps.bucket_cap_mb,
-            "bucket_cap_mb_list": settings.caps.bucket_cap_mb_list,
-            "first_bucket_mb": settings.caps.first_bucket_mb,
-            "assignment": settings.assignment,
-            "no_sync_every": settings.no_sync_every,
-            "find_unused_parameters": settings.find_unused_parameters,
-            "gradient_as_bucket_view": settings.gradient_as_bucket_view,
-            "broadcast_buffers": settings.broadcast_buffers,
-            "process_groups": settings.process_groups,
-            "stragglers": {str(rank): factor for rank, factor in settings.stragglers.items()},
-            "comm": settings.comm,
-            "compression": settings.compression,
-            "drop": dict(settings.drop),
-            "order": settings.order,
-            "predictor": settings.predictor,
-            "consensus": settings.consensus,
-            "scale_compute": settings.scale_compute,
-        },
+        "options": options(settings),
     }
+
+
+def options(settings: Settings) -> dict[str, object]:
+    """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
+    job = {each.field for each in declared(Job)} - _ELSEWHERE
+    values = {name: value for name, value in told(settings).items() if name in job}
+    return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def _plain(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in mapping.items()}
 
 
 def _moment(seconds: float) -> str:

@@ -74,8 +74,8 @@ class Run:
         plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
     ) -> None:
         if workload is None and settings.scale_compute < 1:
-            remedy = "give 1 or more; a model cannot be made faster, timed layers (--workload) and a prediction can"
-            raise OptionError(f"{settings.scale_compute!r} is below 1", place="--scale-compute", remedy=remedy)
+            remedy = "give 1 or more; a model cannot be made faster, timed layers (`workload`) and a prediction can"
+            raise OptionError(f"{settings.scale_compute!r} is below 1", place="scale_compute", remedy=remedy)
         self.settings = settings
         self.device = device
         groups = round_robin(settings.process_groups, settings.timeout)
@@ -223,7 +223,7 @@ class Run:
             return None
         if self.device.type != "cpu":
             raise OptionError(
-                "a model on a GPU cannot be made slower", place="--straggler", remedy="run timed layers: --workload"
+                "a model on a GPU cannot be made slower", place="straggler", remedy="run timed layers: `workload`"
             )
         return Slower(self.subject.model.module, self.parameters.tensors, self.observer, factor)
 
@@ -268,7 +268,7 @@ class Run:
         if not self.settings.drop:
             return None
         if self.subject.timed:
-            raise OptionError("timed layers leave nothing out", place="--drop", remedy="run a model: --model")
+            raise OptionError("timed layers leave nothing out", place="drop", remedy="run a model: `model`")
         return LayerDrop(self.subject.model.module, self.settings.drop, self.settings.seed)
 
 
@@ -280,7 +280,7 @@ def _subject(
         timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
         return Subject(timed.model, timed.optimizer, device, True, timed.replay)
     if name is None:
-        raise OptionError("neither --model nor --workload is given", remedy="give one, e.g. --model resnet50")
+        raise OptionError("neither `model` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
     model = build(name, device)
     return Subject(model, model.make_optimizer(), device, False)
 

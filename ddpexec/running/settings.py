@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
-from ddpsim.job import Job, at_least_one, one_of
-from ddpsim.simulation.torch_line import caps_giving
+from ddpsim.jobs.job import Job
+from ddpsim.options.checks import at_least_one
+from ddpsim.options.option import Option
+from ddpsim.units import parse_time
 
-IMPLEMENTATIONS = ("ddpexec", "torch")
+Implementation = Literal["ddpexec", "torch"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 DISCARDED = 5
 """Iterations run first, in which buckets are rebuilt and caches filled, and not counted."""
+
+
+def _duration(text: str, name: str) -> timedelta:
+    return timedelta(seconds=parse_time(text, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +39,26 @@ class Settings(Job):
         InputError: where an option is out of range or contradicts another; both are named.
     """
 
-    implementation: str = "ddpexec"
-    iterations: int = 20
-    batch_size: int | None = None
-    timeout: timedelta = timedelta(minutes=5)
-    observe: bool = True
-    local_iterations: int = 0
+    implementation: Annotated[Implementation, Option("Whose DistributedDataParallel.", name="impl")] = "ddpexec"
+    batch_size: Annotated[int | None, Option("Samples a step and rank. [the model's own]", least=1)] = None
+    iterations: Annotated[int, Option("Iterations that count, after 5 discarded.", "N")] = 20
+    timeout: Annotated[
+        timedelta,
+        Option("How long to wait for a rank that does not come.", "TIME", parse=_duration, text="300s"),
+    ] = timedelta(minutes=5)
+    local_iterations: Annotated[
+        int, Option("Iterations without communication after them, which time one process.", "N")
+    ] = 0
+    observe: Annotated[bool, Option("Time whole iterations only.", name="no_stamps")] = True
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)
-        one_of("--impl", self.implementation, IMPLEMENTATIONS)
-        at_least_one("--iterations", self.iterations)
+        at_least_one("iterations", self.iterations)
         self._check_local()
         for rank, factor in self.stragglers.items():
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
-                raise OptionError(f"{factor!r} makes no straggler", place=f"--straggler {rank}", remedy=remedy)
+                raise OptionError(f"{factor!r} makes no straggler", place=f"stragglers[{rank}]", remedy=remedy)
         if self.implementation == "torch":
             self._check_torch()
 
@@ -58,7 +69,7 @@ class Settings(Job):
     def plan(self, parameters: tuple[Parameter, ...], given: BucketPlan | None) -> BucketPlan | None:
         """Return the fixed plan to run, or None where buckets are rebuilt in arrival order as torch does."""
         if given is not None and self.caps != BucketCaps():
-            raise OptionError("--plan and a bucket cap are both given", remedy="keep one")
+            raise OptionError("`plan` and a bucket cap are both given", remedy="keep one")
         if given is not None or self._natural:
             return given
         return plan_buckets(parameters, self.caps, self.assignment)
@@ -69,11 +80,13 @@ class Settings(Job):
         Raises:
             OptionError: where no constructor argument of torch does.
         """
+        from ddpsim.simulation.torch_line import caps_giving
+
         found = self.find_unused_parameters
         caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)
         if caps is None:
             what = "stock torch cannot run this plan: no constructor argument gives its buckets"
-            raise OptionError(what, remedy="use --impl ddpexec")
+            raise OptionError(what, remedy="use `implementation=ddpexec`")
         return caps.torch_arguments() | {
             "find_unused_parameters": self.find_unused_parameters,
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
@@ -88,20 +101,22 @@ class Settings(Job):
     def _check_local(self) -> None:
         if self.local_iterations < 0:
             remedy = "give 0 or more"
-            raise OptionError(f"{self.local_iterations} is not a count", place="--local-iterations", remedy=remedy)
+            raise OptionError(f"{self.local_iterations} is not a count", place="local_iterations", remedy=remedy)
         if self.local_iterations and self.drop:
             remedy = "leave one out: which layers stay is drawn for synchronised iterations"
-            raise OptionError("--local-iterations and --drop are both given", remedy=remedy)
+            raise OptionError("`local_iterations` and `drop` are both given", remedy=remedy)
 
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
         refused = {
-            f"--process-groups {self.process_groups}": self.process_groups > 1,
-            f"--assignment {self.assignment}": not self._natural,
-            f"--order {self.order}": self.order is not None,
-            "--drop": bool(self.drop),
-            f"--compression {self.compression}": self.compression != "none" and self.observe,
+            f"process_groups={self.process_groups}": self.process_groups > 1,
+            f"assignment={self.assignment}": not self._natural,
+            f"order={self.order}": self.order is not None,
+            "drop": bool(self.drop),
+            f"compression={self.compression}": self.compression != "none" and self.observe,
         }
         for what, given in refused.items():
             if given:
-                raise OptionError(f"--impl torch has no {what}", remedy="use --impl ddpexec, or leave it out")
+                raise OptionError(
+                    f"`implementation=torch` has no `{what}`", remedy="use `implementation=ddpexec`, or leave it out"
+                )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ddpsim.errors import PlanError
+from ddpsim.options import text
+from ddpsim.options.option import Option
 from ddpsim.units import MIB, mib_to_bytes
 
 FIRST_BUCKET_BYTES = MIB
@@ -27,16 +30,26 @@ class BucketCaps:
         PlanError: where two of them contradict each other, the list is empty, or a cap is negative.
     """
 
-    bucket_cap_mb: float | None = None
-    first_bucket_mb: float | None = None
-    bucket_cap_mb_list: tuple[float, ...] | None = None
+    bucket_cap_mb: Annotated[
+        float | None,
+        Option("One cap for every bucket, MiB; 0: a bucket a gradient. [torch: first 1, then 25]", "C", parse=text.cap),
+    ] = None
+    first_bucket_mb: Annotated[
+        float | None,
+        Option("Cap of the first bucket only, MiB; `plan` takes it with `bucket_cap_mb`.", "M", parse=text.cap),
+    ] = None
+    bucket_cap_mb_list: Annotated[
+        tuple[float, ...] | None,
+        Option("Caps of the first, second, ... bucket; the last repeats.", "1,25", parse=text.caps),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.bucket_cap_mb_list is not None:
+            listed = ",".join(f"{cap:g}" for cap in self.bucket_cap_mb_list)
             for other, value in (("bucket_cap_mb", self.bucket_cap_mb), ("first_bucket_mb", self.first_bucket_mb)):
                 if value is not None:
                     raise PlanError(
-                        f"bucket_cap_mb_list={list(self.bucket_cap_mb_list)} and {other}={value:g} are both given",
+                        f"`{other}={value:g}` and `bucket_cap_mb_list={listed}` are both given",
                         remedy="keep one",
                     )
             if not self.bucket_cap_mb_list:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import BucketCaps
@@ -14,7 +15,8 @@ from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.errors import PlanError
 
 SCHEMA = "ddpsim.plan/1"
-ASSIGNMENTS = ("rebuilt", "initial", "unused")
+Assignment = Literal["rebuilt", "initial", "unused"]
+ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def calibrate(
     found, calibration = fit_samples(samples, start)
     judged = misfit(samples, found.residuals)
     if judged.contradictions and not accept_misfit:
-        raise CalibrationError(judged.summary, remedy="leave wrong rows out, or accept them with --accept-misfit")
+        raise CalibrationError(judged.summary, remedy="leave wrong rows out, or accept them with `accept_misfit`")
     if start.backend == "nccl":
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
@@ -198,14 +198,14 @@ def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | 
     counts = [nodes] * len(tables) if nodes is None or isinstance(nodes, int) else list(nodes)
     if len(counts) != len(tables):
         raise CalibrationError(
-            f"{len(counts)} node counts for {len(tables)} tables", place="--nodes", remedy="give one for each table"
+            f"{len(counts)} node counts for {len(tables)} tables", place="nodes", remedy="give one for each table"
         )
     return counts
 
 
 def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | None) -> Calibration:
     """Return the priors of `backend`, else of the tables', else of the topology's own."""
-    place = "--backend"
+    place = "backend"
     if backend is None:
         named = {table.header["backend"]: table.name for table in tables if "backend" in table.header}
         if len(named) > 1:

@@ -97,7 +97,7 @@ def _contradictions(rows: Sequence[_Row]) -> Iterator[str]:
         if other is None:
             slower = "slower" if row.residual > 0 else "faster"
             all_of_them = f"{row} is" if len(rows) == 1 else f"{row} and all others are"
-            yield f"{all_of_them} {slower} than the machine can be: check units and --topology"
+            yield f"{all_of_them} {slower} than the machine can be: check units and topology"
             return
         yield f"{row} contradicts {other}"
         left = [each for each in left if each is not other]

@@ -15,9 +15,9 @@ from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 
@@ -151,7 +151,7 @@ def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = No
     if table.ranks is None or count < 1:
         return topology.place(count)
     if table.ranks % count:
-        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give --nodes")
+        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give `nodes`")
     try:
         return topology.place(count, table.ranks // count)
     except InputError as error:

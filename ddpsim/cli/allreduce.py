@@ -55,7 +55,7 @@ def allreduce(
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.collectives.execute import Collectives, correcting_curve
-    from ddpsim.collectives.options import CollectiveOptions
+    from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
@@ -102,7 +102,7 @@ def _measured(path: str | None, sizes: dict[str, object]) -> MeasuredTable | Non
     if path is None:
         return None
     for flag in (flag for flag, value in sizes.items() if value is not None):
-        raise InputError(f"{flag} and --measured are both given", place="--measured", remedy="keep one")
+        raise InputError(f"{flag} and --measured are both given", place="measured", remedy="keep one")
     return read_table(path)
 
 
@@ -119,7 +119,7 @@ def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, row
     placement = machine.place(nodes, gpus_per_node)
     if rows is not None and rows.ranks not in (None, placement.world_size):
         what = f"{placement.world_size} ranks are asked for, {rows.name} was measured with {rows.ranks}"
-        raise InputError(what, place="--gpus-per-node", remedy="leave it out, or give --nodes that fit it")
+        raise InputError(what, place="gpus_per_node", remedy="leave it out, or give --nodes that fit it")
     return placement
 
 

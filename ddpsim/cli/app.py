@@ -10,6 +10,7 @@ import typer
 
 from ddpsim import __version__
 from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, priors, topo, validate, workload
+from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
@@ -64,7 +65,8 @@ def run(arguments: Sequence[str]) -> int:
             refuse_repeated(typer.main.get_command(app), arguments)
             code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False)
     except InputError as error:
-        return _fail(str(error))
+        flags = flags_of(called(typer.main.get_command(app), arguments))
+        return _fail(error_in_flags(error, flags))
     except typer.Abort:
         return _fail("interrupted", 130)
     except USAGE_ERROR as error:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
-from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanOptions, WorkloadName
+from ddpsim.cli.expand import Only, expand
+from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, table
+from ddpsim.jobs.job import Job
+from ddpsim.options.option import declared
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketPlan
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
 @expand
 def buckets(
     workload: WorkloadName,
-    plan: PlanOptions,
+    job: Annotated[Job, Only((*(each.field for each in declared(BucketCaps)), "assignment", "find_unused_parameters"))],
     output: Output,
+    plan: PlanFile = None,
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file; - is stdout.")
     ] = None,
@@ -28,14 +32,13 @@ def buckets(
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text
-    from ddpsim.job import Job
     from ddpsim.simulation.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
+    refuse_beside_plan(plan, job)
     check_destination(out, as_json=output.as_json)
     model = load_workload(workload)
-    job = Job(caps=plan.caps(), assignment=plan.assignment, find_unused_parameters=plan.find_unused_parameters)
-    chosen = plan.plan_of(model.parameters) or plan_buckets(
+    chosen = read_plan(plan, model.parameters) or plan_buckets(
         model.parameters, job.caps, job.assignment_in_force, model.arrival_order()
     )
     chosen = replace(chosen, call=torch_line(job, chosen, [model]))

@@ -11,8 +11,8 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
+from ddpsim.options.text import counts
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def calibrate(
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     tables = [read_table(path) for path in measured]
-    node_counts = None if nodes is None else counts(nodes, "--nodes", "1,2")
+    node_counts = None if nodes is None else counts(nodes, "nodes", "1,2")
     if node_counts is not None and len(node_counts) not in (1, len(tables)):
         what = f"{len(node_counts)} node counts for {len(tables)} tables"
-        raise InputError(what, place="--nodes", remedy="give one for each MEASURED, in order")
+        raise InputError(what, place="nodes", remedy="give one for each MEASURED, in order")
     given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
     report = fit(tables, load_topology(topology), given, backend=backend, accept_misfit=accept_misfit)
     deliver(out, json_text(report.calibration.document()))

@@ -1,31 +1,81 @@
-"""Options that several commands share, written once: a dataclass parameter becomes one option a field."""
+"""Options on the command line: a parameter that is a dataclass becomes one option a field, and is handed over built."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, cast, get_type_hints
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from ddpsim.cli.flags import in_flags
+from ddpsim.options.arguments import flag
+from ddpsim.options.option import Declared, build, declared
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Mark in the annotation of a parameter: these fields alone are options of the command."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A parameter that is a dataclass, and which of its fields the command takes."""
+
+    kind: Any
+    only: Container[str] | None
+    taken: Container[str]
+
+    @classmethod
+    def of(cls, annotation: Any, taken: Container[str]) -> _Group | None:
+        """Return the group of a parameter's annotation; None where it is no dataclass."""
+        kind, *marks = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            return None
+        only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
+        return cls(kind, only, taken)
+
+    @property
+    def options(self) -> list[Declared]:
+        """The options that the dataclass declares and the command does not declare itself."""
+        found = (each for each in declared(self.kind) if each.field not in self.taken)
+        return [each for each in found if self.only is None or each.field in self.only]
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return one parameter of the command an option; fields annotated for typer stand as they are."""
+        if self.options:
+            return [_parameter(each, self.options) for each in self.options]
+        hints = get_type_hints(self.kind, include_extras=True)
+        return [_keyword(field.name, field.default, hints[field.name]) for field in dataclasses.fields(self.kind)]
+
+    def made(self, given: dict[str, Any]) -> Any:
+        """Return the dataclass of what is given; its fields leave `given`."""
+        if not self.options:
+            return self.kind(**{field.name: given.pop(field.name) for field in dataclasses.fields(self.kind)})
+        return build(self.kind, {each.field: each.value(given.pop(each.field)) for each in self.options})
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` with each parameter that is a dataclass replaced by that dataclass's fields.
+    """Return `function` with each parameter that is a dataclass replaced by that dataclass's options.
 
-    The fields are annotated as typer wants its options; the function gets the dataclass filled in.
+    An option that the function has itself, by that name, is not taken from a dataclass.
     """
     own = inspect.signature(function, eval_str=True).parameters
-    groups = {name: cast(type, p.annotation) for name, p in own.items() if dataclasses.is_dataclass(p.annotation)}
+    found = {name: _Group.of(parameter.annotation, own.keys()) for name, parameter in own.items()}
+    groups = {name: group for name, group in found.items() if group is not None}
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name not in groups]
     for group in groups.values():
-        parameters += _parameters(group)
+        parameters += group.parameters()
 
     @functools.wraps(function)
     def expanded(**given: Any) -> None:
-        for name, group in groups.items():
-            fields = [field.name for field in dataclasses.fields(group)]
-            given[name] = group(**{field: given.pop(field) for field in fields})
-        function(**given)
+        made = {name: group.made(given) for name, group in groups.items()}
+        function(**given, **made)
 
     signature = inspect.Signature(parameters)
     expanded.__signature__ = signature  # type: ignore[attr-defined]
@@ -34,11 +84,22 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def _parameters(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in dataclasses.fields(group)
-    ]
+def _parameter(each: Declared, others: list[Declared]) -> inspect.Parameter:
+    """Return the option as typer takes it; choices are text, so that the dataclass refuses others in its own words."""
+    option = each.option
+    metavar = option.metavar or "|".join(each.choices) or None
+    said = in_flags(option.help, {other.field: flag(other) for other in others})
+    info = typer.Option(flag(each), metavar=metavar, help=said, min=option.least)
+    kind, nullable, default = each.kind, each.nullable, each.default
+    if each.kind is bool:
+        default = False
+    elif option.parse is not None:
+        kind = list[str] if option.repeated else str
+        nullable, default = option.text is None, option.text
+    elif each.choices:
+        kind = str
+    return _keyword(each.field, default, Annotated[kind | None if nullable else kind, info])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

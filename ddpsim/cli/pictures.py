@@ -17,5 +17,5 @@ def plot_option(help_text: str) -> Any:
 
 def _png(path: str | None) -> str | None:
     if path is not None and PurePath(path).suffix.lower() != ".png":
-        raise InputError(f"{path!r} does not end in .png", place="--plot", remedy="pictures are PNG: name it FILE.png")
+        raise InputError(f"{path!r} does not end in .png", place="plot", remedy="pictures are PNG: name it FILE.png")
     return path

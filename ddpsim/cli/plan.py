@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanOptions
+from ddpsim.cli.options import CalibrationFile, PlanFile, SweptCaps, read_calibration, swept_caps
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.text import counts
 from ddpsim.units import MIB, counted
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ _HEADER = (
 def plan(
     workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")],
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
-    buckets: PlanOptions,
-    run: RunOptions,
+    options: Options,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
+    bucket_cap_mb: SweptCaps = None,
+    plan: PlanFile = None,
+    calibration: CalibrationFile = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -57,18 +60,20 @@ def plan(
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     models = [load_workload(name) for name in workload]
-    _check(buckets, out, len(models))
-    machines, calibration = [load_topology(name) for name in topology], run.calibration_in_force()
+    _check(options, bucket_cap_mb, plan, out, len(models))
+    caps = swept_caps(bucket_cap_mb, options)
+    options = replace(options, caps=BucketCaps())
+    machines, constants = [load_topology(name) for name in topology], read_calibration(calibration)
     reports, told = [], set[str]()
     for model in models:
         report = plan_all(
             model,
             machines,
-            nodes=[None] if nodes is None else counts(nodes, "--nodes"),
-            caps=buckets.sweep_caps(),
-            options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
+            nodes=[None] if nodes is None else counts(nodes, "nodes"),
+            caps=caps,
+            options=options,
             gpus_per_node=gpus_per_node,
-            calibration=calibration,
+            calibration=constants,
             progress=Progress(f"plans of {model.name}"),
         )
         for row in report.rows:
@@ -80,18 +85,18 @@ def plan(
     output.emit(_document(reports), lambda: _all(reports), aside=out == STANDARD_OUTPUT)
 
 
-def _check(buckets: PlanOptions, out: str | None, workloads: int) -> None:
+def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: str | None, workloads: int) -> None:
     """Refuse what leaves a plan nothing to look for, or says nothing to it."""
-    if buckets.plan is not None or buckets.bucket_cap_mb_list is not None:
-        flag = "--plan" if buckets.plan else "--bucket-cap-mb-list"
+    if plan is not None or options.caps.bucket_cap_mb_list is not None:
         remedy = "leave it out, or hold it against the default with `ddpsim predict`"
-        raise InputError("a plan looks for the buckets itself", place=flag, remedy=remedy)
-    if buckets.first_bucket_mb is not None and buckets.bucket_cap_mb is None:
-        what, remedy = "says nothing without --bucket-cap-mb", "add e.g. --bucket-cap-mb 5,25, or leave it out"
-        raise InputError(what, place="--first-bucket-mb", remedy=remedy)
+        place = "plan" if plan else "bucket_cap_mb_list"
+        raise InputError("a plan looks for the buckets itself", place=place, remedy=remedy)
+    if options.caps.first_bucket_mb is not None and bucket_cap_mb is None:
+        what, remedy = "says nothing without `bucket_cap_mb`", "add e.g. `bucket_cap_mb=5,25`, or leave it out"
+        raise InputError(what, place="first_bucket_mb", remedy=remedy)
     if out and workloads > 1:
         what = f"one file for the plans of {workloads} workloads"
-        raise InputError(what, place="--out", remedy="plan one workload at a time, or leave it out")
+        raise InputError(what, place="out", remedy="plan one workload at a time, or leave it out")
 
 
 def _document(reports: Sequence[PlanReport]) -> dict[str, object]:

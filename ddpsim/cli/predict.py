@@ -12,12 +12,22 @@ import typer
 from ddpsim.cli.breakdown import breakdown, statistic
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
+from ddpsim.cli.options import (
+    CalibrationFile,
+    PlanFile,
+    SweptCaps,
+    TopologyName,
+    WorkloadName,
+    read_calibration,
+    read_plan,
+    refuse_beside_plan,
+    swept_caps,
+)
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.run_options import RunOptions
-from ddpsim.cli.values import counts
 from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.text import counts
 from ddpsim.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -33,11 +43,12 @@ _BUCKETS_SHOWN = 12
 def predict(
     workload: WorkloadName,
     topology: TopologyName,
-    plan: PlanOptions,
-    run: RunOptions,
+    options: Options,
     output: Output,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
+    plan: PlanFile = None,
+    calibration: CalibrationFile = None,
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
@@ -46,6 +57,7 @@ def predict(
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
+    refuse_beside_plan(plan, options)
     if trace:
         check_writable_folder(trace)
     model = load_workload(workload)
@@ -54,8 +66,8 @@ def predict(
         load_topology(topology),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        options=run.options(plan, model),
-        calibration=run.calibration_in_force(),
+        options=replace(options, plan=read_plan(plan, model.parameters)),
+        calibration=read_calibration(calibration),
         progress=Progress("iterations"),
     )
     if trace:
@@ -71,11 +83,13 @@ def predict(
 def sweep(
     workload: WorkloadName,
     topology: TopologyName,
-    plan: PlanOptions,
-    run: RunOptions,
+    options: Options,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
+    bucket_cap_mb: SweptCaps = None,
+    plan: PlanFile = None,
+    calibration: CalibrationFile = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -92,19 +106,19 @@ def sweep(
     from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)
+    refuse_beside_plan(plan, options, bucket_cap_mb)
     model = load_workload(workload)
-    caps = plan.sweep_caps() or [plan.caps()]
-    node_counts = [None] if nodes is None else counts(nodes, "--nodes")
-    options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
+    caps = swept_caps(bucket_cap_mb, options) or [options.caps]
+    node_counts = [None] if nodes is None else counts(nodes, "nodes")
     show = Progress("predictions")
     predictions = sweep_all(
         model,
         load_topology(topology),
         nodes=node_counts,
         caps=caps,
-        options=options,
+        options=replace(options, caps=caps[0], plan=read_plan(plan, model.parameters)),
         gpus_per_node=gpus_per_node,
-        calibration=run.calibration_in_force(),
+        calibration=read_calibration(calibration),
         progress=show,
     )
     total, told = len(node_counts) * len(caps), set[str]()
@@ -221,9 +235,9 @@ def _life(bucket: BucketSummary) -> tuple[float, ...]:
     return bucket.ready_s, bucket.launched_s, bucket.started_s, bucket.finished_s
 
 
-def _caps_text(caps: BucketCaps, plan: PlanOptions) -> str:
+def _caps_text(caps: BucketCaps, plan: str | None) -> str:
     """Return the caps in few words: `default`, `25`, `1,25`, or that a plan file has them."""
-    if plan.plan is not None:
+    if plan is not None:
         return "plan"
     given = next(iter(caps.torch_arguments().values()), "default")
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)

@@ -10,8 +10,8 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, percent, table
-from ddpsim.cli.values import counts
 from ddpsim.errors import CalibrationError, InputError
+from ddpsim.options.text import counts
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None
     from ddpsim.topology.spec import load_topology
 
     tables = [read_table(path) for path in measured]
-    places = _each([load_topology(name) for name in machines], len(tables), "--topology")
-    node_counts = [None] if nodes is None else counts(nodes, "--nodes", "1,2")
+    places = _each([load_topology(name) for name in machines], len(tables), "topology")
+    node_counts = [None] if nodes is None else counts(nodes, "nodes", "1,2")
     samples = []
-    for each, machine, count in zip(tables, places, _each(node_counts, len(tables), "--nodes"), strict=True):
+    for each, machine, count in zip(tables, places, _each(node_counts, len(tables), "nodes"), strict=True):
         if machine.backend != "nccl":
             what = f"{machine.name} has no GPUs; the constants of NCCL alone are pooled"
-            raise CalibrationError(what, place="--topology", remedy="use `ddpsim calibrate` for gloo")
+            raise CalibrationError(what, place="topology", remedy="use `ddpsim calibrate` for gloo")
         if each.header.get("backend", "nccl") != "nccl":
             what = f"a table of {each.header['backend']}; the constants of NCCL alone are pooled"
             raise CalibrationError(what, place=each.name, remedy="use `ddpsim calibrate` for gloo")

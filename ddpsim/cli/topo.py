@@ -13,7 +13,8 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.values import indices, read_text
+from ddpsim.errors import InputError
+from ddpsim.options.text import indices
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
@@ -100,7 +101,7 @@ def _asked(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
         machine.place(nodes)
     if gpus is None:
         return machine
-    return with_visible_devices(replace(machine, gpus_per_node=None), indices(gpus, "--gpus", "0,3,2"), "--gpus")
+    return with_visible_devices(replace(machine, gpus_per_node=None), indices(gpus, "gpus", "0,3,2"), "gpus")
 
 
 @app.command("import")
@@ -127,9 +128,9 @@ def import_(
 
     check_destination(out, as_json=output.as_json)
     place = named(file)
-    machine = import_topology(read_text(file), place, gpu=gpu, name=name)
+    machine = import_topology(_text_of(file), place, gpu=gpu, name=name)
     if graph_dump:
-        machine = with_graph_dump(machine, read_text(graph_dump), named(graph_dump))
+        machine = with_graph_dump(machine, _text_of(graph_dump), named(graph_dump))
     machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
     text = dump_topology(machine)
     if out:
@@ -204,3 +205,9 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
     sources = [f"source: {source}" for source in machine.sources]
     confidence = f"confidence: {machine.confidence or 'not stated'}"
     return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])
+
+
+def _text_of(path: str) -> str:
+    from ddpsim.files import read_text
+
+    return read_text(path, InputError, "give a file that exists")

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import typer
 
+from ddpsim.cli.flags import called, own
 from ddpsim.errors import InputError, shortened
 
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
@@ -33,12 +34,10 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
         command: of the whole program; the one that `arguments` call is found in it.
         arguments: of the program; what follows `--` is another's.
     """
-    own = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    for argument in own:
-        command = getattr(command, "commands", {}).get(argument, command)
+    command = called(command, arguments)
     options = [param for param in command.params if param.param_type_name == "option"]
     for param in (option for option in options if not option.multiple and not option.is_flag):
-        flags = [argument.partition("=")[0] for argument in own if argument.startswith("-")]
+        flags = [argument.partition("=")[0] for argument in own(arguments) if argument.startswith("-")]
         if sum(flag in param.opts or flag.replace("_", "-") in param.opts for flag in flags) > 1:
             raise InputError("is given twice and takes one value", place=param.opts[0], remedy="keep one")
 

@@ -58,7 +58,7 @@ def _ratio(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"{text!r} is not a bound in percent", place="--max-error", remedy="write e.g. --max-error 5%")
+        raise InputError(f"{text!r} is not a bound in percent", place="max_error", remedy="write e.g. --max-error 5%")
     return value
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.transport import Transport
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import simpy
 
@@ -15,7 +16,6 @@ from ddpsim.collectives.nccl import versions as nccl_versions
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclWays
-from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
@@ -23,10 +23,12 @@ from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
+from ddpsim.jobs.job import Backend
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.topology.graph import Placement
 
-BACKENDS = ("nccl", "gloo")
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def make_transport(
@@ -82,7 +84,7 @@ def _physical(
 ) -> Transport:
     """Return the transport as the constants have it, whatever rows there are of this machine."""
     if backend == "nccl" and placement.topology.compute_device == "cpu":
-        raise InputError("NCCL needs GPUs", place="--backend", remedy="use gloo")
+        raise InputError("NCCL needs GPUs", place="backend", remedy="use gloo")
     if backend in BACKENDS and options.algorithm in PATTERNS:
         return PatternTransport(placement, _ways(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
@@ -91,8 +93,8 @@ def _physical(
         version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
         return NcclTransport(Layout(placement, int(version), expand=options.expand), calibration, options)
     if backend == "mpi":
-        raise InputError("no MPI transport is modelled", place="--backend", remedy="use nccl or gloo")
-    raise UnknownNameError.among("backend", backend, BACKENDS, place="--backend")
+        raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
+    raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
 
 
 def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:

@@ -38,7 +38,7 @@ def _two_level_tree(placement: Placement) -> Schedule:
 
 def _check_levels(placement: Placement, name: str) -> None:
     if placement.nodes == 1:
-        raise TopologyError(f"{name} on one node", place="--algorithm", remedy="use ring, or several --nodes")
+        raise TopologyError(f"{name} on one node", place="algorithm", remedy="use ring, or several `nodes`")
 
 
 def _parameter_server(placement: Placement) -> Schedule:
@@ -54,7 +54,7 @@ _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
     "parameter-server": _parameter_server,
 }
 PATTERNS = tuple(_SCHEDULES)
-"""Names for `--algorithm`. Two levels have a ring or a double binary tree across nodes. A parameter server holds 1/n of
+"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. A parameter server holds 1/n of
 the message beside the first rank of each node."""
 
 _MOST_RANKS = 256
@@ -76,7 +76,7 @@ class PatternTransport:
     def __init__(self, placement: Placement, ways: RankWays, algorithm: str) -> None:
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
-            raise TopologyError(f"{algorithm} on {ranks} ranks", place="--algorithm", remedy=f"{_MOST_RANKS} at most")
+            raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         self._ways, self._algorithm = ways, algorithm
         self._schedule = _SCHEDULES[algorithm](placement) if ranks > 1 else Schedule(1, 1, ())
         self._wires = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Literal, get_args
 
 from ddpsim.errors import UnknownNameError
 
-CONSENSUS = ("rank0", "mean", "slowest")
+Consensus = Literal["rank0", "mean", "slowest"]
+CONSENSUS: tuple[Consensus, ...] = get_args(Consensus)
 
 
 def consensus(by_rank: Sequence[Sequence[float]], how: str = "rank0") -> list[float]:

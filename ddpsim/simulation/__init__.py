@@ -1,7 +1,7 @@
 """The discrete-event simulation of DDP training: ranks, streams and the collectives where they meet."""
 
+from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.engine import Simulated, simulate, simulate_local
-from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace
 
 __all__ = ["Options", "Pace", "Simulated", "simulate", "simulate_local"]

@@ -37,7 +37,7 @@ def check_left(plan: DropPlan | None, paces: Iterable[Pace], parameters: Sequenc
     for number, pace in enumerate(paces):
         if may_go.issuperset(pace.order):
             what = f"recorded iteration {number} has gradients of no layer that stays"
-            raise WorkloadError(what, place="--drop", remedy="name fewer layers, or record other iterations")
+            raise WorkloadError(what, place="drop", remedy="name fewer layers, or record other iterations")
 
 
 def leaving_out(

@@ -11,12 +11,12 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
-from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
@@ -124,7 +124,7 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
     if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
         ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
         what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
-        remedy = f"ask for fewer --iterations, --no-sync-every or --straggler: at most {MOST_MOMENTS} fit"
+        remedy = f"ask for fewer `iterations`, `no_sync_every` or `stragglers`: at most {MOST_MOMENTS} fit"
         raise InputError(what, remedy=remedy)
 
 

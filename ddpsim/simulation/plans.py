@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
+from ddpsim.jobs.simulated import Options
 from ddpsim.order import Arrivals, OrderPolicy, replay
-from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace
 from ddpsim.workload import Workload
 

@@ -9,8 +9,8 @@ import simpy
 
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.options import Options
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.reduction import Codec, Reduction, Sends

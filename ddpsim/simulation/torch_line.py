@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
 from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
-from ddpsim.job import Job
+from ddpsim.jobs.job import Job
 from ddpsim.order import Once, rebuild
 from ddpsim.workload import Workload
 

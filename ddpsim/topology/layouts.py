@@ -24,13 +24,13 @@ _PCIE = "-pcie"
 
 
 def gpu_choices() -> list[str]:
-    """Return the values of `--gpu`: models, and with `-pcie` their forms without NVLink."""
+    """Return the values of `gpu`: models, and with `-pcie` their forms without NVLink."""
     models = sorted(model.lower() for model in GPU_MODELS)
     return models + [model.lower() + _PCIE for model, facts in GPU_MODELS.items() if facts.nvlinks]
 
 
 def gpu_model(choice: str, place: str) -> str:
-    """Return the model of a `--gpu` value.
+    """Return the model of a `gpu` value.
 
     Raises:
         UnknownNameError: where it is not among `gpu_choices`.
@@ -56,7 +56,7 @@ def nvlink_layout(choice: str, count: int, place: str) -> Mapping[str, object]:
         raise TopologyError(
             f"no layout of NVLinks is known for {count} {model}",
             place=place,
-            remedy=f"use --gpu {model.lower()}{_PCIE} and add `nvlink` or `nvswitch` to the YAML by hand",
+            remedy=f"use `gpu={model.lower()}{_PCIE}` and add `nvlink` or `nvswitch` to the YAML by hand",
         )
     node = read_mapping(shipped.find("topology", machine).read_text(encoding="utf-8"), machine)["node"]
     return {key: node[key] for key in ("nvlink", "nvswitch") if isinstance(node, dict) and key in node}

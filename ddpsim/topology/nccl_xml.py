@@ -91,7 +91,7 @@ class _System:
         if len(described) < count:
             self._ask_for_gpu()
         if self._choice is not None:
-            chosen = gpu_model(self._choice, "--gpu")
+            chosen = gpu_model(self._choice, "gpu")
             gpus: dict[str, object] = {"count": count, "model": chosen}
             stated = self._stated_model(described[0] if described else None)
             doubt = f"; {chosen} by --gpu, {stated} by the file" if stated not in (None, chosen) else ""
@@ -99,7 +99,7 @@ class _System:
             if links:
                 return gpus, links, f"NVLinks from the file{doubt}"
             said = f"NVLinks as of {self._choice}, by --gpu{doubt}"
-            return gpus, dict(nvlink_layout(self._choice, count, "--gpu")), said
+            return gpus, dict(nvlink_layout(self._choice, count, "gpu")), said
         first = described[0]
         sm = _integer(first, "sm", 0)
         if "gcn" in first.attributes:
@@ -120,7 +120,7 @@ class _System:
         if self._choice is not None:
             return
         device = self._stated_model(None)
-        hint = f"its PCI device is an {device}'s: --gpu {device.lower()}" if device else "say --gpu v100|a100|h100|..."
+        hint = f"its PCI device is an {device}'s: `gpu={device.lower()}`" if device else "say `gpu=v100|a100|h100|...`"
         raise TopologyError(
             "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)",
             place=self._place,

@@ -169,7 +169,7 @@ def _switched(matrix: _Matrix) -> bool:
 
 def _model(matrix: _Matrix, place: str, gpu: str | None) -> str:
     if gpu is not None:
-        return gpu_model(gpu, "--gpu")
+        return gpu_model(gpu, "gpu")
     counts = _counts(matrix)
     totals = [sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus]
     links = max(counts.values(), default=0) if _switched(matrix) else max(totals)
@@ -178,7 +178,7 @@ def _model(matrix: _Matrix, place: str, gpu: str | None) -> str:
         raise TopologyError(
             "no NVLink in the matrix tells which GPU it is",
             place=place,
-            remedy=f"say --gpu, one of {', '.join(choice for choice in gpu_choices() if 'pcie' not in choice)}",
+            remedy=f"say `gpu`, one of {', '.join(choice for choice in gpu_choices() if 'pcie' not in choice)}",
         )
     return _MOST_LINKS[fitting[0]]
 

@@ -83,14 +83,14 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Pl
     nodes = topology.nodes if nodes is None else nodes
     gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
     if nodes < 1:
-        raise TopologyError(f"{nodes} nodes", place="--nodes", remedy="ask for at least one")
+        raise TopologyError(f"{nodes} nodes", place="nodes", remedy="ask for at least one")
     _check_size(nodes, 1)
     if nodes > 1:
         _require_network(topology, nodes)
     if nodes > topology.nodes and not topology.elastic:
         raise TopologyError(
             f"{nodes} nodes asked for, {topology.name} has {topology.nodes}",
-            place="--nodes",
+            place="nodes",
             remedy=f"ask for at most {topology.nodes}, or raise a count under `nodes` in its file",
         )
     classes = _classes(topology, nodes)
@@ -103,7 +103,7 @@ def _check_size(nodes: int, gpus_per_node: int) -> None:
     for count, most, what in ((nodes, MOST_NODES, "nodes"), (nodes * gpus_per_node, MOST_RANKS, "ranks")):
         if count > most:
             remedy = f"ask for at most {most} {what}; what changes with more shows in fewer"
-            raise TopologyError(f"{count} {what} are more than is simulated", place="--nodes", remedy=remedy)
+            raise TopologyError(f"{count} {what} are more than is simulated", place="nodes", remedy=remedy)
 
 
 def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], asked: int | None) -> int:
@@ -112,12 +112,12 @@ def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], asked: int
     if asked is None:
         return available
     if asked < 1:
-        raise TopologyError(f"{asked} GPUs a node", place="--gpus-per-node", remedy="ask for at least one")
+        raise TopologyError(f"{asked} GPUs a node", place="gpus_per_node", remedy="ask for at least one")
     if asked > available:
         seen = "GPUs" if topology.visible_devices is None else "visible GPUs"
         raise TopologyError(
             f"{asked} ranks a node asked for, {smallest.name} has {available} {seen}",
-            place="--gpus-per-node",
+            place="gpus_per_node",
             remedy=f"ask for at most {available}, or for more nodes",
         )
     return asked
@@ -174,6 +174,6 @@ def _require_network(topology: Cluster, nodes: int) -> None:
         if not template.nics or topology.fabric.kind == "none":
             raise TopologyError(
                 f"{nodes} nodes of {topology.name}, but {template.name} has no network",
-                place="--nodes",
+                place="nodes",
                 remedy="give its node `nics` and the file a `fabric`, or use one node",
             )

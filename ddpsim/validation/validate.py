@@ -158,12 +158,12 @@ def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[Bucket
 def _check_same(prediction: Mapping[str, object], pairs: Sequence[Pair], summary: Summary) -> None:
     if prediction["world_size"] != summary.world_size:
         what = f"the run has {summary.world_size} ranks, the prediction {prediction['world_size']}"
-        raise TraceError(what, remedy="predict with the run's --nodes and --gpus-per-node")
+        raise TraceError(what, remedy="predict with the run's `nodes` and `gpus_per_node`")
     differing = next((theirs.index for ours, theirs in pairs if ours["size_bytes"] != theirs.size_bytes), None)
     if differing is not None:
         counts = len(summary.buckets), len(_dicts(prediction["buckets"]))
         what = f"the run has {counts[0]} buckets, the prediction {counts[1]}; they differ from bucket {differing} on"
-        raise TraceError(what, remedy="predict with the run's bucket options and --assignment")
+        raise TraceError(what, remedy="predict with the run's bucket options and `assignment`")
 
 
 def _bucket_error(ours: Mapping[str, object], theirs: BucketSummary, step_s: float) -> BucketError:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 

@@ -15,7 +15,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
-from ddpsim.collectives.options import CollectiveOptions
+from ddpsim.jobs.collective import CollectiveOptions
 from tests.accuracy.systems import TABLES, System, load, machine
 
 APART = 0.05

@@ -7,7 +7,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS

@@ -158,7 +158,7 @@ def _imported(path: Path) -> None:
     try:
         dump_topology(import_topology(text, str(path)))
     except InputError as error:
-        if "--gpu" not in str(error):
+        if "`gpu" not in str(error):
             raise
         dump_topology(import_topology(text, str(path), gpu="v100"))
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo.ways import GlooWays, Hop
-from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
 from ddpsim.errors import InputError
+from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB
@@ -41,7 +41,7 @@ class GlooTransport:
     ) -> None:
         if options.algorithm not in ("auto", "ring"):
             known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="--algorithm", remedy=known)
+            raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="algorithm", remedy=known)
         self.calibration = calibration or Calibration.priors("gloo")
         self._wiring = Wiring(placement, options.expand)
         self._ways = GlooWays(self._wiring, self.calibration)

@@ -8,8 +8,8 @@ from itertools import chain as joined
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
-from ddpsim.collectives.nccl.priors import NIC_KINDS
 from ddpsim.collectives.nccl.tuning import InSwitch, Shape, table, time_us
+from ddpsim.collectives.nccl_priors import NIC_KINDS
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree

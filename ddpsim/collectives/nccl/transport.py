@@ -17,10 +17,10 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, NET
 from ddpsim.collectives.nccl.tuning import Entry
 from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.collectives.options import DEFAULT, CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
@@ -60,7 +60,7 @@ class NcclTransport:
         algorithm = options.algorithm
         if algorithm not in ("auto", *ALGORITHMS):
             known = ("auto", *ALGORITHMS, *PATTERNS)
-            raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
+            raise UnknownNameError.among("algorithm", algorithm, known, place="algorithm")
         self.calibration = calibration or Calibration.priors("nccl")
         self.layout = layout
         self._options = options
@@ -70,7 +70,7 @@ class NcclTransport:
         self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
         if not self._allowed:
             raise TopologyError(
-                f"{algorithm} cannot run on {layout.placement.topology.name}", place="--algorithm", remedy="use auto"
+                f"{algorithm} cannot run on {layout.placement.topology.name}", place="algorithm", remedy="use auto"
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
 

@@ -55,7 +55,7 @@ def _by_shapes(step: Step, shapes: Workload, place: str) -> Mapping:
     first = next(iter(orders.values()))
     if len(first) != count:
         what = f"{shapes.name} has {len(first)} gradients an iteration, {place} has {count}"
-        raise WorkloadError(what, place="--shapes", remedy="give a workload of the traced model")
+        raise WorkloadError(what, place="shapes", remedy="give a workload of the traced model")
     buckets = _buckets(step)
     for how, order in orders.items():
         if buckets and _mismatch(buckets, order, shapes.parameters) is None:
@@ -69,7 +69,7 @@ def _by_shapes(step: Step, shapes: Workload, place: str) -> Mapping:
         what = (
             f"{_mismatch(buckets, first, shapes.parameters)}; all together hold {elements:,}, {shapes.name} {total:,}"
         )
-        raise WorkloadError(what, place="--shapes", remedy="give a workload of the traced model")
+        raise WorkloadError(what, place="shapes", remedy="give a workload of the traced model")
     return Mapping(shapes.parameters, tuple(first), f"{how}; the trace's buckets are not in arrival order")
 
 
@@ -79,7 +79,7 @@ def _from_trace(step: Step, place: str) -> Mapping:
         dimensions = accumulation.args.get("Input Dims")
         inner = dimensions[0] if isinstance(dimensions, list) and dimensions else None
         if not isinstance(inner, list) or not all(isinstance(size, int) and 0 <= size < 1 << 40 for size in inner):
-            remedy = "give --shapes W, a workload of the same model, or record with record_shapes=True"
+            remedy = "give `shapes`, a workload of the same model, or record with record_shapes=True"
             raise TraceError("the trace holds no shapes of gradients", place=place, remedy=remedy)
         shapes.append(tuple(inner))
     count, dtypes = len(shapes), _dtypes(step)

@@ -89,7 +89,7 @@ def test_some_configurations_run_alone_and_those_done_before_still_count(
     both, _ = go(campaign, tmp_path, campaign.configurations[0].name, "*-default")
     assert [result.caps for result in both] == ["default", "cap5"]
     assert json.loads((tmp_path / "summary.json").read_text())["configurations"] == 2
-    with pytest.raises(UnknownNameError, match=r"--only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
+    with pytest.raises(UnknownNameError, match=r"only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
         go(campaign, tmp_path, "mlp-flat-wire2-cap6")
 
 
@@ -180,9 +180,9 @@ def test_a_run_is_what_a_user_would_type() -> None:
     text = FILE.split("runs:")[0] + f"runs:\n  - {runs}\n"
     arguments = stages.run_arguments(parse_campaign(text, "c.yaml").configurations[0], Path("x"))
     assert " ".join(arguments) == (
-        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --no-sync-every 2 --process-groups 2 "
-        "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.2345678 "
-        "--impl ddpexec --backend gloo --iterations 6 --local-iterations 5 --seed 1007"
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --backend gloo --no-sync-every 2 "
+        "--gradient-as-bucket-view --no-broadcast-buffers --process-groups 2 --straggler 1:1.2345678 "
+        "--seed 1007 --iterations 6 --local-iterations 5"
     )
 
 

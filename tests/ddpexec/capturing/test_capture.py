@@ -160,7 +160,7 @@ def test_a_shipped_model_in_each_precision(precision):
     [
         ("twice", WorkloadError, "iteration 0: a second forward; capture a step with one forward"),
         ("no_backward", WorkloadError, "iteration 0: no backward"),
-        ("wrong", InputError, r"--step: .*wrong returned Net; return \(module, step\)"),
+        ("wrong", InputError, r"step: .*wrong returned Net; return \(module, step\)"),
         ("number", InputError, "is a int; name a function"),
         ("absent", InputError, "cannot be imported: .*absent"),
     ],
@@ -178,7 +178,7 @@ def test_other_bad_input():
         capture_step("no_such:train", QUICK)
     with pytest.raises(UnknownNameError, match="did you mean mlp"):
         capture_model("mpl", QUICK)
-    with pytest.raises(InputError, match="--precision: unknown precision 'int8'; use one of fp32"):
+    with pytest.raises(InputError, match="precision: unknown precision 'int8'; use one of fp32"):
         capture_model("mlp", QUICK, precision="int8", device="cpu")
     with pytest.raises(InputError, match="tf32 does not exist on cpu"):
         capture_model("mlp", QUICK, precision="tf32", device="cpu")

@@ -64,7 +64,7 @@ def test_gloo_is_told_no_gpu_though_its_ranks_may_share_one(join: Join) -> None:
 
 
 def test_more_ranks_than_gpus_are_refused_under_nccl(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"--backend nccl: .*; 4 ranks on this machine share 2; start 2 ranks, "):
+    with pytest.raises(InputError, match=r"backend=nccl: .*; 4 ranks on this machine share 2; start 2 ranks, "):
         join(4, backend="nccl")
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     assert join(4, backend="nccl").device == torch.device("cuda", 1)

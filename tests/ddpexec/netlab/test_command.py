@@ -22,9 +22,9 @@ def test_the_words_of_the_command_line_are_the_topology() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((4, None, None, None), "--rate"),
-        ((None, "1gbit", None, None), "--ranks"),
-        ((4, "1gbit", None, "dgx-1v"), "--topology and --ranks"),
+        ((4, None, None, None), "`rate`"),
+        ((None, "1gbit", None, None), "`ranks`"),
+        ((4, "1gbit", None, "dgx-1v"), "`topology` and `ranks`"),
         ((4, "1", None, None), "'1' has no unit"),
         ((4, "1gbit", "2", None), "'2' has no unit"),
     ],

@@ -52,7 +52,7 @@ def test_the_factor_named_is_the_smallest_that_suffices(backward_s: float, ranks
         return
     with pytest.raises(InputError) as refused:
         require_capacity(recorded, COSTS, ranks, processors)
-    factor = float(re.findall(r"--scale-compute by ([\d.e+]+)", str(refused.value))[0])
+    factor = float(re.findall(r"`scale_compute` by ([\d.e+]+)", str(refused.value))[0])
     require_capacity(single_clock(recorded, factor), COSTS, ranks, processors)
     assert demand(single_clock(recorded, factor * 0.9), COSTS, ranks, processors) >= SHARE
 

@@ -16,12 +16,11 @@ from tests.traces import example_trace
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.commands.run import RunOptions  # noqa: E402
+from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.running.provenance import provenance  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
 from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.cli.options import PlanOptions  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.trace.json import read_trace, write_rank, write_trace  # noqa: E402
 from ddpsim.trace.metrics import summarise  # noqa: E402
@@ -136,25 +135,47 @@ def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("job", "plan", "words"),
+    ("given", "words"),
     [
-        ({"impl": "nobody"}, {}, "--impl: unknown value 'nobody'"),
-        ({"impl": "torch", "process_groups": 2}, {}, "--impl torch has no --process-groups 2"),
-        ({"impl": "torch"}, {"assignment": "initial"}, "--impl torch has no --assignment initial"),
-        ({"scale_compute": 0.0}, {}, "--scale-compute: 0.0 is not a factor"),
-        ({"straggler": ["1:0.9"]}, {}, "--straggler 1: 0.9 makes no straggler"),
-        ({"iterations": 0}, {}, "--iterations: 0 is not a count"),
-        ({"timeout": "10"}, {}, "--timeout: time '10' has no unit"),
+        ("--impl nobody", "--impl: unknown value 'nobody'; use one of ddpexec, torch"),
+        (
+            "--impl torch --process-groups 2",
+            "--impl torch has no --process-groups 2; use --impl ddpexec, or leave it out",
+        ),
+        ("--impl torch --assignment initial", "--impl torch has no --assignment initial"),
+        ("--scale-compute 0", "--scale-compute: 0.0 is not a factor"),
+        ("--straggler 1:0.9", "--straggler 1: 0.9 makes no straggler"),
+        ("--iterations 0", "--iterations: 0 is not a count"),
+        ("--timeout 10", "--timeout: time '10' has no unit"),
+        ("--no-stamps --model mlp", "run: give one of --model and --workload; e.g. --model resnet50"),
     ],
 )
-def test_bad_options_are_named(job: dict[str, Any], plan: dict[str, Any], words: str) -> None:
+def test_bad_options_are_named_as_flags(
+    given: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["run", "--model", "mlp", "--out", str(tmp_path), *given.replace("--model mlp", "--workload w").split()])
+    assert raised.value.code == 2
+    assert f"error: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"implementation": "nobody"}, "implementation: unknown value 'nobody'"),
+        ({"implementation": "torch", "process_groups": 2}, "`implementation=torch` has no `process_groups=2`"),
+        ({"stragglers": {1: 0.9}}, "stragglers[1]: 0.9 makes no straggler"),
+        ({"iterations": 0}, "iterations: 0 is not a count"),
+    ],
+)
+def test_bad_settings_are_named_as_python_has_them(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as raised:
-        RunOptions(**job).settings(PlanOptions(**plan))
+        Settings(**given)
     assert words in str(raised.value)
 
 
 def test_a_model_cannot_be_made_faster() -> None:
-    with pytest.raises(InputError, match=r"--scale-compute: 0\.5 is below 1; .*timed layers"):
+    with pytest.raises(InputError, match=r"scale_compute: 0\.5 is below 1; .*timed layers"):
         Run(Settings(scale_compute=0.5), torch.device("cpu"), model="mlp")
 
 
@@ -218,7 +239,7 @@ def test_steps_without_communication_time_one_process_and_do_not_count() -> None
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "--drop are both")],
+    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "`drop` are both")],
 )
 def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):

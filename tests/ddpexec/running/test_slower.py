@@ -124,5 +124,5 @@ def test_a_straggler_of_a_run_computes_so_many_times_as_long_and_no_other_rank_d
 
 @pytest.mark.parametrize("subject", [{"model": "mlp"}, {"workload": small_workload()}])
 def test_a_straggler_that_is_no_rank_is_refused(one_rank: None, subject: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"--straggler: rank 7 is not in a world of 1; give a rank from 0 to 0"):
+    with pytest.raises(InputError, match=r"stragglers: rank 7 is not in a world of 1; give a rank from 0 to 0"):
         Run(Settings(stragglers={7: 2.0}), torch.device("cpu"), **subject)

@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")

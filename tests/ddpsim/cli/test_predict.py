@@ -254,7 +254,7 @@ def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], 
     [
         ("sweep", ["--nodes", "1,x"], ["--nodes", "'x'"]),
         ("sweep", ["--nodes", "1.5"], ["--nodes", "1.5"]),
-        ("sweep", ["--bucket-cap-mb", "1,-2"], ["bucket_cap_mb", "-2"]),
+        ("sweep", ["--bucket-cap-mb", "1,-2"], ["--bucket-cap-mb", "-2"]),
         ("sweep", ["--bucket-cap-mb", "1,2", "--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "keep one"]),
         ("plan", ["--plan", "x.json"], ["--plan", "leave it out"]),
         ("plan", ["--first-bucket-mb", "1"], ["--first-bucket-mb", "without --bucket-cap-mb"]),

@@ -13,9 +13,9 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import CurveTransport, monotone
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

@@ -15,9 +15,9 @@ import simpy
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

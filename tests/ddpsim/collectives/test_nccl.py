@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import InputError, TopologyError, UnknownNameError
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

@@ -6,10 +6,10 @@ import pytest
 
 from ddpsim.collectives.calibration import Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.schedules import gather_and_broadcast_s, halving_doubling_s, parameter_server_beside_s
 from ddpsim.errors import TopologyError
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

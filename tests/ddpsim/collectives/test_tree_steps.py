@@ -7,11 +7,11 @@ import simpy
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.options import CollectiveOptions
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Lane, Steps, Wire
 from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology

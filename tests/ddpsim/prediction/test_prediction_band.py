@@ -11,7 +11,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.options import CollectiveOptions
+from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.prediction.predict import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, at_end

@@ -77,14 +77,14 @@ def test_a_recorded_iteration_keeps_a_gradient():
     for times in (source.gradient_hook_s, source.gradient_ready_s):
         times[1, 1:] = np.nan
     here = load_topology("loopback").place(1, 2)
-    with pytest.raises(WorkloadError, match="--drop: recorded iteration 1 has gradients of no layer that stays"):
+    with pytest.raises(WorkloadError, match="drop: recorded iteration 1 has gradients of no layer that stays"):
         simulate(source, here, Options(backend="gloo", drop={"layer0": 0.1}))
     for drop in ({"layer0": 0.0}, {"layer1": 1.0}, dict.fromkeys([f"layer{n}" for n in range(8)], 1.0)):
         assert simulate(source, here, Options(backend="gloo", drop=drop)).iterations
 
 
 def test_contradictions():
-    with pytest.raises(InputError, match="--drop and --find-unused-parameters are both given; keep one"):
+    with pytest.raises(InputError, match="`drop` and `find_unused_parameters` are both given; keep one"):
         Options(drop=LAYERS, find_unused_parameters=True)
     with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
         Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)

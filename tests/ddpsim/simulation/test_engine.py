@@ -162,11 +162,11 @@ def test_without_communication_no_rank_waits_for_another():
 
 
 def test_unknown_ranks_and_contradictions_are_refused():
-    with pytest.raises(InputError, match=r"--straggler: rank 7 is not in a world of 2; give a rank from 0 to 1"):
+    with pytest.raises(InputError, match=r"stragglers: rank 7 is not in a world of 2; give a rank from 0 to 1"):
         simulate(workload(), place(), options(stragglers={7: 2.0}))
-    with pytest.raises(InputError, match=r"--scale-compute: 0\.0 is not a factor"):
+    with pytest.raises(InputError, match=r"scale_compute: 0\.0 is not a factor"):
         Options(scale_compute=0.0)
-    with pytest.raises(InputError, match="--fidelity: unknown value 'exact'; use one of flow, steps, closed"):
+    with pytest.raises(InputError, match="fidelity: unknown value 'exact'; use one of flow, steps, closed"):
         Options(fidelity="exact")
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
-from ddpsim.collectives.execute import BACKENDS
-from ddpsim.collectives.options import FIDELITIES, CollectiveOptions
 from ddpsim.errors import InputError
-from ddpsim.job import Job, at_least_one, one_of, positive
-from ddpsim.workload import Workload
+from ddpsim.jobs.collective import CollectiveOptions, Fidelity
+from ddpsim.jobs.job import Job
+from ddpsim.options.checks import at_least_one, positive
+from ddpsim.options.option import Option
+
+if TYPE_CHECKING:
+    from ddpsim.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +33,20 @@ class Options(Job):
     """
 
     plan: BucketPlan | None = None
-    algorithm: str = "auto"
-    fidelity: str = "flow"
-    scale_host: float = 1.0
-    iterations: int | None = None
+    algorithm: Annotated[str, Option("Allreduce algorithm.", "auto|ring|tree|...")] = "auto"
+    fidelity: Annotated[Fidelity, Option("Detail of the network simulation.")] = "flow"
+    scale_host: Annotated[float, Option("Factor on host time, of a GPU's workload.", "F")] = 1.0
+    iterations: Annotated[
+        int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
+    ] = None
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)
-        one_of("--fidelity", self.fidelity, FIDELITIES)
-        if self.backend is not None:
-            one_of("--backend", self.backend, BACKENDS)
         if self.iterations is not None:
-            at_least_one("--iterations", self.iterations)
-        positive("--scale-host", self.scale_host)
+            at_least_one("iterations", self.iterations)
+        positive("scale_host", self.scale_host)
         if self.plan is not None and self.caps != BucketCaps():
-            raise InputError("--plan and a bucket cap are both given", place="--plan", remedy="keep one")
+            raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -58,10 +61,10 @@ class Options(Job):
         """
         if self.backend == "nccl" and workload.on_cpu:
             what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
-            raise InputError(what, place="--backend", remedy=remedy)
+            raise InputError(what, place="backend", remedy=remedy)
         if self.scale_host != 1.0 and workload.one_clock:
             what = f"{workload.name} has no host time apart from its computation, on {workload.device_label}"
-            raise InputError(what, place="--scale-host", remedy="use --scale-compute, or leave it out")
+            raise InputError(what, place="scale_host", remedy="use `scale_compute`, or leave it out")
 
     def bucket_plan(self, workload: Workload) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.

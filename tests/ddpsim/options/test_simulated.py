@@ -14,9 +14,9 @@ TIMED = single_clock(workload(device="V100"))
 @pytest.mark.parametrize(
     ("source", "given", "message"),
     [
-        (workload(), {"backend": "nccl"}, "--backend: NCCL needs GPUs, small computes on a CPU; use gloo"),
-        (workload(), {"scale_host": 0.5}, "--scale-host: small has no host time .* on cpu; use --scale-compute"),
-        (TIMED, {"scale_host": 2.0}, "--scale-host: small has no host time .* on timed V100"),
+        (workload(), {"backend": "nccl"}, "backend: NCCL needs GPUs, small computes on a CPU; use gloo"),
+        (workload(), {"scale_host": 0.5}, "scale_host: small has no host time .* on cpu; use `scale_compute`"),
+        (TIMED, {"scale_host": 2.0}, "scale_host: small has no host time .* on timed V100"),
     ],
 )
 def test_what_a_workload_cannot_be_run_with_is_refused(source, given, message):

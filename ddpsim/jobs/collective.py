@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ddpsim.errors import UnknownNameError
 
-FIDELITIES = ("flow", "steps", "closed")
+Fidelity = Literal["flow", "steps", "closed"]
+FIDELITIES: tuple[Fidelity, ...] = get_args(Fidelity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class CollectiveOptions:
 
     def __post_init__(self) -> None:
         if self.fidelity not in FIDELITIES:
-            raise UnknownNameError.among("fidelity", self.fidelity, FIDELITIES, place="--fidelity")
+            raise UnknownNameError.among("fidelity", self.fidelity, FIDELITIES, place="fidelity")
 
 
 DEFAULT = CollectiveOptions()

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, layers_named
-from ddpsim.bucketing.plan import ASSIGNMENTS
+from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import Scheme, scheme
-from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.order import CONSENSUS, OrderPolicy, predictor, rebuild
+from ddpsim.errors import InputError
+from ddpsim.options.checks import at_least_one, known_choices, positive
+from ddpsim.options.option import Option
+from ddpsim.options.text import factors, probabilities
+from ddpsim.order import OrderPolicy, predictor, rebuild
+from ddpsim.order.consensus import Consensus
 
-COMM = ("real", "noop")
+Backend = Literal["nccl", "gloo"]
 
 MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
-
-LARGEST_FACTOR = 1e9
-"""On any time; its inverse is the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,46 +51,78 @@ class Job:
     """
 
     caps: BucketCaps = field(default_factory=BucketCaps)
-    assignment: str = "rebuilt"
-    backend: str | None = None
-    no_sync_every: int = 1
-    find_unused_parameters: bool = False
-    gradient_as_bucket_view: bool = False
-    broadcast_buffers: bool = True
-    process_groups: int = 1
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    comm: str = "real"
-    compression: str = "none"
-    drop: Mapping[str, float] = field(default_factory=dict)
-    order: str | None = None
-    predictor: str = "last"
-    consensus: str = "rank0"
-    scale_compute: float = 1.0
-    seed: int = 0
+    assignment: Annotated[
+        Assignment,
+        Option("torch's assignment: after its rebuild, of its first iteration, or of find_unused_parameters."),
+    ] = "rebuilt"
+    find_unused_parameters: Annotated[
+        bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration.")
+    ] = False
+    backend: Annotated[Backend | None, Option("Process group backend. [nccl on GPUs, gloo on CPUs]")] = None
+    no_sync_every: Annotated[int, Option("Reduce gradients in every K-th iteration only.", "K")] = 1
+    gradient_as_bucket_view: Annotated[bool, Option("Gradients live in their bucket; no copy out.")] = False
+    broadcast_buffers: Annotated[bool, Option("Do not broadcast rank 0's buffers before a forward.")] = True
+    process_groups: Annotated[int, Option("Round-robin process groups.", "K")] = 1
+    stragglers: Annotated[
+        Mapping[int, float],
+        Option(
+            "Rank and factor on its compute time; may be repeated.",
+            "RANK:F",
+            name="straggler",
+            parse=factors,
+            repeated=True,
+        ),
+    ] = field(default_factory=dict)
+    comm: Annotated[Literal["real", "noop"], Option("noop: hooks and copies without communication, the floor.")] = (
+        "real"
+    )
+    compression: Annotated[str, Option("none, fp16, bf16, powersgd:RANK, onebit or topk:DENSITY.", "SCHEME")] = "none"
+    drop: Annotated[
+        Mapping[str, float],
+        Option(
+            "Leave a layer out of an iteration with probability P; may be repeated.",
+            "LAYER:P",
+            parse=probabilities,
+            repeated=True,
+        ),
+    ] = field(default_factory=dict)
+    order: Annotated[
+        str | None,
+        Option(
+            "When buckets are rebuilt in arrival order; drift:TAU:EVERY looks every so many backwards. "
+            "[as torch, and from the first iteration on]",
+            "never|once|drift",
+        ),
+    ] = None
+    predictor: Annotated[str, Option("With `order`: which arrivals a rank expects.", "last|mean|exponential")] = "last"
+    consensus: Annotated[Consensus, Option("With `order`: whose expectation wins.")] = "rank0"
+    scale_compute: Annotated[
+        float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F")
+    ] = 1.0
+    seed: Annotated[int, Option("Of every draw.", "S")] = 0
 
     def __post_init__(self) -> None:
-        one_of("--assignment", self.assignment, ASSIGNMENTS)
-        one_of("--comm", self.comm, COMM)
-        at_least_one("--no-sync-every", self.no_sync_every)
-        at_least_one("--process-groups", self.process_groups, MOST_GROUPS)
-        factors = {f"--straggler {rank}": factor for rank, factor in self.stragglers.items()}
-        for flag, factor in {"--scale-compute": self.scale_compute, **factors}.items():
-            positive(flag, factor)
-        for name, probability in self.drop.items():
+        known_choices(self)
+        at_least_one("no_sync_every", self.no_sync_every)
+        at_least_one("process_groups", self.process_groups, MOST_GROUPS)
+        slower = {f"stragglers[{rank}]": factor for rank, factor in self.stragglers.items()}
+        for name, factor in {"scale_compute": self.scale_compute, **slower}.items():
+            positive(name, factor)
+        for layer, probability in self.drop.items():
             if not 0 <= probability <= 1:
                 remedy = "give a number from 0 to 1"
-                raise InputError(f"{probability!r} is not a probability", place=f"--drop {name}", remedy=remedy)
+                raise InputError(f"{probability!r} is not a probability", place=f"drop[{layer}]", remedy=remedy)
         if not 0 <= self.seed < 1 << 63:
-            raise InputError(f"{self.seed} is not a seed", place="--seed", remedy="give a number from 0 to 2^63 - 1")
+            raise InputError(f"{self.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
         self._check_order()
         if self.scheme.name != "none" and self.process_groups > 1:
-            raise _both(f"--compression {self.compression}", f"--process-groups {self.process_groups}")
+            raise _both(f"compression={self.compression}", f"process_groups={self.process_groups}")
         if self.scheme.name != "none" and self.comm == "noop":
-            raise _both(f"--compression {self.compression}", "--comm noop")
+            raise _both(f"compression={self.compression}", "comm=noop")
         if self.assignment == "initial" and self.find_unused_parameters:
-            raise _both("--assignment initial", "--find-unused-parameters")
+            raise _both("assignment=initial", "find_unused_parameters")
         if self.drop and self.find_unused_parameters:
-            raise _both("--drop", "--find-unused-parameters")
+            raise _both("drop", "find_unused_parameters")
 
     @property
     def assignment_in_force(self) -> str:
@@ -101,7 +135,7 @@ class Job:
         try:
             return scheme(self.compression)
         except InputError as error:
-            error.at("--compression")
+            error.at("compression")
 
     def drop_plan(self, parameters: Sequence[Parameter]) -> DropPlan | None:
         """Return which layers each iteration leaves out; None where none are.
@@ -132,50 +166,25 @@ class Job:
                     f"rank {rank} is not in a world of {world_size}",
                     f"give a rank from 0 to {world_size - 1}",
                 )
-                raise InputError(what, place="--straggler", remedy=remedy)
+                raise InputError(what, place="stragglers", remedy=remedy)
 
     def _check_order(self) -> None:
-        if self.consensus not in CONSENSUS:
-            raise UnknownNameError.among("consensus", self.consensus, CONSENSUS, place="--consensus")
         try:
             predictor(self.predictor)
         except InputError as error:
-            error.at("--predictor")
+            error.at("predictor")
         if self.order is None:
             if (self.predictor, self.consensus) != ("last", "rank0"):
-                remedy = "add --order once, or drift"
-                raise InputError("--predictor and --consensus say nothing without --order", remedy=remedy)
+                remedy = "add `order=once`, or drift"
+                raise InputError("`predictor` and `consensus` say nothing without `order`", remedy=remedy)
             return
         try:
             rebuild(self.order)
         except InputError as error:
-            error.at("--order")
+            error.at("order")
         if self.assignment != "rebuilt":
-            raise _both(f"--order {self.order}", f"--assignment {self.assignment}")
-
-
-def one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise InputError unless `value` is known."""
-    if value not in known:
-        raise InputError(f"unknown value {value!r}", place=flag, remedy=f"use one of {', '.join(known)}")
-
-
-def at_least_one(flag: str, count: int, most: int | None = None) -> None:
-    """Raise InputError for a count below 1, or above `most`."""
-    if count < 1:
-        raise InputError(f"{count} is not a count", place=flag, remedy="give 1 or more")
-    if most is not None and count > most:
-        raise InputError(f"{count} are too many", place=flag, remedy=f"give at most {most}")
-
-
-def positive(flag: str, factor: float) -> None:
-    """Raise InputError for a factor that is not above 0, or is of no real machine."""
-    if not 0 < factor < float("inf"):
-        raise InputError(f"{factor!r} is not a factor", place=flag, remedy="give a number above 0, e.g. 1.5")
-    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        remedy = f"give a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, e.g. 1.5"
-        raise InputError(f"{factor!r} is out of range", place=flag, remedy=remedy)
+            raise _both(f"order={self.order}", f"assignment={self.assignment}")
 
 
 def _both(one: str, other: str) -> InputError:
-    return InputError(f"{one} and {other} are both given", remedy="keep one")
+    return InputError(f"`{one}` and `{other}` are both given", remedy="keep one")

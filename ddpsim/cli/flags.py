@@ -1,0 +1,58 @@
+"""The flags of the command line: what Python calls `no_sync_every` is `--no-sync-every` there, in errors too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpsim.errors import InputError
+
+_SPAN = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
+"""An option in a sentence, alone or with a value: `comm`, `comm=noop`."""
+
+_PLACE = re.compile(r"([a-z_]+)(?:=([^:]*)|\[([^\]]*)\])?(?=: |$)")
+"""An option as a place, alone, with a value or with a key: `drop`, `device=cpu`, `drop[encoder.layer.3]`."""
+
+
+def flags_of(command: Any) -> Mapping[str, str]:
+    """Return the flag of each option of a click command by its name in Python."""
+    return {param.name: param.opts[0] for param in command.params if param.param_type_name == "option"}
+
+
+def called(command: Any, arguments: Sequence[str]) -> Any:
+    """Return the command that `arguments` call, of the whole program's `command`; what follows `--` is another's."""
+    for argument in own(arguments):
+        command = getattr(command, "commands", {}).get(argument, command)
+    return command
+
+
+def own(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are the program's, and not those of a command it is to run."""
+    return list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+
+
+def in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return `text` with the options in it as flags; what is no option of the command stays.
+
+    >>> in_flags("`comm=noop` and `drop` are both given", {"comm": "--comm", "drop": "--drop"})
+    '--comm noop and --drop are both given'
+    """
+    return _SPAN.sub(lambda found: _flag(found, flags), text)
+
+
+def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
+    """Return what to print of `error`: the place, where it is an option, and options in sentences as flags."""
+    place = None if error.place is None else _place(error.place, flags)
+    remedy = None if error.remedy is None else in_flags(error.remedy, flags)
+    return str(InputError(in_flags(error.message, flags), place=place, remedy=remedy))
+
+
+def _place(place: str, flags: Mapping[str, str]) -> str:
+    found = _PLACE.match(place)
+    return place if found is None else _flag(found, flags) + place[found.end() :]
+
+
+def _flag(found: re.Match[str], flags: Mapping[str, str]) -> str:
+    name, *values = found.groups()
+    return " ".join([flags[name], *filter(None, values)]) if name in flags else found[0]

@@ -1,0 +1,1 @@
+"""What may be asked of a training job, simulated or real, and of its collectives."""

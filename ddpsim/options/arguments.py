@@ -1,0 +1,42 @@
+"""Options as the arguments of a command line: what reading them gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddpsim.options.option import Declared, declared
+from ddpsim.units import exact
+
+
+def flag(option: Declared) -> str:
+    """Return the flag of an option: `--no-sync-every`."""
+    return "--" + option.name.replace("_", "-")
+
+
+def as_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that say `values`, by field name, of the dataclass `kind`; defaults are left out.
+
+    >>> from ddpsim.jobs.job import Job
+    >>> as_arguments(Job, {"no_sync_every": 2, "broadcast_buffers": False, "stragglers": {3: 1.5}, "seed": 0})
+    ['--no-sync-every', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
+    """
+    found: list[str] = []
+    for option in declared(kind):
+        if option.field in values and values[option.field] != option.default:
+            found += _arguments(option, values[option.field])
+    return found
+
+
+def _arguments(option: Declared, value: Any) -> Iterator[str]:
+    if option.kind is bool:
+        yield flag(option)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from (flag(option), f"{key}:{_text(each)}")
+    else:
+        yield from (flag(option), ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value))
+
+
+def _text(value: Any) -> str:
+    return exact(value) if isinstance(value, float) else str(value)

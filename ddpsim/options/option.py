@@ -1,0 +1,153 @@
+"""An option is one field of a dataclass: its name, type and default there, what else is to be said in an `Option`.
+
+The command line, a campaign's YAML and the provenance of a run are made from these declarations; whoever adds an option
+adds one field.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Parse = Callable[[Any, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a field's type and default do not say of an option.
+
+    Attributes:
+        help: one line.
+        metavar: stands for the value in the help; None where the choices of a `Literal` do.
+        name: how people write it where it is not the field's name: `impl`, `straggler`, `no_stamps`.
+        least: smallest whole number, refused by the parser of the command line.
+        parse: makes the value of text and the field's name; None where the type says how.
+        repeated: `parse` takes a list of texts, of an option that may be given several times.
+        text: the default as text, of an option with `parse`.
+    """
+
+    help: str
+    metavar: str | None = None
+    name: str | None = None
+    least: int | None = None
+    parse: Parse | None = None
+    repeated: bool = False
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An option as its field declares it.
+
+    Attributes:
+        field: name in Python and in the provenance.
+        kind: type of a value that is given: of `int | None` it is int.
+        nullable: whether None is a value.
+        default: where nothing is given.
+        option: what else is said.
+    """
+
+    field: str
+    kind: Any
+    nullable: bool
+    default: Any
+    option: Option
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a `Literal`; none where any will do."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def switched_off(self) -> bool:
+        """Whether the option, being on unless it is given, is given to switch it off."""
+        return self.kind is bool and bool(self.default)
+
+    @property
+    def name(self) -> str:
+        """How people write it, with underscores."""
+        return self.option.name or (f"no_{self.field}" if self.switched_off else self.field)
+
+    def value(self, given: Any) -> Any:
+        """Return the field's value of what a command line hands over.
+
+        Raises:
+            InputError: text that cannot be read.
+        """
+        if self.switched_off:
+            return not given
+        if self.option.parse is None:
+            return given
+        return self.default if given is None else self.option.parse(given, self.field)
+
+
+@functools.cache
+def declared(kind: Any) -> tuple[Declared, ...]:
+    """Return the options that the dataclass `kind` declares, those of dataclasses among its fields in their place."""
+    return tuple(_declared(kind))
+
+
+def build(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return a `kind` of option values by field name; options that are left out keep their defaults.
+
+    Raises:
+        InputError: values out of range, or in contradiction.
+    """
+    own = {field.name: _inner(kind, field) for field in fields(kind)}
+    arguments = {name: build(inner, values) for name, inner in own.items() if inner is not None}
+    return kind(**arguments, **{name: values[name] for name in own.keys() & values.keys()})
+
+
+def told(options: Any) -> dict[str, Any]:
+    """Return the value of every option of `options`, a dataclass, by field name.
+
+    >>> from ddpsim.bucketing import BucketCaps
+    >>> told(BucketCaps(bucket_cap_mb=5))
+    {'bucket_cap_mb': 5, 'bucket_cap_mb_list': None, 'first_bucket_mb': None}
+    """
+    values: dict[str, Any] = {}
+    mine = {each.field for each in declared(options.__class__)}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if _inner(type(options), field) is not None:
+            values |= told(value)
+        elif field.name in mine:
+            values[field.name] = value
+    return values
+
+
+def _declared(kind: Any) -> Iterator[Declared]:
+    hints = _hints(kind)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if (inner := _inner(kind, field)) is not None:
+            yield from declared(inner)
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, Option):
+                value, nullable = _without_none(get_args(hint)[0])
+                yield Declared(field.name, value, nullable, _default(field), option)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _inner(kind: Any, field: Field[Any]) -> type | None:
+    """Return the type of a field that is a dataclass of options itself."""
+    hint = _hints(kind)[field.name]
+    return hint if isinstance(hint, type) and is_dataclass(hint) and declared(hint) else None
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    (kind,) = (each for each in get_args(hint) if each is not type(None))
+    return kind, True
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()

@@ -1,0 +1,110 @@
+"""Values of options as people type them: numbers, lists, pairs. `name` is the option's, for errors."""
+
+from __future__ import annotations
+
+from ddpsim.errors import InputError
+
+
+def numbers(text: str, name: str, example: str = "1,5,25") -> list[float]:
+    """Return the numbers of a comma-separated list.
+
+    Raises:
+        InputError: where one is not a finite number; the option, the value and an example are named.
+    """
+    found = []
+    for item in text.split(","):
+        try:
+            value = float(item)
+        except ValueError:
+            value = float("nan")
+        if not abs(value) < float("inf"):
+            raise InputError(f"{item!r} is not a number", place=name, remedy=f"write e.g. `{name}={example}`")
+        found.append(value)
+    return found
+
+
+def one_number(text: str, name: str, example: str) -> float:
+    """Return one number.
+
+    Raises:
+        InputError: where `text` is no number, or several.
+    """
+    found = numbers(text, name, example)
+    if len(found) != 1:
+        raise InputError(f"{text!r} is not one number", place=name, remedy=f"write e.g. `{name}={example}`")
+    return found[0]
+
+
+def counts(text: str, name: str, example: str = "1,2,4") -> list[int]:
+    """Return the counts, each at least 1, of a comma-separated list.
+
+    Raises:
+        InputError: where one is no whole number of at least 1.
+    """
+    found = numbers(text, name, example)
+    for value in found:
+        if value < 1 or value != int(value):
+            raise InputError(f"{value:g} is not a count", place=name, remedy=f"write e.g. `{name}={example}`")
+    return [int(value) for value in found]
+
+
+def indices(text: str, name: str, example: str) -> list[int]:
+    """Return the whole numbers of at least 0 of a comma-separated list.
+
+    Raises:
+        InputError: where one is no such number.
+    """
+    found = numbers(text, name, example)
+    for value in found:
+        if value < 0 or value != int(value):
+            raise InputError(f"{value:g} is not a number of a GPU", place=name, remedy=f"write e.g. `{name}={example}`")
+    return [int(value) for value in found]
+
+
+def cap(text: str, name: str) -> float:
+    """Return the one bucket cap in `text`, as `one_number` does."""
+    return one_number(text, name, {"bucket_cap_mb": "25"}.get(name, "1"))
+
+
+def caps(text: str, name: str) -> tuple[float, ...]:
+    """Return the bucket caps in `text`, as `numbers` does."""
+    return tuple(numbers(text, name, "1,25"))
+
+
+def factors(items: list[str], name: str) -> dict[int, float]:
+    """Return rank to factor of `RANK:F` items.
+
+    Raises:
+        InputError: where an item is not `RANK:F` with a rank of at least 0, or a rank is given twice.
+    """
+    found: dict[int, float] = {}
+    for item in items:
+        rank, colon, factor = item.partition(":")
+        if not colon or not (rank.isascii() and rank.isdecimal()):
+            remedy = f"write RANK:F, e.g. `{name}=3:1.5`"
+            raise InputError(f"{item!r} names no rank and factor", place=name, remedy=remedy)
+        _refuse_again(int(rank) in found, f"{name}[{rank}]")
+        found[int(rank)] = one_number(factor, name, "3:1.5")
+    return found
+
+
+def probabilities(items: list[str], name: str) -> dict[str, float]:
+    """Return layer to probability of `LAYER:P` items.
+
+    Raises:
+        InputError: where an item is not `LAYER:P`, or a layer is given twice.
+    """
+    found: dict[str, float] = {}
+    for item in items:
+        layer, _, probability = item.rpartition(":")
+        if not layer:
+            remedy = f"write LAYER:P, e.g. `{name}=encoder.layer.3:0.2`"
+            raise InputError(f"{item!r} names no layer and probability", place=name, remedy=remedy)
+        _refuse_again(layer in found, f"{name}[{layer}]")
+        found[layer] = one_number(probability, name, "encoder.layer.3:0.2")
+    return found
+
+
+def _refuse_again(known: bool, place: str) -> None:
+    if known:
+        raise InputError("is given twice and takes one value", place=place, remedy="keep one")

@@ -1,0 +1,107 @@
+"""Options are declared once: what the command line, a campaign and the provenance make of the declarations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.cli.expand import Only, expand
+from ddpsim.cli.flags import error_in_flags, flags_of
+from ddpsim.errors import InputError
+from ddpsim.jobs.job import Job
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.arguments import as_arguments
+from ddpsim.options.checks import known_choices
+from ddpsim.options.option import Option, build, declared, told
+from ddpsim.options.text import factors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kitchen:
+    """Options of each kind."""
+
+    caps: BucketCaps = field(default_factory=BucketCaps)
+    heat: Annotated[Literal["low", "high"], Option("How hot.")] = "low"
+    fan: Annotated[bool, Option("Without the fan.", name="no_fan")] = True
+    light: Annotated[bool, Option("With `fan`, a light.")] = False
+    slow: Annotated[Mapping[int, float], Option("Slower.", "RANK:F", parse=factors, repeated=True)] = field(
+        default_factory=dict
+    )
+    plates: Annotated[int | None, Option("Plates.", "N", least=1)] = None
+    secret: object = None
+
+    def __post_init__(self) -> None:
+        known_choices(self)
+
+
+def made(arguments: list[str], kind: object = Kitchen) -> object:
+    """Return what a command with these options gets."""
+    found: list[object] = []
+
+    def command(kitchen: kind) -> None:  # type: ignore[valid-type]
+        found.append(kitchen)
+
+    command.__annotations__["kitchen"] = kind
+    app = typer.Typer()
+    app.command()(expand(command))
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return found[0] if found else result.output
+
+
+def test_a_declared_field_is_an_option() -> None:
+    arguments = ["--heat", "high", "--no-fan", "--light", "--slow", "1:2", "--slow", "2:3", "--plates", "4"]
+    expected = Kitchen(heat="high", fan=False, light=True, slow={1: 2.0, 2: 3.0}, plates=4)
+    assert made(arguments) == expected
+    assert made([]) == Kitchen()
+    assert made(["--bucket-cap-mb", "5"]) == Kitchen(caps=BucketCaps(bucket_cap_mb=5.0))
+
+
+def test_what_is_written_as_arguments_is_read_back() -> None:
+    kitchen = Kitchen(caps=BucketCaps(bucket_cap_mb_list=(1.5, 25.0)), heat="high", fan=False, slow={3: 1.25}, plates=2)
+    assert made(as_arguments(Kitchen, told(kitchen))) == kitchen
+    assert build(Kitchen, told(kitchen)) == kitchen
+    assert as_arguments(Kitchen, told(Kitchen())) == []
+
+
+def test_a_command_may_take_some_options_only_and_the_help_speaks_of_flags() -> None:
+    some = Annotated[Kitchen, Only(("heat", "fan", "light"))]
+    assert made(["--light"], some) == Kitchen(light=True)
+    text = str(made(["--help"], some))
+    assert "With --no-fan, a light." in text
+    assert "--slow" not in text
+
+
+def test_choices_are_checked_by_the_declaration() -> None:
+    with pytest.raises(InputError, match="heat: unknown value 'cold'; use one of low, high"):
+        Kitchen(heat="cold")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InputError("0 is no count", place="no_sync_every"), "--no-sync-every: 0 is no count"),
+        (InputError("-2", place="stragglers[3]"), "--straggler 3: -2"),
+        (InputError("2", place="drop[a.b]: more"), "--drop a.b: more: 2"),
+        (InputError("`comm=noop` and `drop` are both given"), "--comm noop and --drop are both given"),
+        (InputError("x", place="c.yaml: seed", remedy="use `seed`"), "c.yaml: seed: x; use --seed"),
+        (InputError("`ddpsim plan` and `nobody=1`", place="nobody"), "nobody: `ddpsim plan` and `nobody=1`"),
+    ],
+)
+def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: str) -> None:
+    from ddpsim.cli.app import app
+
+    command = typer.main.get_command(app).commands["predict"]  # type: ignore[attr-defined]
+    assert error_in_flags(error, flags_of(command)) == said
+
+
+@pytest.mark.parametrize("kind", [Job, Options])
+def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
+    told_of = set(told(kind()))
+    assert told_of == {each.field for each in declared(kind)}
+    assert set(kind.__dataclass_fields__) - told_of <= {"caps", "plan"}  # type: ignore[attr-defined]
