@@ -33,8 +33,8 @@ def hold_against_a_real_run(out: Path) -> None:
         (out / f"predicted-{cap}.json").write_text(module("ddpsim", "predict", *options, "--json"))
     results = {}
     for cap in CAPS_MB:
-        options = (*subject, "--backend", "gloo", "--bucket-cap-mb", cap, "--iterations", 10)
-        torchrun("run", *options, "--out", out / f"run-{cap}")
+        trained = (*subject, "--backend", "gloo", "--bucket-cap-mb", cap, "--iterations", 10)
+        torchrun("run", *trained, "--out", out / f"run-{cap}")
         results[cap] = validate(load_prediction(out / f"predicted-{cap}.json"), read_trace(out / f"run-{cap}"))
         (out / f"validation-{cap}.json").write_text(json_text(results[cap].document()))
     write("\nPredicted beside measured; the last two columns are the step errors of trivial predictors.")

@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from ddpexec.timing.pacing import spinner
+from ddpexec.timing.waiting import spinner
 from tests import forked
 from tests.ddpexec.groups import ranks
 from tests.docs.refresh import as_typed
