@@ -16,9 +16,9 @@ help:
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
-	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
+	@echo "make accuracy  predicted against measured allreduce tables, into docs/reference/accuracy.md"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
-	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
+	@echo "make published   predict PyTorch's own DDP table"
 	@echo "make bench-exec    step time of our DDP against torch's"
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
 	@echo "make clean   remove .venv and $(OUT)"
@@ -35,7 +35,7 @@ help:
 	touch $@
 
 demo: .venv/.run
-	$(BIN)/python demo/demo.py --out $(OUT)/demo
+	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10
@@ -65,7 +65,7 @@ conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py
 
 validation: .venv/.run
-	$(BIN)/python -m docs.validation
+	$(BIN)/python -m tests.docs.validation
 
 published: .venv/.run
 	$(BIN)/python -m tests.accuracy.published

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import commands, refresh
 from tests import forked
+from tests.docs import commands, refresh
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -32,7 +32,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
             pytest.importorskip("torch", reason="needs the extra `exec`")
         for shown in refresh.commands(body):
             output = refresh.execute(shown.line, tmp_path, forked.command)
-            told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python docs/refresh.py`"
+            told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python -m tests.docs.refresh`"
             assert refresh.matches(output, shown.shown, word), told
 
 
@@ -46,7 +46,7 @@ def test_python_examples_hold(page: Path) -> None:
 
 
 def test_the_command_reference_is_current() -> None:
-    assert commands.TARGET.read_text() == commands.reference(), "run `python docs/commands.py`"
+    assert commands.TARGET.read_text() == commands.reference(), "run `python -m tests.docs.commands`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""The README's figures of the lab are those of the validation page."""
+"""The README's figures of the lab are those of the validation page, those of its table are predicted today."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from statistics import median
 
 import pytest
 
+from ddpexec.demo.planned import MACHINES, MODELS
+from ddpsim.bucketing import BucketCaps
+from ddpsim.prediction.predict import Prediction, predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
 ROOT = Path(__file__).parent.parent
-README = " ".join((ROOT / "README.md").read_text().split())
+TEXT = (ROOT / "README.md").read_text()
+README, TABLE = " ".join(TEXT.split()), re.findall(r"^\| \d+ x .*$", TEXT, re.MULTILINE)
 PAGE = (ROOT / "docs" / "reference" / "validation.md").read_text()
 LAB = PAGE[PAGE.index("\n## Lab") : PAGE.index("\n## One GPU")]
 WORDS = [
@@ -77,6 +85,31 @@ def test_configurations_and_models_are_counted() -> None:
     configurations, models = told("N of them compute for real, all N models")
     assert count(configurations) == len(real())
     assert count(models) == len({re.sub(r"(-s\d+)?_real-.*", "", row[0]) for row in real()})
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_table_is_what_is_predicted_today(row: str) -> None:
+    where, gpus, buckets, *figures = (cell.strip() for cell in row.strip("|").split("|"))
+    nodes, _, machine = where.partition(" x ")
+    found, default = (of_bert(machine, int(nodes), each) for each in (caps(buckets), BucketCaps()))
+    times = (f"{seconds * 1e3:.0f}" for seconds in (found.summary.iteration_s, found.summary.exposed_comm_s))
+    gain = "" if buckets == "torch's default" else f"{100 * (1 - found.iteration_s / default.iteration_s):.1f} %"
+    assert [gpus, *figures] == [
+        str(found.placement.world_size), *times, f"{100 * found.scaling_efficiency:.0f} %", gain
+    ]  # fmt: skip
+
+
+def of_bert(machine: str, nodes: int, buckets: BucketCaps) -> Prediction:
+    workload = load_workload(f"bert-large@{MACHINES[machine]}-b{MODELS['bert-large']}")
+    return predict(workload, load_topology(machine), nodes=nodes, options=Options(caps=buckets))
+
+
+def caps(buckets: str) -> BucketCaps:
+    name, _, value = buckets.strip("`").partition("=")
+    if not value:
+        return BucketCaps()
+    numbers = tuple(float(each) for each in value.strip("[]").split(","))
+    return BucketCaps(**{name: numbers if name.endswith("_list") else numbers[0]})
 
 
 def count(text: str) -> int:

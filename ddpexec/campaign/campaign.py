@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ddpexec.campaign import predicting, stages
-from ddpexec.campaign.pace import Pace, least_step_s, spoken
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
 from ddpexec.campaign.spec import Campaign, Configuration
+from ddpexec.campaign.time_left import TimeLeft, least_step_s, spoken
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
@@ -44,14 +44,14 @@ def carry_out(
     chosen = selected(campaign, only)
     check_steps(campaign, chosen)
     names = {each.name for each in chosen}
-    pace = Pace(chosen, campaign.max_step_s)
+    time_left = TimeLeft(chosen, campaign.max_step_s)
     results, failures, number = [], [], 0
     for configuration in campaign.configurations:
         if configuration.name not in names:
             results += [result] if (result := finished(configuration, folder)) else []
             continue
         number += 1
-        progress(f"[{number}/{len(chosen)}] {configuration.name} (about {spoken(pace.left_s)} left)")
+        progress(f"[{number}/{len(chosen)}] {configuration.name} (about {spoken(time_left.seconds)} left)")
         begin_s, was_done = time.monotonic(), finished(configuration, folder) is not None
         outcome = _attempt(configuration, folder)
         if isinstance(outcome, Result):
@@ -60,7 +60,7 @@ def carry_out(
         else:
             failures.append(f"{configuration.name}: {outcome}")
             progress(f"    FAILED: {outcome}")
-        pace.done(configuration, None if was_done else time.monotonic() - begin_s)
+        time_left.done(configuration, None if was_done else time.monotonic() - begin_s)
         write_summary(campaign, results, folder)
     write_summary(campaign, results, folder)
     return results, failures

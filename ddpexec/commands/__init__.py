@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ddpexec.commands.campaign import campaign
 from ddpexec.commands.capture import capture
+from ddpexec.commands.demo import demo
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
@@ -18,6 +19,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "netlab": netlab,
     "run": run,
     "campaign": campaign,
+    "demo": demo,
 }
 
 __all__ = ["COMMANDS"]

@@ -70,7 +70,7 @@ def measure_slowdowns(
     """Return the slow-downs of `compute`, one step of work, and of collectives of `SIZE_BYTES`.
 
     `seconds` is about what each of the four measurements may take. They are taken by turns, in `rounds`: a processor's
-    pace wanders within seconds, and a factor is of times that were taken beside each other.
+    speed wanders within seconds, and a factor is of times that were taken beside each other.
     """
     communicator, device = launched.communicator, launched.device
     tensor = torch.ones(SIZE_BYTES // 4, device=device)

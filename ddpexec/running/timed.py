@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ddpexec.models import Batch, TrainingModel
 from ddpexec.models.training import as_tensor
-from ddpexec.timing.pacing import keep_time, sharpen_timers, spinner, wait_until
+from ddpexec.timing.waiting import keep_time, sharpen_timers, spinner, wait_until
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.single_clock import single_clock

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.clock import offset_to_rank_zero, settle
-from ddpexec.timing.pacing import spinner
+from ddpexec.timing.waiting import spinner
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""

@@ -86,13 +86,13 @@ def shared_rates(
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)
-    paces = [demand.unshared(capacities) for demand in demands]
+    unshared = [demand.unshared(capacities) for demand in demands]
     rates = max_min_rates(
-        [replace(demand, rate_limit=pace) for demand, pace in zip(demands, paces, strict=True)], capacities
+        [replace(demand, rate_limit=rate) for demand, rate in zip(demands, unshared, strict=True)], capacities
     )
     present = [
-        replace(demand, weight=demand.weight * pace / demand.free(capacities))
-        for demand, pace in zip(demands, paces, strict=True)
+        replace(demand, weight=demand.weight * rate / demand.free(capacities))
+        for demand, rate in zip(demands, unshared, strict=True)
     ]
     since = starts_s or range(len(demands))
     gaits = [(start, demand.size_bytes, demand.stall_s) for start, demand in zip(since, demands, strict=True)]

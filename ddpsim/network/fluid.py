@@ -50,8 +50,8 @@ class Network:
         self.capacities: dict[LinkId, float] = {}
         self._on: dict[LinkId, dict[_Flow, None]] = {}
         self._dirty: list[_Flow] = []
-        self._pace = 1.0
-        self._host_pace = 1.0
+        self._factor = 1.0
+        self._host_factor = 1.0
         self._count = 0
         self.add(capacities)
 
@@ -72,28 +72,28 @@ class Network:
         """Return how many messages are on links now, those still in their latency left out."""
         return len(self._flows())
 
-    def set_pace(self, pace: float) -> None:
-        """Let every message, in flight or to come, move at `pace` times its rate: 0.8 where ranks are busy computing.
+    def set_speed(self, speed: float) -> None:
+        """Let every message, in flight or to come, move at `speed` times its rate: 0.8 where ranks are busy computing.
 
         Latencies, stalls, and messages that load no link, keep their time.
         """
-        if pace == self._pace:
+        if speed == self._factor:
             return
         flows = self._flows()
         for flow in flows:
             self._advance(flow)
-        self._pace = pace
+        self._factor = speed
         for flow in flows:
             self._set_rate(flow, flow.rate)
 
-    def set_host_pace(self, pace: float) -> None:
-        """Let the threads at the ends of every message keep up with `pace` times its `host_limit`: 0.2 on busy ranks.
+    def set_host_speed(self, speed: float) -> None:
+        """Let the threads at the ends of every message keep up with `speed` times its `host_limit`: 0.2 on busy ranks.
 
         What links and rates allow stays; a message that waits for links more than for threads keeps its time.
         """
-        if pace == self._host_pace:
+        if speed == self._host_factor:
             return
-        self._host_pace = pace
+        self._host_factor = speed
         for flow in self._flows():
             if flow.demand.host_limit < math.inf:
                 self._mark(flow)
@@ -131,7 +131,7 @@ class Network:
         if shared:
             self._mark(flow)
         else:
-            self._set_rate(flow, self._paced(flow).unshared(self.capacities))
+            self._set_rate(flow, self._slowed(flow).unshared(self.capacities))
 
     def _finish_after(self, done: simpy.Event, delay_s: float) -> None:
         def finish(_: simpy.Event) -> None:
@@ -172,20 +172,20 @@ class Network:
 
     def _share(self, flows: list[_Flow]) -> None:
         if len(flows) == 1:
-            rates = [self._paced(flows[0]).unshared(self.capacities)]
+            rates = [self._slowed(flows[0]).unshared(self.capacities)]
         else:
-            demands = [flow.demand if self._host_pace == 1.0 else self._paced(flow) for flow in flows]
+            demands = [flow.demand if self._host_factor == 1.0 else self._slowed(flow) for flow in flows]
             rates = shared_rates(demands, self.capacities, [flow.start_s for flow in flows])
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)
 
-    def _paced(self, flow: _Flow) -> Demand:
-        """Return the flow's demand with its threads at the pace in force."""
+    def _slowed(self, flow: _Flow) -> Demand:
+        """Return the flow's demand with its threads at the speed in force."""
         demand = flow.demand
-        if self._host_pace == 1.0 or demand.host_limit == math.inf:
+        if self._host_factor == 1.0 or demand.host_limit == math.inf:
             return demand
-        return replace(demand, host_limit=demand.host_limit * self._host_pace)
+        return replace(demand, host_limit=demand.host_limit * self._host_factor)
 
     def _flows(self) -> dict[_Flow, None]:
         """Return the messages on links, in order."""
@@ -205,11 +205,11 @@ class Network:
         flow.since_s = now
 
     def _speed(self, flow: _Flow) -> float:
-        """Return bytes per second at the pace in force, which slows the bytes but not the stalls."""
+        """Return bytes per second at the speed in force, which slows the bytes but not the stalls."""
         stall = flow.demand.stall
-        if not stall or self._pace == 1.0 or not flow.rate:
-            return flow.rate * self._pace
-        return stalled(self._pace / (1 / flow.rate - stall), stall)
+        if not stall or self._factor == 1.0 or not flow.rate:
+            return flow.rate * self._factor
+        return stalled(self._factor / (1 / flow.rate - stall), stall)
 
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:

@@ -1,4 +1,4 @@
-"""A processor that works at a pace, and a stream of work on it."""
+"""A processor that works, slower at times, and a stream of work on it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Processor:
         """Count one more collective in flight on this rank."""
         self._collectives += 1
         if self._collectives == 1:
-            self._change_pace()
+            self._change_speed()
 
     def collective_ends(self) -> None:
         """Count one collective fewer."""
         self._collectives -= 1
         if self._collectives == 0:
-            self._change_pace()
+            self._change_speed()
 
     def work(self, seconds: float) -> Process:
         """Work for `seconds` of undisturbed time; a process yields from this."""
@@ -51,7 +51,7 @@ class Processor:
         if self._slowdown == 1.0:
             yield self.env.timeout(seconds)
         else:
-            yield from self._paced(seconds)
+            yield from self._slowed(seconds)
         self._on_busy(False)
 
     def serve(self, seconds: float, *, lasting: bool = False) -> Process:
@@ -69,14 +69,14 @@ class Processor:
         if lasting:
             self._on_busy(False)
 
-    def _paced(self, seconds: float) -> Process:
+    def _slowed(self, seconds: float) -> Process:
         while seconds > 0:
             factor = self._slowdown if self._collectives else 1.0
             begin, done = self.env.now, self.env.timeout(seconds * factor)
             yield done | self._changed
             seconds = 0.0 if done.processed else seconds - (self.env.now - begin) / factor
 
-    def _change_pace(self) -> None:
+    def _change_speed(self) -> None:
         if self._slowdown != 1.0:
             changed, self._changed = self._changed, self.env.event()
             changed.succeed()

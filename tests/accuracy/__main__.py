@@ -11,18 +11,14 @@ from pathlib import Path
 from tests.accuracy import bands, cases, ring_tree
 from tests.accuracy.aws_post import section
 from tests.accuracy.page import page
-from tests.accuracy.systems import data_folder, load_all
+from tests.accuracy.systems import load_all
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "accuracy.md"
 
 
 def main() -> int:
     """Run every case and write the page."""
-    data = data_folder()
-    if data is None:
-        print("no measured tables: set DDPSIM_DATA to their folder", file=sys.stderr)
-        return 2
-    samples = load_all(data)
+    samples = load_all()
     print("fitting to all sites", file=sys.stderr)
     pool = cases.all_sites(samples)
     if "--constants" in sys.argv[1:]:
@@ -43,7 +39,7 @@ def main() -> int:
         bands.scores(held_out).tolist(),
         [bands.stated(errors) for errors in more],
         ring_tree.judged(),
-        "\n".join(section(data)),
+        "\n".join(section()),
         pool.aside,
     )
     print(text)

@@ -10,6 +10,7 @@ from ddpsim.collectives.schedules import ring_s
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
+from tests.accuracy.systems import TABLES
 
 BYTES = 25_000_000
 SEEN_S = 75e-3
@@ -40,7 +41,7 @@ def size_taking(collectives: Collectives, seconds: float) -> int:
     return low
 
 
-def section(data: Path) -> Iterator[str]:
+def section() -> Iterator[str]:
     """Yield the lines of the page's section."""
     yield "| GPUs | ring through | closed form | this machine's channels | measured (vTrain) |"
     yield "|---|---|---|---|---|"
@@ -48,7 +49,7 @@ def section(data: Path) -> Iterator[str]:
         closed = ring_s(ranks, BYTES, 0.0, 1 / rate)
         placement = load_topology("p3.16xlarge").place(1, ranks)
         today = Collectives(None, placement, backend="nccl", calibration=None).estimate_s(BYTES)
-        measured = measured_s(data / "vtrain" / table)
+        measured = measured_s(TABLES / table)
         yield (
             f"| {ranks} V100 | {what}, {rate / 1e9:g} GB/s | {closed * 1e3:.3f} ms | {today * 1e3:.2f} ms | "
             f"{measured * 1e3:.2f} ms |"

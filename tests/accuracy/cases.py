@@ -43,7 +43,7 @@ class Errors:
         doubts: how unsure ours says it is, where measured rows correct the model.
         band: factors from ours to the ends of its band, a row each, where they do not.
         repeatability: of the whole table (`MeasuredTable.repeatability`).
-        cited: whether the table is kept here.
+        cited: whether the table was found after the model had been built on the others.
     """
 
     system: str

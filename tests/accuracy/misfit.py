@@ -17,17 +17,17 @@ from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
-from tests.accuracy.systems import CITED, SYSTEMS, data_folder, load
+from tests.accuracy.systems import CITED, SYSTEMS, load
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDED = ("traces/*/networks/*", "tests/ddpexec/campaign/recorded/networks/*", "tests/ddpsim/collectives/recorded/*")
 
 
-def tables(data: Path) -> Iterator[tuple[str, str, list[Sample]]]:
+def tables() -> Iterator[tuple[str, str, list[Sample]]]:
     """Yield name, backend and samples of what is calibrated at once: a table, all of a site, a recorded network."""
     sites: dict[str, list[Sample]] = {}
     for system in (*SYSTEMS, *CITED):
-        sample = load(system, data, smallest=0)
+        sample = load(system, smallest=0)
         sites.setdefault(f"{system.site}, all of {system.machine}", []).append(sample)
         yield system.name, "nccl", [sample]
     yield from ((name, "nccl", samples) for name, samples in sites.items() if len(samples) > 1)
@@ -44,12 +44,8 @@ def log_residuals(backend: str, samples: Sequence[Sample]) -> Vector:
 
 def main() -> int:
     """Print a line a calibration, the worst last."""
-    data = data_folder()
-    if data is None:
-        print("no measured tables: set DDPSIM_DATA to their folder", file=sys.stderr)
-        return 2
     print("rows     mean  worst row  of")
-    for name, backend, samples in tables(data):
+    for name, backend, samples in tables():
         residuals = log_residuals(backend, samples)
         mean, worst = (float(np.exp(value)) for value in (np.abs(residuals).mean(), np.abs(residuals).max()))
         print(f"{len(residuals):4}  x/÷ {mean:.2f}  x/÷ {worst:5.2f}  {name} ({backend})", flush=True)

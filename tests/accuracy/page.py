@@ -12,11 +12,11 @@ from tests.accuracy.ring_tree import APART, ENOUGH, Score, Verdict
 
 _HEAD = """# Accuracy of allreduce predictions
 
-Regenerate with `make accuracy`; `DDPSIM_DATA` names the folder of public nccl-tests tables. Sizes of 1 KiB and more,
+Regenerate with `make accuracy`, from the public nccl-tests tables in `tests/accuracy/tables`. Sizes of 1 KiB and more,
 out-of-place times, in place where a table has no others. Errors are predicted / measured - 1: mean of their absolute
 value, and in brackets the signed mean. A site's own tables take no part in the constants it is predicted with: NCCL's
-documented values are fitted to all other sites' tables. *Cited* tables are kept in `tests/accuracy/tables`; they were
-found after the model had been built on the others, and are reported apart.
+documented values are fitted to all other sites' tables. *Cited* tables were found after the model had been
+built on the others, and are reported apart.
 """
 _DECADES = ((10, 13), (13, 17), (17, 20), (20, 23), (23, 27), (27, 40))
 

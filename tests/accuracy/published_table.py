@@ -24,6 +24,7 @@ from ddpsim.workload.gpus import gpu_named
 MODELS = ("resnet50", "resnext50_32x4d")
 MORE_MODELS = ("resnet101", "resnext101_32x8d")
 GPUS = (1, 2, 4, 8, 16)
+SCALING = Path(__file__).parent / "scaling"
 BATCH = 32
 CAPS = {25: BucketCaps(), 1: BucketCaps(bucket_cap_mb=1)}
 """torch 1.4 assigned `[1 MiB, bucket_cap_mb]`, whatever the cap was."""
@@ -69,14 +70,14 @@ _MORE_P50 = {
 """pytorch/pytorch benchmarks/distributed/ddp/README.md: seconds and examples a second, no DDP and 1 to 16 GPUs."""
 
 
-def published(folder: Path) -> tuple[Times, Times]:
+def published() -> tuple[Times, Times]:
     """Return the medians, and the 75th percentiles by which the page compares caps of 25 and 1."""
     medians, quartiles = {}, {}
-    for row in _rows(folder / "scaling" / "pytorch_ddp_benchmark_dgx1v.csv"):
+    for row in _rows(SCALING / "pytorch_ddp_benchmark_dgx1v.csv"):
         case = Case(row["model"], 0 if row["layout"] == "no ddp" else int(row["gpus"]))
         medians[case] = Measured.of(float(row["p50_s"]), int(row["p50_ex_per_s"]))
         quartiles[case] = Measured.of(float(row["p75_s"]), int(row["p75_ex_per_s"]))
-    for row in _rows(folder / "scaling" / "pytorch_ddp_bucket_cap_1_vs_25_dgx1v.csv"):
+    for row in _rows(SCALING / "pytorch_ddp_bucket_cap_1_vs_25_dgx1v.csv"):
         noisy = float(row["p95_s"]) > NOISY * float(row["p75_s"])
         case = Case(row["model"], int(row["gpus"]), int(row["bucket_cap_mb"]))
         quartiles[case] = Measured.of(float(row["p75_s"]), int(row["p75_ex_per_s"]), noisy)

@@ -132,7 +132,7 @@ def judged() -> list[Verdict]:
 
 def _of_tables() -> Iterator[Case]:
     for pattern, name, nodes in TABLES_OF_BOTH:
-        ring, tree = (load(System(pattern.format(each), name, nodes, name), TABLES) for each in (RING, TREE))
+        ring, tree = (load(System(pattern.format(each), name, nodes, name)) for each in (RING, TREE))
         assert (ring.algorithm, tree.algorithm) == (RING, TREE)
         source = re.sub(r"^https://github.com/([^/]+/[^/]+)/blob/[^/]+/", r"\1 ", ring.table.header["source"])
         trees = dict(zip(tree.sizes, tree.measured.tolist(), strict=True))

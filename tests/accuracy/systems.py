@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ class System:
     """A table's file, its machine (shipped, or in `machines/`), its nodes, the site whose machine it is.
 
     Attributes:
-        table: below the folder of measured data, or below `tables/` here where it is `cited`.
+        table: the file's name in `tables/`.
         algorithm, nccl: the one forced, and the version, where the page the table is from says so and its header not.
     """
 
@@ -41,37 +40,37 @@ class System:
 
     @property
     def cited(self) -> bool:
-        """Whether its table is kept here."""
-        return "/" not in self.table
+        """Whether its table was found after the model had been built on the others."""
+        return self in CITED
 
 
 SYSTEMS = (
-    System("measured/abci_A_a100_8gpu.csv", "abci-a", 1, "abci-a"),
-    System("measured/abci_A_a100_16gpu.csv", "abci-a", 2, "abci-a"),
-    System("measured/abci_A_a100_32gpu.csv", "abci-a", 4, "abci-a"),
-    System("measured/abci_V_v100_4gpu.csv", "abci-v", 1, "abci-v"),
-    System("measured/abci_V_v100_8gpu.csv", "abci-v", 2, "abci-v"),
-    System("measured/abci_V_v100_16gpu.csv", "abci-v", 4, "abci-v"),
-    System("measured/aws_p3dn_2node_16xV100_efa_nccl246.csv", "p3dn.24xlarge", 2, "p3dn"),
-    System("measured/aws_p3dn_2node_16xV100_efa_nccl248.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("abci_A_a100_8gpu.csv", "abci-a", 1, "abci-a"),
+    System("abci_A_a100_16gpu.csv", "abci-a", 2, "abci-a"),
+    System("abci_A_a100_32gpu.csv", "abci-a", 4, "abci-a"),
+    System("abci_V_v100_4gpu.csv", "abci-v", 1, "abci-v"),
+    System("abci_V_v100_8gpu.csv", "abci-v", 2, "abci-v"),
+    System("abci_V_v100_16gpu.csv", "abci-v", 4, "abci-v"),
+    System("aws_p3dn_2node_16xV100_efa_nccl246.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("aws_p3dn_2node_16xV100_efa_nccl248.csv", "p3dn.24xlarge", 2, "p3dn"),
     # Its command is examples/simple/nccl-efa-tests.yaml of the same repository, with NCCL_ALGO=RING.
-    System("measured/aws_p4d_2node_16xA100_efa.csv", "p4d.24xlarge", 2, "p4d", algorithm="ring"),
-    System("measured/aws_p5_1node_8xH100.csv", "dgx-h100", 1, "p5"),
-    System("measured/azure_4xK80_pcie.csv", "4xk80", 1, "nc24"),
-    System("measured/azure_nd_A100_v4_1node_8gpu.csv", "dgx-a100", 1, "ndv4"),
+    System("aws_p4d_2node_16xA100_efa.csv", "p4d.24xlarge", 2, "p4d", algorithm="ring"),
+    System("aws_p5_1node_8xH100.csv", "dgx-h100", 1, "p5"),
+    System("azure_4xK80_pcie.csv", "4xk80", 1, "nc24"),
+    System("azure_nd_A100_v4_1node_8gpu.csv", "dgx-a100", 1, "ndv4"),
     # "Nvidia NCCL 2.5.6 with CUDA 10.1", "NCCL ring test": the page the table is from.
-    System("measured/deepops_2xDGX1V_roce.csv", "dgx-1v-roce", 2, "dgx-1v-roce", algorithm="ring", nccl="2.5.6"),
+    System("deepops_2xDGX1V_roce.csv", "dgx-1v-roce", 2, "dgx-1v-roce", algorithm="ring", nccl="2.5.6"),
     # "-x NCCL_ALGO=RING": the job on the page the table is from.
-    System("measured/deepops_2xDGXA100_ib.csv", "dgx-a100", 2, "dgx-a100", algorithm="ring"),
+    System("deepops_2xDGXA100_ib.csv", "dgx-a100", 2, "dgx-a100", algorithm="ring"),
     # Container deepops/nccl-tests-tf20.06: NGC's release 20.06 has NCCL 2.7.5.
-    System("measured/deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100", nccl="2.7.5"),
-    System("measured/sheffield_bessemer_4xV100pcie_nccl2.4.2_2019a.csv", "4xv100-pcie", 1, "bessemer"),
-    System("measured/sheffield_bessemer_4xV100pcie_nccl2.8.3_11.0.2.csv", "4xv100-pcie", 1, "bessemer"),
-    System("measured/sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage"),
-    System("measured/superbench_8xA100_nvswitch.csv", "dgx-a100", 1, "superbench"),
-    System("vtrain/v100_AR_GPU2.csv", "dgx-1v", 1, "vtrain", 2),
-    System("vtrain/v100_AR_GPU4.csv", "dgx-1v", 1, "vtrain", 4),
-    System("vtrain/v100_AR_GPU8.csv", "dgx-1v", 1, "vtrain", 8),
+    System("deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100", nccl="2.7.5"),
+    System("sheffield_bessemer_4xV100pcie_nccl2.4.2_2019a.csv", "4xv100-pcie", 1, "bessemer"),
+    System("sheffield_bessemer_4xV100pcie_nccl2.8.3_11.0.2.csv", "4xv100-pcie", 1, "bessemer"),
+    System("sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage"),
+    System("superbench_8xA100_nvswitch.csv", "dgx-a100", 1, "superbench"),
+    System("v100_AR_GPU2.csv", "dgx-1v", 1, "vtrain", 2),
+    System("v100_AR_GPU4.csv", "dgx-1v", 1, "vtrain", 4),
+    System("v100_AR_GPU8.csv", "dgx-1v", 1, "vtrain", 8),
 )
 CITED = (
     System("abci_A_a100_64gpu.csv", "abci-a", 8, "abci-a"),
@@ -97,16 +96,9 @@ CITED = (
 """Tables found after the model had been built on the others."""
 
 
-def data_folder() -> Path | None:
-    """Return the folder of measured data: `DDPSIM_DATA`, else `../shared/data`; None where there is none."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    folder = Path(os.environ.get("DDPSIM_DATA", beside))
-    return folder if (folder / "measured").is_dir() else None
-
-
-def load(system: System, data: Path, *, every: int = 1, smallest: int = SMALLEST_BYTES) -> Sample:
+def load(system: System, *, every: int = 1, smallest: int = SMALLEST_BYTES) -> Sample:
     """Return the rows of `smallest` bytes and more, every `every`-th of them."""
-    table = read_table((TABLES if system.cited else data) / system.table)
+    table = read_table(TABLES / system.table)
     rows = [row for row in table.rows if row.size_bytes >= smallest][::every]
     stated = {"algorithm": system.algorithm, "nccl": system.nccl}
     header = {**table.header, **{key: value for key, value in stated.items() if value}}
@@ -120,6 +112,6 @@ def machine(name: str) -> Topology:
     return load_topology(str(path) if path.is_file() else name)
 
 
-def load_all(data: Path) -> Mapping[System, Sample]:
-    """Return every system's sample, those kept here last."""
-    return {system: load(system, data) for system in (*SYSTEMS, *CITED)}
+def load_all() -> Mapping[System, Sample]:
+    """Return every system's sample, the cited ones last."""
+    return {system: load(system) for system in (*SYSTEMS, *CITED)}

@@ -1,4 +1,4 @@
-"""Holds a few of the accuracy page's figures; needs the measured tables."""
+"""Holds a few of the accuracy page's figures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from tests.accuracy import bands, cases
-from tests.accuracy.systems import SYSTEMS, System, data_folder, load
+from tests.accuracy.systems import SYSTEMS, System, load
 
-DATA = data_folder()
-needs_data = pytest.mark.skipif(DATA is None, reason="no measured tables: set DDPSIM_DATA")
 SHIPPED = Calibration.priors("nccl")
 
 
 def samples(*sites: str) -> Mapping[System, Sample]:
-    assert DATA is not None
-    return {system: load(system, DATA) for system in SYSTEMS if system.site in sites}
+    return {system: load(system) for system in SYSTEMS if system.site in sites}
 
 
 def priors(site: str) -> dict[str, Calibration]:
@@ -28,16 +25,13 @@ def priors(site: str) -> dict[str, Calibration]:
     return {site: cases.without(site, samples(*{system.site for system in SYSTEMS}))}
 
 
-@needs_data
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_every_table_fits_its_machine_and_shipped_constants_are_within_a_factor(system: System) -> None:
-    assert DATA is not None
-    sample = load(system, DATA)
+    sample = load(system)
     large = sample.only([row for row, size in enumerate(sample.sizes) if size >= cases.MIB])
     assert np.abs(np.log(large.predicted(SHIPPED) / large.measured)).mean() < np.log(1.6)
 
 
-@needs_data
 @pytest.mark.timeout(300)
 def test_eight_rows_of_two_and_four_v100_predict_the_rest_within_two_percent() -> None:
     errors = cases.eight_rows(samples("vtrain"), priors("vtrain"))
@@ -45,7 +39,6 @@ def test_eight_rows_of_two_and_four_v100_predict_the_rest_within_two_percent() -
         assert np.abs(each.columns["ddpsim"]).mean() < 0.02
 
 
-@needs_data
 @pytest.mark.timeout(300)
 def test_one_and_two_nodes_predict_four_within_ten_percent() -> None:
     (errors,) = cases.more_nodes(samples("abci-v"), priors("abci-v"), only=("abci_V_v100_16gpu",))

@@ -13,10 +13,6 @@ from tests.accuracy import aws_post
 from tests.accuracy.published import TARGET, UNITS
 from tests.accuracy.published_fit import START, nonnegative
 from tests.accuracy.published_table import GPUS, MODELS, Case, Measured, Predictor, published
-from tests.accuracy.systems import data_folder
-
-DATA = data_folder()
-needs_data = pytest.mark.skipif(DATA is None, reason="DDPSIM_DATA names no folder of measured data")
 
 
 def test_both_columns_bound_a_measured_time():
@@ -27,9 +23,8 @@ def test_both_columns_bound_a_measured_time():
     assert found.minus(found).half == pytest.approx(2 * found.half)
 
 
-@needs_data
 def test_the_table_has_every_row_and_its_intervals_are_not_empty():
-    medians, quartiles = published(DATA)
+    medians, quartiles = published()
     for model in MODELS:
         assert {case.gpus for case in medians if case.model == model} == {0, *GPUS}
         assert all(Case(model, gpus, cap) in quartiles for gpus in GPUS for cap in (1, 25))
@@ -48,7 +43,6 @@ def test_non_negative_least_squares_meets_its_optimality_conditions():
         assert np.abs(gradient * x).max() < 1e-9
 
 
-@needs_data
 def test_the_page_holds_what_is_predicted_today():
     text = TARGET.read_text()
     constants = {}
@@ -56,7 +50,7 @@ def test_the_page_holds_what_is_predicted_today():
         value = re.search(rf"\| `{name}` \|.*\| ([0-9.e-]+)(?: us)? \|$", text, re.MULTILINE)
         assert value
         constants[name] = float(value[1]) / UNITS.get(name, ("", 1.0))[1]
-    predictor = Predictor(published(DATA)[0])
+    predictor = Predictor(published()[0])
     for model, gpus in (("resnet50", 8), ("resnext50_32x4d", 16)):
         row = re.search(rf"\| {model} \| {gpus} \| [0-9.]+ ± [0-9.]+ \| ([0-9.]+) \|", text)
         assert row

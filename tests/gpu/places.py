@@ -13,10 +13,10 @@ from unittest import mock
 
 import torch
 
-from ddpexec.timing.pacing import spinner
-from docs.refresh import as_typed
+from ddpexec.timing.waiting import spinner
 from tests import forked
 from tests.ddpexec.groups import ranks
+from tests.docs.refresh import as_typed
 
 NO_GPU = "torch sees no GPU"
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddpexec.timing.clock import CudaClock
-from ddpexec.timing.pacing import spinner
+from ddpexec.timing.waiting import spinner
 from tests.ddpexec.ddp.pretended_gpu import Gpu
 from tests.gpu.places import Place, goes_ahead
 

@@ -56,7 +56,7 @@ class GlooTransport:
     def allreduce(self, size_bytes: int) -> Demand:
         """Return launch and staging, then 2(p-1)/p of the bytes on every hop, with the handshakes that show.
 
-        Threads woken at each step work beside the bytes: whichever is slower sets the pace.
+        Threads woken at each step work beside the bytes: whichever is slower sets the rate.
         """
         if self._ranks == 1 or size_bytes == 0:
             return Demand(self._ways.start_s(size_bytes), 0, {})
@@ -121,7 +121,7 @@ class GlooTransport:
         return self._ways.round_trip_s(hop) / 2 * self._segments(size_bytes) / self._ranks
 
     def _segment_wire(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Wire:
-        """Return the way of one segment, with its part of a step's handshakes, and the pace of sums and threads."""
+        """Return the way of one segment, with its part of a step's handshakes, and the rate of sums and threads."""
         step_bytes = size_bytes / self._ranks
         return Wire(
             self._handshakes_s(hop, size_bytes) / segments_a_step,

@@ -23,7 +23,7 @@ _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
 
-_PACES = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
+_CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
 """Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""
 
 _CORNER = 8.0
@@ -75,7 +75,7 @@ class Costs:
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
         self._hopper = generation(layout.shape.sm) >= generation(90)
-        self._pace = get["hopper.latency"] if self._hopper else 1.0
+        self._latency_factor = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
 
@@ -111,8 +111,8 @@ class Costs:
 
     def _channel_rate(self, protocol: str) -> float:
         """Return the bytes per second that one channel's threads move."""
-        paces = _PACES.get(protocol)
-        return self._get[f"channel.{protocol}"] * (paces[generation(self.layout.shape.sm)] if paces else 1.0)
+        factors = _CHANNEL_FACTORS.get(protocol)
+        return self._get[f"channel.{protocol}"] * (factors[generation(self.layout.shape.sm)] if factors else 1.0)
 
     def _link_rates(self, entry: Entry) -> Mapping[str, float]:
         """Return the message bytes per second that each group of links allows."""
@@ -192,12 +192,12 @@ class Costs:
 
     def start_s(self, protocol: str) -> float:
         """Return the time before the first step."""
-        return self._get[f"start.{protocol}_s"] * self._pace
+        return self._get[f"start.{protocol}_s"] * self._latency_factor
 
     def hop_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop inside a node."""
         kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
-        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._pace
+        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._latency_factor
 
     def net_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop between nodes."""

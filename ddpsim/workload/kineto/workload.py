@@ -37,7 +37,7 @@ class Imported:
 
     Attributes:
         workload: one rank without DDP.
-        notes: how arrivals were mapped, what was cut out, whether host or device sets the pace.
+        notes: how arrivals were mapped, what was cut out, whether it is host-bound or device-bound.
     """
 
     workload: Workload
@@ -153,7 +153,7 @@ def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
         synchronises=_synchronises(steps),
         provenance={"how": "imported from a Kineto trace; the profiler slows the host", "mapping": mapping.how},
     )
-    return Imported(workload, (*traced.notes, mapping.how, *_pace(workload), *_batch(shapes)))
+    return Imported(workload, (*traced.notes, mapping.how, *_bound(workload), *_batch(shapes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _precision(traced: Traced, shapes: Workload | None) -> str:
     return next((p for p, words in marks.items() if any(w in name for name in names for w in words)), "fp32")
 
 
-def _pace(workload: Workload) -> list[str]:
+def _bound(workload: Workload) -> list[str]:
     host, device = (
         sum(statistics.median(getattr(getattr(workload, phase), clock).tolist()) for phase in _PHASES)
         for clock in ("host_s", "device_s")

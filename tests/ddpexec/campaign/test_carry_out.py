@@ -12,8 +12,8 @@ import pytest
 
 from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.campaign import carry_out
-from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
+from ddpexec.campaign.time_left import START_S, TimeLeft, least_step_s, spoken
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.workload.files import load_workload, save_workload
@@ -123,15 +123,15 @@ def test_each_line_of_progress_tells_the_time_left(campaign: Campaign, lab: Pret
 
 def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:
     first, second = campaign.configurations
-    pace = Pace(campaign.configurations, 3.0)
-    expected_s = pace.left_s
+    time_left = TimeLeft(campaign.configurations, 3.0)
+    expected_s = time_left.seconds
     step_s = least_step_s(second)
     assert step_s is not None
     assert expected_s == pytest.approx(2 * 2 * (START_S + 8 * step_s))
-    pace.done(first, expected_s)
-    assert pace.left_s == pytest.approx(expected_s)
-    pace.done(second, None)
-    assert pace.left_s == 0
+    time_left.done(first, expected_s)
+    assert time_left.seconds == pytest.approx(expected_s)
+    time_left.done(second, None)
+    assert time_left.seconds == 0
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (89.6, "90 s"), (725, "12 min"), (7500, "2 h 5 min")])

@@ -19,7 +19,7 @@ from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.validation_page import NOTHING, section
 from ddpsim.errors import InputError
-from docs import validation
+from tests.docs import validation
 
 RECORD = Path(__file__).parent / "recorded"
 

@@ -23,8 +23,8 @@ from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench.copies import Copies  # noqa: E402
 from ddpexec.microbench.under_load import _beside  # noqa: E402
 from ddpexec.running.timed import timed_model  # noqa: E402
-from ddpexec.timing.pacing import spinner  # noqa: E402
 from ddpexec.timing.stopwatch import Span, span_of  # noqa: E402
+from ddpexec.timing.waiting import spinner  # noqa: E402
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
 from tests.ddpexec.pretended_backends import Nccl  # noqa: E402
 from tests.ddpexec.small import small_workload  # noqa: E402

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
 from ddpexec.running.timed import TimedModel, gradient_value, timed_model
-from ddpexec.timing.pacing import keep_time
+from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload

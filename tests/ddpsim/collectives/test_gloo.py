@@ -68,7 +68,7 @@ def test_busy_threads_slow_small_messages_the_same_at_either_fidelity(size_bytes
             None, load_topology("loopback").place(1, 4), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
         )
         quiet_s = collectives.simulate_s(size_bytes)
-        collectives.network.set_host_pace(1 / 8)
+        collectives.network.set_host_speed(1 / 8)
         times.append((quiet_s, collectives.simulate_s(size_bytes)))
     (flow_s, flow_busy_s), (_, steps_busy_s) = times
     assert steps_busy_s == pytest.approx(flow_busy_s, rel=0.01)
@@ -92,7 +92,7 @@ def test_flow_equals_steps_where_nothing_contends(machine: str, ranks: int, size
 
 @pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_on_a_fast_network_sums_on_the_processor_set_the_pace(ranks: int, fidelity: str) -> None:
+def test_on_a_fast_network_sums_on_the_processor_set_the_rate(ranks: int, fidelity: str) -> None:
     size_bytes = 512 * MIB
     fast = SHAPED.replace("DELAY", "0s").replace("1gbit", "800gbit")
     slow_sums = 4e9

@@ -151,16 +151,16 @@ def test_bad_capacities_and_links_are_named() -> None:
         Network(env, {"a": 1.0}).transfer(Demand(0.0, 1.0, {"b": 1.0}))
 
 
-def test_a_slower_pace_stretches_what_is_left() -> None:
+def test_a_slower_speed_stretches_what_is_left() -> None:
     env = simpy.Environment()
     network = Network(env, {"a": 2.0})
     first, second = network.transfer(Demand(0.0, 10.0, {"a": 1.0})), network.transfer(Demand(0.0, 10.0, {"a": 1.0}))
 
     def change() -> simpy.events.ProcessGenerator:
         yield env.timeout(4.0)
-        network.set_pace(0.5)
+        network.set_speed(0.5)
         yield env.timeout(4.0)
-        network.set_pace(1.0)
+        network.set_speed(1.0)
 
     env.process(change())
     env.run(first & second)
@@ -200,10 +200,10 @@ def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
         assert 0 < rate <= demand.unshared(capacities) * (1 + 1e-9)
 
 
-def test_a_pace_slows_bytes_and_not_stalls() -> None:
+def test_a_slower_speed_slows_bytes_and_not_stalls() -> None:
     env = simpy.Environment()
     network = Network(env, {"a": 1.0})
-    network.set_pace(0.5)
+    network.set_speed(0.5)
     env.run(network.transfer(Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0)))
     assert env.now == pytest.approx(12.0)
 
@@ -215,9 +215,9 @@ def test_busy_hosts_slow_what_waits_for_their_threads_and_nothing_else() -> None
     by_threads = network.transfer(Demand(0.0, 8.0, {"a": 1.0}, host_limit=2.0))
     by_links = network.transfer(Demand(0.0, 8.0, {"b": 1.0}))
     env.run(4.0)
-    network.set_host_pace(0.25)
+    network.set_host_speed(0.25)
     env.run(6.0)
-    network.set_host_pace(1.0)
+    network.set_host_speed(1.0)
     env.run(by_links)
     assert env.now == pytest.approx(8.0)
     env.run(by_threads)

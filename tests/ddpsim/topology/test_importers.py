@@ -1,6 +1,5 @@
 """Importers: published files and hand-written ones, what they give and what they refuse."""
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +17,20 @@ from ddpsim.topology.layouts import gpu_choices
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 
-DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[3].parent / "shared" / "data") / "topo"
+PUBLISHED = Path(__file__).parents[2] / "data" / "topo"
 
 
 def published(path: str, gpu: str | None) -> Topology:
-    if not (DATA / path).is_file():
-        pytest.skip(f"no {DATA / path}: set DDPSIM_DATA to the folder of published tables and files")
-    return import_topology((DATA / path).read_text(encoding="utf-8"), path, gpu=gpu)
+    return import_topology((PUBLISHED / path).read_text(encoding="utf-8"), path, gpu=gpu)
 
 
 FILES = [
-    ("xml/H100-topology.xml", None, "dgx-h100"),
-    ("xml/ndv2-topo.xml", "v100", "ndv2"),
-    ("xml/ndv4-topo.xml", "a100", "ndv4"),
-    ("xml/p4d-24xl-topo.xml", "a100", "p4d.24xlarge"),
-    ("xml/topo_8p_pcie.xml", None, None),
-    ("smi/hcm_8xV100_pytorch_readme.txt", None, "dgx-1v"),
+    ("H100-topology.xml", None, "dgx-h100"),
+    ("ndv2-topo.xml", "v100", "ndv2"),
+    ("ndv4-topo.xml", "a100", "ndv4"),
+    ("p4d-24xl-topo.xml", "a100", "p4d.24xlarge"),
+    ("topo_8p_pcie.xml", None, None),
+    ("hcm_8xV100_pytorch_readme.txt", None, "dgx-1v"),
 ]
 
 
@@ -50,9 +47,7 @@ def test_published_files_import_and_their_yaml_loads_to_an_equal_graph(
         assert channels.bus_bandwidth == find_channels(load_topology(machine).groups[0].template).bus_bandwidth
 
 
-@pytest.mark.parametrize(
-    ("path", "machine"), [("xml/p4d-24xl-topo.xml", "p4d.24xlarge"), ("xml/ndv4-topo.xml", "ndv4")]
-)
+@pytest.mark.parametrize(("path", "machine"), [("p4d-24xl-topo.xml", "p4d.24xlarge"), ("ndv4-topo.xml", "ndv4")])
 def test_a_shipped_machine_hangs_together_as_its_source_says(path: str, machine: str) -> None:
     imported = published(path, "a100").groups[0].template.parents()
     shipped = load_topology(machine).groups[0].template.parents()
@@ -63,14 +58,14 @@ def tree(parents: dict[str, Link]) -> dict[str, tuple[str, float]]:
     return {name: (link.target, link.bandwidth) for name, link in parents.items()}
 
 
-@pytest.mark.parametrize("path", ["xml/ndv2-topo.xml", "xml/ndv4-topo.xml", "xml/p4d-24xl-topo.xml"])
+@pytest.mark.parametrize("path", ["ndv2-topo.xml", "ndv4-topo.xml", "p4d-24xl-topo.xml"])
 def test_files_without_nvlinks_ask_for_the_gpu_and_say_why(path: str) -> None:
     with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*--gpu"):
         published(path, None)
 
 
 def test_the_matrix_of_a_cube_mesh_is_the_shipped_machine_but_for_what_it_cannot_say() -> None:
-    imported = published("smi/hcm_8xV100_pytorch_readme.txt", None).groups[0].template
+    imported = published("hcm_8xV100_pytorch_readme.txt", None).groups[0].template
     shipped = load_topology("dgx-1v").groups[0].template
     different = {new.kind for new, old in zip(imported.links, shipped.links, strict=True) if new != old}
     assert different == {"nic", "socket"}

@@ -1,6 +1,5 @@
 """Routes: kinds, lengths and bandwidths against what NCCL logged, and against a published matrix."""
 
-import os
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -15,7 +14,7 @@ from ddpsim.topology.paths import Route, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.topology.vertices import Vertex, VertexKind
 
-DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[3].parent / "shared" / "data") / "topo"
+MATRIX = Path(__file__).parents[2] / "data" / "topo" / "hcm_8xV100_pytorch_readme.txt"
 
 
 def node(text: str) -> NodeTemplate:
@@ -112,12 +111,10 @@ def test_an_intel_host_bridge_costs_a_fifth_more_on_pcie_links_only() -> None:
 
 
 def test_kinds_to_nics_are_those_of_the_published_matrix() -> None:
-    file = DATA / "smi" / "hcm_8xV100_pytorch_readme.txt"
-    if not file.is_file():
-        pytest.skip(f"no {file}: set DDPSIM_DATA to the folder of published tables and files")
-    rows = [line.split() for line in file.read_text(encoding="utf-8").splitlines() if "GPU0" in line or "NV" in line]
+    text = MATRIX.read_text(encoding="utf-8")
+    rows = [line.split() for line in text.splitlines() if "GPU0" in line or "NV" in line]
     ports = [column for column in rows[0] if column.startswith("mlx5_")]
-    template = import_topology(file.read_text(encoding="utf-8"), "matrix").groups[0].template
+    template = import_topology(text, "matrix").groups[0].template
     paths = find_paths(template, pxn=False)
     numbers = {name: nic for nic, name in template.extras}
     for row in rows[1:]:

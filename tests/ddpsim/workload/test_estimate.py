@@ -38,7 +38,7 @@ def test_a_roofline_takes_the_longer_of_arithmetic_and_traffic():
 def test_a_tiny_operator_takes_a_kernels_minimum_and_waits_for_the_host():
     shape = shape_of([Operator("memory", 0, 4, gradients=(i,)) for i in range(50)], [Operator("memory", 0, 4)])
     workload = estimate(shape, V100, "fp32")
-    # Host-bound: 42 us from hook to hook, 4 us of work in each; the device keeps the host's pace.
+    # Host-bound: 42 us from hook to hook, 4 us of work in each; the device waits for the host.
     assert workload.backward.device_s == pytest.approx([50 * 4e-6])
     assert np.diff(workload.gradient_ready_s[0]) == pytest.approx(np.full(49, 42e-6))
     assert workload.gradient_ready_s[0, -1] == pytest.approx(49 * 42e-6 + 4e-6)

@@ -1,7 +1,6 @@
 import contextlib
 import gzip
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +19,7 @@ from ddpsim.workload.kineto.workload import import_trace, open_trace, workload_i
 from tests.ddpsim.workload.kineto_traces import TAIL, Job
 from tests.strategies import json_values
 
-DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[4] / "shared" / "data")
-HTA = DATA / "traces" / "hta_resnet50_ddp_a100_rank0of2.json.gz"
-needs_data = pytest.mark.skipif(not HTA.exists(), reason="no measured data: set DDPSIM_DATA to the folder that has it")
+HTA = Path(__file__).parents[2] / "data" / "traces" / "hta_resnet50_ddp_a100_rank0of2.json.gz"
 
 
 def shapes(count, elements=10, name="net@cpu-fp32-b4"):
@@ -191,7 +188,6 @@ def test_a_trace_without_gradients_says_so(tmp_path):
         import_trace(path)
 
 
-@needs_data
 def test_the_hta_trace_is_host_bound_and_maps_to_its_five_buckets():
     result = import_trace(HTA, load_workload("resnet50"))
     workload, notes = result.workload, "\n".join(result.notes)
@@ -206,7 +202,6 @@ def test_the_hta_trace_is_host_bound_and_maps_to_its_five_buckets():
     assert {tuple(workload.arrival_order(i)) for i in range(3)} == {tuple(load_workload("resnet50").arrival_order())}
 
 
-@needs_data
 def test_halving_the_device_time_of_the_hta_trace_changes_nearly_nothing():
     workload = import_trace(HTA, load_workload("resnet50")).workload
     full, half = (
@@ -218,7 +213,6 @@ def test_halving_the_device_time_of_the_hta_trace_changes_nearly_nothing():
     assert slow_host == pytest.approx(full / 2, rel=0.05)
 
 
-@needs_data
 def test_a_truncated_trace_is_one_error(tmp_path):
     content = HTA.read_bytes()
     text = gzip.decompress(content)

@@ -7,7 +7,7 @@ from ddpsim.trace.json import read_trace, write_run, write_trace
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.ddp import read_ddp, seen_buckets
 from tests.ddpsim.workload.kineto_traces import Job
-from tests.ddpsim.workload.test_kineto import HTA, needs_data, shapes
+from tests.ddpsim.workload.test_kineto import HTA, shapes
 
 
 def read(folder, job, steps=2):
@@ -88,7 +88,6 @@ def test_buckets_of_bfloat16_are_half_as_large(tmp_path):
     assert [bucket.size_bytes for bucket in trace.iterations[0].buckets] == [40, 40]
 
 
-@needs_data
 def test_the_hta_trace_has_its_five_buckets():
     seen = seen_buckets(read_ddp(HTA, load_workload("resnet50")))
     assert [bucket.parameters for bucket in seen] == [2, 15, 12, 51, 81]

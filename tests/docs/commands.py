@@ -1,4 +1,4 @@
-"""Write `docs/reference/commands.md` from what each command says under --help: `python docs/commands.py`."""
+"""Write `docs/reference/commands.md` from what each command says under --help: `python -m tests.docs.commands`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-TARGET = Path(__file__).parent / "reference" / "commands.md"
+TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
 HEAD = """# Command line
 
-Written by `python docs/commands.py` from the programs' own help; a test keeps it current. `ddpexec run` and `ddpexec
-microbench` want to be started by torchrun: `torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
+Written by `python -m tests.docs.commands` from the programs' own help; a test keeps it current. `ddpexec run` and
+`ddpexec microbench` want to be started by torchrun: `torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
 
 Rules that hold for every command: `--json` prints one JSON document and nothing else on standard output; exit code 0,
 1 where `--max-error` is exceeded, 2 on bad input with one message on standard error; dashes and underscores in option

@@ -1,4 +1,4 @@
-"""Write `docs/reference/validation.md` and its pictures from the runs under `traces/`: `python -m docs.validation`."""
+"""Write `docs/reference/validation.md` and its pictures from the runs under `traces/`: `make validation`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.validation_page import NOTHING, section
 from ddpsim.files import write_whole
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "reference" / "validation.md"
 PUBLISHED = TARGET.with_name("published.md")
 HEAD = """# Validation: predicted against measured

@@ -7,8 +7,9 @@ import pytest
 import typer
 
 from ddpexec.__main__ import app as ddpexec
+from ddpexec.demo import planned, real
+from ddpsim import shipped
 from ddpsim.cli.app import app as ddpsim
-from demo import demo
 
 Called = list[tuple[str, list[str]]]
 
@@ -23,9 +24,9 @@ def called(tmp_path: Path) -> Called:
         return ""
 
     read = ("validate", "validation_row", "load_prediction", "read_trace", "json_text", "table", "draw_comparison")
-    with mock.patch.multiple(demo, module=noted, **dict.fromkeys(read, mock.DEFAULT)) as unread:
+    with mock.patch.multiple(real, module=noted, **dict.fromkeys(read, mock.DEFAULT)) as unread:
         unread["json_text"].return_value = ""
-        demo.hold_against_a_real_run(tmp_path)
+        real.hold_against_a_real_run(tmp_path)
     return found
 
 
@@ -42,11 +43,19 @@ def test_every_command_of_the_demo_has_the_options_it_is_given(called: Called) -
     assert parsed == ["capture", "microbench", "calibrate", *["predict"] * 3, *["run"] * 3]
 
 
+def test_every_machine_and_workload_of_the_demo_is_shipped() -> None:
+    workloads = {
+        f"{model}@{of}-b{batch}" for model, batch in planned.MODELS.items() for of in planned.MACHINES.values()
+    }
+    assert workloads <= set(shipped.names("workload"))
+    assert set(planned.MACHINES) <= set(shipped.names("topology"))
+
+
 def parse(name: str, words: list[str]) -> str:
     """Parse a command line as its program would; return the command."""
     if name == "torch.distributed.run":
         launcher, (name, *words) = words[: words.index("-m")], words[words.index("-m") + 1 :]
-        assert launcher == ["--standalone", "--nproc-per-node", str(demo.RANKS)]
+        assert launcher == ["--standalone", "--nproc-per-node", str(real.RANKS)]
     group = typer.main.get_command(ddpexec() if name == "ddpexec" else ddpsim)
     group.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
     return words[0]

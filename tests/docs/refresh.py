@@ -1,4 +1,4 @@
-"""Run every command shown in the documentation and write its output into the page: `python docs/refresh.py`.
+"""Run every command shown in the documentation and write its output into the page: `python -m tests.docs.refresh`.
 
 A block that starts with ```console is run and its output compared by the tests to the letter; in ```console estimates
 numbers and what follows from them may differ; in ```console quiet no output is shown. A block ```yaml NAME is
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(console|yaml)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 SHOWN_LINES = 60

@@ -23,7 +23,7 @@ def least_step_s(configuration: Configuration) -> float | None:
     return max(computing_s, stages.wire_s(configuration, workload))
 
 
-class Pace:
+class TimeLeft:
     """The time left of a campaign's configurations.
 
     Args:
@@ -36,14 +36,14 @@ class Pace:
         self._taken_s = self._planned_s = 0.0
 
     def done(self, configuration: Configuration, seconds: float | None) -> None:
-        """Note that `configuration` took `seconds`; None where it was found done, which tells nothing of the pace."""
+        """Note that `configuration` took `seconds`; None where it was found done, which says nothing of time."""
         planned_s = self._expected.pop(configuration.name)
         if seconds is not None:
             self._taken_s += seconds
             self._planned_s += planned_s
 
     @property
-    def left_s(self) -> float:
+    def seconds(self) -> float:
         """What the configurations not noted will take."""
         factor = self._taken_s / self._planned_s if self._planned_s > 0 else 1.0
         return factor * sum(self._expected.values())
