@@ -6,14 +6,10 @@ documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ddpsim.errors import CalibrationError
-from ddpsim.files import parse_json
-
 SCHEMA = "ddpsim.calibration/1"
-_REMEDY = "make the file again with `ddpsim calibrate`"
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
 
@@ -154,129 +150,3 @@ class Calibration:
             ],
             "provenance": dict(self.provenance),
         }
-
-    @classmethod
-    def from_text(cls, text: str, priors: Mapping[str, Sequence[Constant]], place: str) -> Calibration:
-        """Read a `ddpsim.calibration/1` document; constants it lacks are taken from `priors` of its backend.
-
-        Raises:
-            CalibrationError: not JSON, another schema, an unknown backend or constant, a value that `Constant.allows`
-                does not, another unit or no spread, a covariance that is not of the fitted constants.
-        """
-        document = parse_json(text, place, CalibrationError, _REMEDY)
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise CalibrationError(
-                "not a calibration file",
-                place=place,
-                remedy=f'expected "schema": "{SCHEMA}"; make one with `ddpsim calibrate`',
-            )
-        backend = document.get("backend")
-        if not isinstance(backend, str) or backend not in priors:
-            raise CalibrationError(
-                f"unknown backend {backend!r}", place=f"{place}: backend", remedy=f"expected one of {', '.join(priors)}"
-            )
-        constants = {constant.name: constant for constant in priors[backend]}
-        try:
-            for number, entry in enumerate(document["constants"]):
-                constant = _constant(entry, constants, f"{place}: constants.{number}")
-                constants[constant.name] = constant
-            names = _fitted_names(document["fitted_names"], constants, f"{place}: fitted_names")
-            return cls(
-                backend=backend,
-                constants=constants,
-                fitted_names=names,
-                covariance=_covariance(document["covariance"], len(names), f"{place}: covariance"),
-                residual_low=_residual(document["residual_low"], f"{place}: residual_low"),
-                residual_high=_residual(document["residual_high"], f"{place}: residual_high"),
-                curves=tuple(
-                    Curve(
-                        str(c["topology"]),
-                        _count(c["nodes"]),
-                        _count(c["gpus_per_node"]),
-                        tuple(_point(s, t) for s, t in c["points"]),
-                        str(c.get("algorithm", "auto")),
-                        _count(c.get("gpus_per_process", 1)),
-                    )
-                    for c in document["curves"]
-                ),
-                provenance=dict(document["provenance"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise CalibrationError(f"malformed: {error!r}", place=place, remedy=_REMEDY) from error
-
-
-def _constant(entry: Mapping[str, object], known: Mapping[str, Constant], place: str) -> Constant:
-    """Return the constant that `entry` describes, of the name and unit of one that is known."""
-    constant = Constant(**entry)  # type: ignore[arg-type]
-    prior = known.get(constant.name)
-    if prior is None or not prior.allows(constant.value):
-        what = f"constant {constant.name!r} = {constant.value!r} is unknown or out of range"
-        raise CalibrationError(what, place=place, remedy=_REMEDY)
-    spread = constant.log_std
-    fits = {
-        "unit": constant.unit == prior.unit,
-        "source": isinstance(constant.source, str),
-        "fitted": isinstance(constant.fitted, bool),
-        "log_std": spread is None or (type(spread) in (int, float) and 0 <= spread <= _LARGEST_SPREAD),
-    }
-    for key, right in fits.items():
-        if not right:
-            what = f"{str(entry.get(key))[:60]!r} is no {_KINDS[key]}"
-            raise CalibrationError(what, place=f"{place}.{key}", remedy=_REMEDY)
-    return constant
-
-
-_LARGEST_SPREAD = 100.0
-_KINDS = {
-    "unit": "unit of this constant",
-    "source": "text",
-    "fitted": "flag, true or false",
-    "log_std": "standard deviation of a logarithm",
-}
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-        raise ValueError(f"{str(value)[:60]!r} is not a count")
-    return value
-
-
-def _fitted_names(value: object, known: Mapping[str, Constant], place: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise CalibrationError(f"{value!r} is no list", place=place, remedy=_REMEDY)
-    for name in value:
-        if not isinstance(name, str) or name not in known:
-            raise CalibrationError(f"{name!r} is no constant", place=place, remedy=_REMEDY)
-    return tuple(value)
-
-
-def _covariance(value: object, count: int, place: str) -> tuple[tuple[float, ...], ...]:
-    """Return the rows of `value`, `count` of as many finite numbers each."""
-    rows = value if isinstance(value, list) else []
-    if len(rows) != count or not all(isinstance(row, list) and len(row) == count for row in rows):
-        what = f"not {count} rows of {count} numbers, a row for each of fitted_names"
-        raise CalibrationError(what, place=place, remedy=_REMEDY)
-    for number, row in enumerate(rows):
-        for entry in row:
-            if isinstance(entry, bool) or not isinstance(entry, int | float) or not abs(entry) <= _LARGEST_RESIDUAL**2:
-                what = f"{entry!r} is no covariance of logarithms"
-                raise CalibrationError(what, place=f"{place}.{number}", remedy=_REMEDY)
-    return tuple(map(tuple, rows))
-
-
-def _point(size: object, time_s: object) -> CurvePoint:
-    point = CurvePoint(int(str(size)), float(str(time_s)))
-    if not (point.size_bytes > 0 and 0 < point.time_s < 1e9):
-        raise ValueError(f"a curve's point of {size!r} bytes and {time_s!r} s")
-    return point
-
-
-_LARGEST_RESIDUAL = 10.0
-
-
-def _residual(value: object, place: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_RESIDUAL:
-        raise CalibrationError(f"{value!r} is not the logarithm of an error", place=place)
-    return float(value)

@@ -1,4 +1,4 @@
-"""The one adapter: what pydantic found wrong, as the project's own error with every problem, its place and its value."""
+"""The one adapter: what pydantic found wrong, as the project's own error with each problem, its place and value."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.execute import PRIORS as TRANSPORT_PRIORS
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
@@ -110,7 +111,7 @@ def load_calibration(path: str | Path) -> Calibration:
         CalibrationError: a file that cannot be read or is no calibration.
     """
     text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
-    return Calibration.from_text(text, all_priors(), named(path))
+    return calibration_from(text, all_priors(), named(path))
 
 
 @dataclass(frozen=True, slots=True)
