@@ -51,12 +51,19 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
         error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
         remedy: what to do then, for the message.
     """
-    if issubclass(model, File) and (not isinstance(document, dict) or document.get("schema") != model.SCHEMA):
-        raise error(f"not a {model.KIND}", place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
+    if issubclass(model, File):
+        _check_schema(model, document, place, error, remedy)
     try:
         return model.model_validate(document)
     except ValidationError as cause:
         raise raised(problems(cause, model), place, error, remedy) from cause
+
+
+def _check_schema(model: type[File], document: object, place: str, error: type[InputError], remedy: str) -> None:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != model.SCHEMA:
+        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {shown(schema)}")
+        raise error(what, place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
 
 
 def _amount(value: float) -> float:

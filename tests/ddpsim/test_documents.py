@@ -34,7 +34,7 @@ class Example(File):
     parts: list[Part] = []  # noqa: RUF012
 
 
-OTHER = 'e.json: not a file of examples; expected "schema": "ddpsim.example/1"; make it again'
+EXPECTED = 'expected "schema": "ddpsim.example/1"; make it again'
 GOOD = {"schema": "ddpsim.example/1", "name": "a", "count": 1}
 
 
@@ -53,8 +53,8 @@ def test_what_fits_is_read_and_keys_of_later_versions_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ([], OTHER),
-        ({"schema": "ddpsim.plan/1"}, OTHER),
+        ([], f"e.json: not a file of examples; {EXPECTED}"),
+        ({"schema": "ddpsim.plan/1"}, f"e.json: not a file of examples: its schema is 'ddpsim.plan/1'; {EXPECTED}"),
         ({"name": ""}, "e.json: name: '' is not a text with something in it; make it again"),
         ({"name": 3}, "e.json: name: 3 is not a text; make it again"),
         ({"count": True}, "e.json: count: True is not a whole number; make it again"),

@@ -84,7 +84,7 @@ def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "ddpsim.plan/1"}, "w.json: not a workload file; expected"),
+        ({"schema": "ddpsim.plan/1"}, "w.json: not a workload file: its schema is 'ddpsim.plan/1'; expected"),
         ({"name": ""}, "w.json: name: '' is not a text"),
         ({"batch_size": 0}, "w.json: batch_size: 0 is not a number above 0; make the file again"),
         ({"batch_size": True}, "w.json: batch_size: True is not"),
