@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.values import number, numbers
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
@@ -71,13 +71,9 @@ class PlanOptions:
 
     def plan_of(self, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
         """Return the plan in the file that --plan names; None without one."""
-        from ddpsim.bucketing import BucketPlan
-        from ddpsim.files import named, read_json
+        from ddpsim.planning.plan_file import load_plan
 
-        if self.plan is None:
-            return None
-        document = read_json(self.plan, PlanError, "make a plan file with `ddpsim plan -o plan.json`")
-        return BucketPlan.from_document(document, parameters, named(self.plan))
+        return None if self.plan is None else load_plan(self.plan, parameters)
 
     def _with_cap(self, bucket_cap_mb: float | None) -> BucketCaps:
         from ddpsim.bucketing import BucketCaps
