@@ -30,8 +30,11 @@ _SIGNS = re.compile(r"gloo|NCCL|nccl|[Cc]onnection|[Tt]imed out|[Tt]imeout|recvV
 """What backends say when others do not answer, and not when they are asked for what they cannot do."""
 _STAMP = re.compile(r"\bgloo/\S+:\d+\]|ProcessGroup(Gloo|NCCL)|NCCL error")
 """What nobody but a backend says."""
-_GLOO = re.compile(r"^\[\S+:\d+\] |\. This is typically caused by .*")
-"""The source line and the advice in gloo's messages."""
+_ORNAMENT = re.compile(
+    r"^\[\S+:\d+\] |\. This is typically caused by .*"
+    r"|^Got the following error when running the callback: \w+: | At: /.*"
+)
+"""Source lines and advice in gloo's messages, and what torch puts around those of a group written in Python."""
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def lost(communicator: Communicator, what: str, error: Exception) -> LostRankErr
     late = "imed out" in str(error) or "imeout" in str(error)
     notes = Notes(communicator.main, late)
     found = _search(notes, communicator.places, communicator.rank)
-    reason = _GLOO.sub("", " ".join(str(error).split()))[:300]
+    reason = _ORNAMENT.sub("", " ".join(str(error).split()))[:300]
     failed = f"rank {communicator.rank}: {what} failed, as"
     others = [rank for rank in range(communicator.world_size) if rank != communicator.rank]
     if found is not None:

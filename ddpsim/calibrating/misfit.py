@@ -41,9 +41,9 @@ class Misfit:
     @property
     def summary(self) -> str:
         """What is wrong, in one message."""
-        off = f"a factor of {self.mean_factor:.3g} in the mean and {self.worst_factor:.3g} at worst"
-        bound = f"where {MEAN_FACTOR:g} and {ROW_FACTOR:g} are the most that good tables show"
-        return f"rows are off the constants that fit them best by {off}, {bound}: {'; '.join(self.contradictions)}"
+        off = f"x{self.mean_factor:.3g} in the mean and x{self.worst_factor:.3g} at worst"
+        bound = f"good tables: x{MEAN_FACTOR:g} and x{ROW_FACTOR:g} at most"
+        return f"rows are {off} off the constants that fit best ({bound}): {'; '.join(self.contradictions)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class _Row:
     def __str__(self) -> str:
         fitted_s = self.measured_s / math.exp(self.residual)
         what = f"{self.size_bytes:,} B on {counted(self.ranks, 'rank')}"
-        return f"{self.place} ({what}: {format_time(self.measured_s)} measured, {format_time(fitted_s)} fitted)"
+        file_and_row = self.place.rpartition("/")[2]
+        return f"{file_and_row} ({what}: {format_time(self.measured_s)} measured, {format_time(fitted_s)} fitted)"
 
 
 def misfit(samples: Sequence[Sample], residuals: Vector) -> Misfit:

@@ -182,21 +182,8 @@ def _campaign(path: Path) -> None:
 
 
 def _unpacked(path: Path) -> None:
-    """Unpack a record, unless it would lead out of the folder that is the case's own."""
-    document: Any = read_json(path, InputError, "")
-    if not isinstance(document, dict) or any(_leads_out(name) for name in _names(document)):
-        return
     record = path.parent.parent
     (record / "networks").mkdir(exist_ok=True)
     shutil.copytree(seeds.RECORDED / "workloads", record / "workloads", dirs_exist_ok=True)
-    (record / "campaign.yaml").write_text(seeds.CAMPAIGN, encoding="utf-8")
+    shutil.copy(seeds.RECORDED / "campaign.yaml", record)
     unpack(record, record.parent / "out")
-
-
-def _names(document: dict[str, Any]) -> list[object]:
-    documents = document.get("documents")
-    return [document.get("configuration"), *(documents if isinstance(documents, dict) else ())]
-
-
-def _leads_out(name: object) -> bool:
-    return isinstance(name, str) and ("/" in name or name.startswith("."))

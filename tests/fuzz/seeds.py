@@ -22,7 +22,7 @@ from ddpsim.workload.profile import Buffer, Phase
 from tests.ddpsim.workload.kineto_traces import Job
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "tests" / "campaign" / "recorded"
+RECORDED = ROOT / "tests" / "ddpexec" / "campaign" / "recorded"
 
 
 PREDICT = ("predict", "--topology", "dgx-1v", "--gpus-per-node", "2", "--iterations", "2")

@@ -139,8 +139,8 @@ def test_a_line_that_is_no_constructor_call_is_refused(torch):
 
 
 @pytest.mark.parametrize("limit", ["25", -1, 10**400, True, 1.5])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
     buckets = [{**GOOD["buckets"][0], "limit_bytes": limit}, *GOOD["buckets"][1:]]
-    buckets = [{**bucket, "limit_bytes": limit} for bucket in GOOD["buckets"]]
     with pytest.raises(PlanError, match=r"^plan.json: buckets.0.limit_bytes: .* is not a (whole )?number") as caught:
         plan_from({**GOOD, "buckets": buckets}, MODEL, "plan.json")
     assert len(str(caught.value)) < 200
