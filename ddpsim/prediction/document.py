@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import model_validator
@@ -49,6 +50,11 @@ class PredictionFile(Document):
     optimizer_s: Amount
     world_size: Index
     buckets: list[PredictedBucket]
+
+
+def flat(document: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of `document` that hold one value: a row of a table, e.g. of a pandas DataFrame."""
+    return {key: value for key, value in document.items() if not isinstance(value, dict | list)}
 
 
 def load_prediction(path: str | Path) -> dict[str, object]:
