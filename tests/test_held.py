@@ -38,7 +38,7 @@ def test_representations_are_short() -> None:
 
 def test_records_are_rows_of_a_table() -> None:
     workload, machine = load_workload("mlp"), load_topology("dgx-1v")
-    found = sweep(workload, machine, nodes=[1, 2], caps=[BucketCaps(bucket_cap_mb=1), BucketCaps()])
+    found = list(sweep(workload, machine, nodes=[1, 2], caps=[BucketCaps(bucket_cap_mb=1), BucketCaps()]))
     rows = [row for each in found for row in each.records()]
     report = plan(workload, [machine], nodes=[1, 2], caps=[BucketCaps(bucket_cap_mb=10)])
     assert [(row["nodes"], row["iteration_s"]) for row in rows] == [(each.nodes, each.iteration_s) for each in found]
