@@ -1,19 +1,36 @@
-"""Run, measure and trace distributed data parallel training on torch.distributed."""
+"""Run, measure and trace distributed data parallel training on torch.distributed.
+
+What a training script needs stands here, imported with torch when it is first asked for.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ddpexec.capturing.capture import Capture
+    from ddpexec.ddp.drop import LayerDrop
     from ddpexec.ddp.wrapper import DistributedDataParallel
+    from ddpexec.timing.observe import Observer
 
-__all__ = ["DistributedDataParallel"]
+__all__ = ["Capture", "DistributedDataParallel", "LayerDrop", "Observer"]
+
+_MODULES = {
+    "Capture": "capturing.capture",
+    "DistributedDataParallel": "ddp.wrapper",
+    "LayerDrop": "ddp.drop",
+    "Observer": "timing.observe",
+}
+"""Where each name of `__all__` stands."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something that needs it is asked for."""
-    if name == "DistributedDataParallel":
-        from ddpexec.ddp.wrapper import DistributedDataParallel
+    """Import what `name` needs and return it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
-        return DistributedDataParallel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,3 +1,94 @@
-"""Predict the iteration latency of PyTorch DistributedDataParallel on hardware not bought yet."""
+"""Predict the iteration latency of PyTorch DistributedDataParallel on hardware not bought yet.
+
+What a script or a notebook needs stands here, imported when it is first asked for:
+
+>>> from ddpsim import load_topology, load_workload, predict
+>>> predict(load_workload("resnet50"), load_topology("dgx-1v"), nodes=2).nodes
+2
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpsim.bucketing import BucketCaps, BucketPlan
+    from ddpsim.calibrating.calibrate import calibrate
+    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.errors import InputError
+    from ddpsim.measured import read_table
+    from ddpsim.planning.plan_file import load_plan
+    from ddpsim.planning.planner import plan, sweep
+    from ddpsim.prediction.document import load_prediction
+    from ddpsim.prediction.predict import Prediction, predict
+    from ddpsim.simulation import Options
+    from ddpsim.simulation.costs import load_calibration
+    from ddpsim.topology.cluster import Topology
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.trace.json import read_trace
+    from ddpsim.validation.validate import validate
+    from ddpsim.workload.files import load_workload, save_workload
+    from ddpsim.workload.profile import Workload
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BucketCaps",
+    "BucketPlan",
+    "Calibration",
+    "InputError",
+    "Options",
+    "Prediction",
+    "Topology",
+    "Workload",
+    "calibrate",
+    "load_calibration",
+    "load_plan",
+    "load_prediction",
+    "load_topology",
+    "load_workload",
+    "plan",
+    "predict",
+    "read_table",
+    "read_trace",
+    "save_workload",
+    "sweep",
+    "validate",
+]
+
+_MODULES = {
+    "BucketCaps": "bucketing",
+    "BucketPlan": "bucketing",
+    "Calibration": "collectives.calibration",
+    "InputError": "errors",
+    "Options": "simulation",
+    "Prediction": "prediction.predict",
+    "Topology": "topology.cluster",
+    "Workload": "workload.profile",
+    "calibrate": "calibrating.calibrate",
+    "load_calibration": "simulation.costs",
+    "load_plan": "planning.plan_file",
+    "load_prediction": "prediction.document",
+    "load_topology": "topology.spec",
+    "load_workload": "workload.files",
+    "plan": "planning.planner",
+    "predict": "prediction.predict",
+    "read_table": "measured",
+    "read_trace": "trace.json",
+    "save_workload": "workload.files",
+    "sweep": "planning.planner",
+    "validate": "validation.validate",
+}
+"""Where each name of `__all__` stands: `ddpsim --help` answers at once because none is imported before it is used."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `name` needs and return it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

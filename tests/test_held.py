@@ -35,6 +35,18 @@ def test_representations_are_short() -> None:
         assert "\n" not in repr(each)
 
 
+def test_records_are_rows_of_a_table() -> None:
+    workload, machine = load_workload("mlp"), load_topology("dgx-1v")
+    found = list(sweep(workload, machine, nodes=[1, 2], caps=[BucketCaps(bucket_cap_mb=1), BucketCaps()]))
+    rows = [row for each in found for row in each.records()]
+    report = plan(workload, [machine], nodes=[1, 2], caps=[BucketCaps(bucket_cap_mb=10)])
+    assert [(row["nodes"], row["iteration_s"]) for row in rows] == [(each.nodes, each.iteration_s) for each in found]
+    assert [row["gain"] for row in report.records()] == [row.document()["gain"] for row in report.rows]
+    for table in (rows, report.records()):
+        assert len({tuple(row) for row in table}) == 1
+        assert all(value is None or isinstance(value, str | int | float) for row in table for value in row.values())
+
+
 @pytest.mark.parametrize("what", ["nodes", "caps"])
 def test_an_empty_sweep_says_what_is_missing(what: str) -> None:
     given = {"nodes": [1], "caps": [BucketCaps()], what: []}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.bucketing import BucketPlan
 from ddpsim.cli.app import run
 from ddpsim.errors import PlanError
 from ddpsim.files import read_json
 from ddpsim.measured import read_table
+from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.document import load_prediction
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
@@ -26,7 +26,7 @@ def test_a_workload_and_its_plan(kept: Path) -> None:
     workload = load_workload(str(kept / "workload.json"))
     assert (workload.device, workload.batch_size, len(workload.forward.host_s)) == ("cpu", 4, 3)
     document = read_json(kept / "plan.json", PlanError, "")
-    plan = BucketPlan.from_document(document, workload.parameters, "plan.json")
+    plan = plan_from(document, workload.parameters, "plan.json")
     assert sorted(index for bucket in plan.buckets for index in bucket.parameters) == list(
         range(len(workload.parameters))
     )

@@ -23,6 +23,7 @@ from typing import Any
 
 from ddpexec.campaign.campaign import finished
 from ddpexec.campaign.spec import Campaign, load_campaign
+from ddpsim.documents import Count, Document, File, Text, read_as
 from ddpsim.errors import InputError
 from ddpsim.files import compress, file_name, json_text, read_json, write_whole
 from ddpsim.trace.json import iteration_document, iteration_from, read_trace, write_trace
@@ -35,6 +36,28 @@ DERIVED = ("result", "validation")
 _FOR_A_MACHINE = ("command", "plan")
 """Provenance that names paths of one machine, or that the buckets and options say already."""
 _REMEDY = "pack the campaign's folder again: python -m ddpexec campaign FILE.yaml --out DIR --pack RECORD"
+
+
+class RunEntry(Document):
+    """One run: what is kept of its trace."""
+
+    world_size: Count
+    backend: str
+    iterations: list[Any]
+    provenance: dict[str, Any]
+
+
+class RecordFile(File):
+    """One configuration: `documents` by name, its prediction among them, and its runs."""
+
+    SCHEMA = SCHEMA
+    KIND = "record of a configuration"
+
+    configuration: Text
+    mark: str
+    workload: str
+    documents: dict[str, Any]
+    runs: list[RunEntry]
 
 
 def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str]:
@@ -90,7 +113,7 @@ def unpack(record: Path, folder: Path) -> Campaign:
     with _readable(record):
         shutil.copytree(record / "networks", folder / "networks", dirs_exist_ok=True)
     for path in sorted((record / "runs").glob("*.json.gz")):
-        document = read_json(path, InputError, _REMEDY)
+        document = read_as(RecordFile, read_json(path, InputError, _REMEDY), str(path), InputError, _REMEDY)
         with _readable(path):
             _unpack_one(document, {each.name for each in campaign.configurations}, record, folder)
     return campaign
@@ -106,28 +129,24 @@ def _readable(path: Path) -> Iterator[None]:
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
         raise InputError(f"cannot be read: {named}", place=str(path), remedy=_REMEDY) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"not a record: {error!r}", place=str(path), remedy=_REMEDY) from error
 
 
-def _unpack_one(document: Any, known: Collection[str], record: Path, folder: Path) -> None:
+def _unpack_one(document: RecordFile, known: Collection[str], record: Path, folder: Path) -> None:
     """Write one configuration's folder anew; the document is read and its names are checked before anything goes."""
-    if document["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA!r}")
-    if document["configuration"] not in known:
-        what = f"{str(document['configuration'])[:60]!r} is no configuration of this record's campaign"
+    if document.configuration not in known:
+        what = f"{document.configuration[:60]!r} is no configuration of this record's campaign"
         raise InputError(what, place="configuration", remedy=_REMEDY)
-    own = folder / "runs" / file_name(document["configuration"], "configuration")
-    kind, _, workload = str(document["workload"]).partition("/")
+    own = folder / "runs" / file_name(document.configuration, "configuration")
+    kind, _, workload = document.workload.partition("/")
     if kind != "workloads":
-        raise InputError(f"{document['workload']!r} is no file of the record", place="workload", remedy=_REMEDY)
+        raise InputError(f"{document.workload!r} is no file of the record", place="workload", remedy=_REMEDY)
     files: dict[str, str | bytes] = {
-        "configuration.txt": str(document["mark"]),
+        "configuration.txt": document.mark,
         "workload.json.gz": (record / "workloads" / file_name(workload, "workload")).read_bytes(),
     }
-    for name, content in document["documents"].items():
+    for name, content in document.documents.items():
         files[file_name(f"{name}.json", "documents")] = json_text(content)
-    traces = [_trace(run) for run in document["runs"]]
+    traces = [_trace(run, f"runs.{number}") for number, run in enumerate(document.runs)]
     shutil.rmtree(own, ignore_errors=True)
     for name, text in files.items():
         write_whole(own / name, text)
@@ -150,9 +169,12 @@ def _run(folder: Path) -> dict[str, object]:
     }
 
 
-def _trace(run: Mapping[str, Any]) -> Trace:
-    iterations = [iteration_from(each) for each in run["iterations"]]
-    return Trace(run["world_size"], run["backend"], iterations, (), run["provenance"])
+def _trace(run: RunEntry, place: str) -> Trace:
+    iterations = [
+        iteration_from(each, f"{place}.iterations.{number}", InputError, _REMEDY)
+        for number, each in enumerate(run.iterations)
+    ]
+    return Trace(run.world_size, run.backend, iterations, (), run.provenance)
 
 
 def reduced(trace: Trace) -> Trace:
@@ -170,8 +192,12 @@ def reduced(trace: Trace) -> Trace:
                 )
             yield replace(it, buckets=buckets, gradients=())
 
-    rounded = [iteration_from(_to_microseconds(iteration_document(it), zero_s)) for it in kept()]
+    rounded = [_rounded(iteration_document(it), zero_s) for it in kept()]
     return Trace(trace.world_size, trace.backend, rounded, (), trace.provenance)
+
+
+def _rounded(document: Mapping[str, Any], zero_s: float) -> Iteration:
+    return iteration_from(_to_microseconds(document, zero_s), "iterations", InputError, _REMEDY)
 
 
 def _to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[str, Any]:

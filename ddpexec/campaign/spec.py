@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
-from ddpsim.errors import InputError, UnknownNameError, listed
+from ddpsim.documents import problems, raised
+from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import file_name, named, read_text
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.yaml_text import read_mapping
@@ -96,12 +97,11 @@ def load_campaign(path: str | Path) -> Campaign:
 
 def parse_campaign(text: str, place: str) -> Campaign:
     """Return the campaign that YAML `text` describes; `place` names it in errors."""
-    problems: list[str] = []
+    wrong: list[str] = []
     try:
         spec = CampaignSpec.model_validate(read_mapping(text, place))
     except ValidationError as error:
-        problems = list(_problems(error, ""))
-        raise _all(problems, place) from None
+        raise raised(problems(error, CampaignSpec), place, InputError) from None
     found: dict[str, Configuration] = {}
     for number, entry in enumerate(spec.runs):
         where = f"runs.{number}"
@@ -109,14 +109,14 @@ def parse_campaign(text: str, place: str) -> Campaign:
             for each in _expanded(entry, where):
                 configuration = _configuration(each, spec, where)
                 if configuration.name in found:
-                    problems.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
+                    wrong.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
                 found[configuration.name] = configuration
         except ValidationError as error:
-            problems += _problems(error, where)
+            wrong += problems(error, RunSpec, under=("runs", number))
         except InputError as error:
-            problems.append(str(error))
-    if problems:
-        raise _all(problems, place)
+            wrong.append(str(error))
+    if wrong:
+        raise raised(wrong, place, InputError)
     return Campaign(spec.name, spec.max_step, spec.networks, tuple(found.values()))
 
 
@@ -190,18 +190,3 @@ def _part(key: str, value: Any) -> str:
     if isinstance(value, list):
         return short + "_".join(f"{each:g}" for each in value)
     return value if key == "impl" else f"{short}{value:g}"
-
-
-def _problems(error: ValidationError, where: str) -> Iterator[str]:
-    for entry in error.errors(include_url=False):
-        path = ".".join([*([where] if where else []), *map(str, entry["loc"])])
-        message = entry["msg"].removeprefix("Value error, ")
-        scalar = isinstance(entry.get("input"), str | int | float) and entry["type"] not in (
-            "quantity",
-            "extra_forbidden",
-        )
-        yield f"{path}: {entry['input']!r}: {message}" if scalar else f"{path}: {message}"
-
-
-def _all(problems: list[str], place: str) -> InputError:
-    return InputError(listed(problems), place=place)

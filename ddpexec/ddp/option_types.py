@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[bool, Callable[[Any], bool], str]] = {
     "plan": (
         True,
         _is(BucketPlan),
-        "give a ddpsim.bucketing.BucketPlan, e.g. what its from_document made of a file",
+        "give a ddpsim.BucketPlan, e.g. what ddpsim.load_plan made of a file",
     ),
     "drop": (True, _is(LayerDrop), "give a ddpexec.ddp.drop.LayerDrop"),
     "observer": (True, _is(Observer), "give a ddpexec.timing.observe.Observer"),

@@ -18,6 +18,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
 from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
+from ddpsim.planning.plan_file import plan_from
 
 COMM = ("real", "noop")
 
@@ -237,7 +238,7 @@ def first_plan(
         return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
     if caps != BucketCaps():
         raise OptionError(f"a plan and {_given(caps)} are both given", remedy="keep one")
-    return BucketPlan.from_document(plan.document(), model.policy, "plan")
+    return plan_from(plan.document(), model.policy, "plan")
 
 
 def _given(caps: BucketCaps) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -92,41 +92,6 @@ class BucketPlan:
             "torch": self.torch,
         }
 
-    @classmethod
-    def from_document(cls, document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
-        """Read a `ddpsim.plan/1` document and check that it fits the model.
-
-        Limits and the constructor call are the document's, whose fingerprint says that the buckets are as they were
-        written; those of a document without either are worked out from its buckets.
-
-        Args:
-            document: parsed JSON.
-            parameters: the model's, in registration order.
-            place: the file's name, for errors.
-
-        Raises:
-            PlanError: a malformed document, a parameter missed or repeated, another model's plan, buckets that are not
-                those of its fingerprint.
-        """
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise PlanError("not a plan file", place=place, remedy=f'expected a JSON object with "schema": "{SCHEMA}"')
-        names = tuple(parameter.name for parameter in parameters)
-        theirs = document.get("parameter_names")
-        if theirs != list(names):
-            raise PlanError(
-                f"this plan belongs to another model: {_first_difference(theirs, names)}",
-                place=f"{place}: parameter_names",
-            )
-        groups = [
-            _indices(bucket, f"{place}: buckets.{number}")
-            for number, bucket in enumerate(_list(document, "buckets", place))
-        ]
-        try:
-            plan = custom_plan(parameters, groups)
-        except PlanError as error:
-            error.at(place)
-        return _as_written(plan, document, place)
-
 
 def initial_plan(parameters: Sequence[Parameter], caps: BucketCaps) -> BucketPlan:
     """Return the assignment of torch's first iteration: one bucket for each (dtype, device), no overlap.
@@ -193,59 +158,3 @@ def _plan(
     names = tuple(parameter.name for parameter in parameters)
     flags = (("find_unused_parameters", True),) if find_unused_parameters else ()
     return BucketPlan(tuple(buckets), names, TorchCall(caps, flags))
-
-
-def _as_written(plan: BucketPlan, document: Mapping[str, object], place: str) -> BucketPlan:
-    """Return `plan` with what a document that has not been edited says of its limits and its constructor call."""
-    torch, fingerprint = document.get("torch"), document.get("fingerprint")
-    if fingerprint is None and torch is None:
-        return plan
-    if fingerprint != plan.fingerprint():
-        what = f"{fingerprint!r} is not the fingerprint of these buckets, which is {plan.fingerprint()!r}"
-        remedy = "leave fingerprint and torch out of a plan that you edit; both are worked out again"
-        raise PlanError(what, place=f"{place}: fingerprint", remedy=remedy)
-    buckets = _list(document, "buckets", place)
-    limits = [_limit(bucket, f"{place}: buckets.{number}") for number, bucket in enumerate(buckets)]
-    kept = (replace(bucket, limit_bytes=limit) for bucket, limit in zip(plan.buckets, limits, strict=True))
-    return replace(plan, buckets=tuple(kept), call=plan.call if torch is None else _call(torch, place))
-
-
-def _call(text: object, place: str) -> TorchCall:
-    try:
-        return TorchCall.parse(text if isinstance(text, str) else repr(text))
-    except PlanError as error:
-        error.at(f"{place}: torch")
-
-
-def _limit(bucket: object, place: str) -> int | None:
-    limit = bucket.get("limit_bytes") if isinstance(bucket, dict) else None
-    if limit is not None and (type(limit) is not int or not 0 <= limit < 1 << 63):
-        raise PlanError(f"{str(limit)[:80]} is not a number of bytes", place=f"{place}.limit_bytes")
-    return limit
-
-
-def _list(document: Mapping[str, object], key: str, place: str) -> list[object]:
-    value = document.get(key)
-    if not isinstance(value, list):
-        raise PlanError(f"{value!r} is not a list", place=f"{place}: {key}")
-    return value
-
-
-def _indices(bucket: object, place: str) -> tuple[int, ...]:
-    indices = bucket.get("parameters") if isinstance(bucket, dict) else None
-    if (
-        not isinstance(indices, list)
-        or not all(isinstance(i, int) and not isinstance(i, bool) for i in indices)
-        or not indices
-    ):
-        raise PlanError(f"{indices!r} is not a list of registration indices", place=f"{place}.parameters")
-    return tuple(indices)
-
-
-def _first_difference(theirs: object, names: Sequence[str]) -> str:
-    if not isinstance(theirs, list):
-        return f"its parameter_names is {theirs!r}"
-    if len(theirs) != len(names):
-        return f"it has {len(theirs)} parameters, the model {len(names)}"
-    index = next(i for i, (a, b) in enumerate(zip(theirs, names, strict=True)) if a != b)
-    return f"its parameter {index} is {theirs[index]!r}, the model's {names[index]!r}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
 from ddpsim.options.text import numbers
 
@@ -64,13 +64,9 @@ def refuse_beside_plan(plan: str | None, job: Job, bucket_cap_mb: str | None = N
 
 def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
     """Return the plan in the file that --plan names; None without one."""
-    from ddpsim.bucketing import BucketPlan
-    from ddpsim.files import named, read_json
+    from ddpsim.planning.plan_file import load_plan
 
-    if path is None:
-        return None
-    document = read_json(path, PlanError, "make a plan file with `ddpsim plan -o plan.json`")
-    return BucketPlan.from_document(document, parameters, named(path))
+    return None if path is None else load_plan(path, parameters)
 
 
 def read_calibration(path: str | None) -> Calibration | None:

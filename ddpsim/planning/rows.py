@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
+from ddpsim.prediction.document import flat
 from ddpsim.prediction.predict import Prediction
 
 WORTH_IT = 0.01
@@ -134,6 +135,10 @@ class PlanReport:
             return ranks / row.chosen.iteration_s, -ranks
 
         return max(self.rows, key=rate)
+
+    def records(self) -> list[dict[str, object]]:
+        """Return the rows of the `plan` document, each flat, for `pandas.DataFrame`."""
+        return [flat(row.document()) for row in self.rows]
 
     def document(self) -> dict[str, object]:
         """Return the `plan` document."""

@@ -13,6 +13,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
+from ddpsim.prediction.document import flat
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import at_end
 from ddpsim.simulation.rank import Progress
@@ -95,6 +96,10 @@ class Prediction:
         bucket = [self.workload.parameters[index] for index in parameters]
         messages = self.options.scheme.messages(bucket)
         return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
+
+    def records(self) -> list[dict[str, object]]:
+        """Return one flat row of the `predict` document, for `pandas.DataFrame`; rows of a sweep can be joined."""
+        return [flat(self.document())]
 
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
@@ -48,7 +49,7 @@ def load_calibration(path: str | Path) -> Calibration:
         CalibrationError: a file that cannot be read or is no calibration.
     """
     text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
-    return Calibration.from_text(text, named(path))
+    return calibration_from(text, named(path))
 
 
 @dataclass(frozen=True, slots=True)

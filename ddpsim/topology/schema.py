@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
-from pydantic_core import PydanticCustomError
 
+from ddpsim.documents import told
 from ddpsim.errors import UnitError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.units import parse_bandwidth, parse_time
@@ -18,7 +18,7 @@ def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
         try:
             return parse(value)
         except UnitError as error:
-            raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from error
+            raise told(str(error)) from error
 
     return BeforeValidator(validate)
 
@@ -27,9 +27,7 @@ def _adapters(value: object) -> list[list[int]]:
     entries: list[Any] = value if isinstance(value, list) else [value]
     adapters: list[list[int]] = [entry if isinstance(entry, list) else [entry] for entry in entries]
     if not all(adapters) or not all(type(port) is int and port >= 0 for adapter in adapters for port in adapter):
-        raise PydanticCustomError(
-            "nics", "a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card"
-        )
+        raise told("a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card")
     return adapters
 
 
@@ -37,8 +35,7 @@ def _counts(value: object) -> object:
     plain = type(value) is int and 1 <= value <= MOST_NODES
     named = isinstance(value, dict) and value and all(type(n) is int and 1 <= n <= MOST_NODES for n in value.values())
     if not (plain or named):
-        raise PydanticCustomError(
-            "nodes",
+        raise told(
             f"a number of nodes, at most {MOST_NODES}, was expected; "
             "write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
         )

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpsim import shipped
-from ddpsim.errors import TopologyError, UnknownNameError, listed
+from ddpsim.documents import problems, raised
+from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import Topology
@@ -73,37 +74,8 @@ def _validated(document: dict[str, Any], text: str, place: str) -> TopologySpec:
     try:
         return TopologySpec.model_validate(document)
     except ValidationError as error:
-        problems = [_problem(entry, document, text) for entry in error.errors(include_url=False)]
-    raise TopologyError(listed(problems), place=place)
-
-
-def _problem(entry: Any, document: dict[str, Any], text: str) -> str:
-    path = [part for part in entry["loc"] if part != "[key]"]
-    where = ".".join(map(str, path))
-    line = line_of(text, path) if text else None
-    message = entry["msg"]
-    if entry["type"] == "extra_forbidden":
-        message = _unknown_key(str(path[-1]), path[:-1])
-    elif entry["type"] not in ("quantity", "nics", "nodes", "missing"):
-        message = f"{entry['input']!r}: {message[0].lower()}{message[1:]}"
-    elif entry["type"] == "missing":
-        message = "the key is missing"
-    return f"{where}{f' (line {line})' if line else ''}: {message}"
-
-
-def _unknown_key(key: str, path: list[str | int]) -> str:
-    model: Any = TopologySpec
-    for part in path:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = model if field is None else _model_in(field.annotation)
-    return str(UnknownNameError.among("key", key, model.model_fields))
-
-
-def _model_in(annotation: Any) -> Any:
-    if hasattr(annotation, "model_fields"):
-        return annotation
-    found = [_model_in(inner) for inner in getattr(annotation, "__args__", ())]
-    return next((model for model in found if model is not None), None)
+        found = problems(error, TopologySpec, line=(lambda path: line_of(text, path)) if text else None)
+    raise raised(found, place, TopologyError)
 
 
 def _build(spec: TopologySpec, place: str) -> Topology:

@@ -17,12 +17,12 @@ import yaml
 
 from ddpexec.campaign.record import unpack
 from ddpexec.campaign.spec import parse_campaign
-from ddpsim.bucketing import BucketPlan
 from ddpsim.errors import InputError
 from ddpsim.files import compress, read_json, read_text
 from ddpsim.measured import read_table
 from ddpsim.order import arrivals_of, order_report
 from ddpsim.order.traces import fit_document, plan_fits
+from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.document import load_prediction
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
@@ -80,7 +80,7 @@ def targets() -> dict[str, Target]:
 
     def plan(path: Path) -> None:
         document = read_json(path, InputError, "")
-        BucketPlan.from_document(document, workload.parameters, str(path)).document()
+        plan_from(document, workload.parameters, str(path)).document()
 
     graph_machine = load_topology("hgx-a100-4")
     found = [

@@ -7,7 +7,8 @@ annotation with its own name (`nccl:all_reduce`) around a kernel whose name star
 what HolisticTraceAnalysis counts as communication.
 """
 
-from ddpsim.trace.json.reading import iteration_from, rank_files, read_trace
+from ddpsim.trace.json.models import iteration_from
+from ddpsim.trace.json.reading import rank_files, read_trace
 from ddpsim.trace.json.schema import RUN_SCHEMA, SCHEMA
 from ddpsim.trace.json.writing import discard_trace, iteration_document, write_rank, write_run, write_trace
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddpsim.documents import read_as
 from ddpsim.errors import TraceError
 from ddpsim.files import read_json
-from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Span, Trace
+from ddpsim.trace.json.models import RankFile, RunFile, iteration_from
+from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, SCHEMA
+from ddpsim.trace.records import Iteration, Span, Trace
 
 _REMEDY = "run again with --out (or --trace) to write it anew"
 _MOST = 1 << 63
@@ -71,10 +73,7 @@ def _provenance(folder: Path) -> dict[str, object]:
     path = folder / "run.json"
     if not path.is_file():
         return {}
-    run = read_json(path, TraceError, _REMEDY)
-    if not isinstance(run, dict) or not isinstance(run.get("provenance"), dict):
-        raise TraceError("not a run file", place=str(path), remedy=f'expected "schema": "{RUN_SCHEMA}"')
-    return dict(run["provenance"])
+    return read_as(RunFile, read_json(path, TraceError, _REMEDY), str(path), TraceError, _REMEDY).provenance
 
 
 def _open(path: str) -> tuple[int, int, str, list[object]]:
@@ -84,16 +83,9 @@ def _open(path: str) -> tuple[int, int, str, list[object]]:
     if not isinstance(document, dict) or not isinstance(ours, dict) or ours.get("schema") != SCHEMA:
         remedy = f'expected "ddpsim": {{"schema": "{SCHEMA}"}}; take other traces in with `ddpsim workload import`'
         raise TraceError("not a trace of ddpsim or ddpexec", place=path, remedy=remedy)
-    info, events = document.get("distributedInfo"), document.get("traceEvents")
-    match info:
-        case {"rank": int(rank), "world_size": int(world_size), "backend": str(backend)}:
-            pass
-        case _:
-            what = f"{info!r} lacks rank, world_size or backend"
-            raise TraceError(what, place=f"{path}: distributedInfo", remedy=_REMEDY)
-    if not isinstance(events, list):
-        raise TraceError(f"{type(events).__name__} is not a list", place=f"{path}: traceEvents", remedy=_REMEDY)
-    return rank, world_size, backend, events
+    read = read_as(RankFile, document, path, TraceError, _REMEDY)
+    info = read.distributedInfo
+    return info.rank, info.world_size, info.backend, read.traceEvents
 
 
 def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span]]:
@@ -102,7 +94,7 @@ def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration],
     spans: list[Span] = []
     for number, event in enumerate(events):
         try:
-            _parse_event(event, rank, streams, iterations, spans)
+            _parse_event(event, rank, streams, iterations, spans, f"{file}: traceEvents.{number}")
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else f"malformed: {error}"
             raise TraceError(what, place=f"{file}: traceEvents.{number}", remedy=_REMEDY) from error
@@ -110,7 +102,7 @@ def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration],
 
 
 def _parse_event(
-    event: object, rank: int, streams: dict[int, str], iterations: list[Iteration], spans: list[Span]
+    event: object, rank: int, streams: dict[int, str], iterations: list[Iteration], spans: list[Span], place: str
 ) -> None:
     if not isinstance(event, dict):
         raise TypeError(f"{event!r} is not an object")
@@ -121,7 +113,7 @@ def _parse_event(
     elif phase == "b":
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
     elif phase == "X" and RECORD in args:
-        iterations.append(iteration_from(args[RECORD]))
+        iterations.append(iteration_from(args[RECORD], f"{place}.args.{RECORD}", TraceError, _REMEDY))
     elif phase == "X" and not _derived(event):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")
@@ -154,59 +146,7 @@ def _span(
     )
 
 
-def iteration_from(record: Mapping[str, object]) -> Iteration:
-    """Return the iteration that `iteration_document` made a record of.
-
-    Raises:
-        KeyError, TypeError: a field missing or of the wrong kind.
-        ValueError: an iteration that ends before it starts.
-    """
-    fields = dict(_checked(record))
-    buckets, gradients = fields["buckets"], fields["gradients"]
-    if not isinstance(buckets, list) or not isinstance(gradients, list):
-        raise TypeError("buckets or gradients is not a list")
-    fields["buckets"] = tuple(_bucket(bucket) for bucket in buckets)
-    fields["gradients"] = tuple(
-        Gradient(parameter=_integer(p), hook_s=_number(h), ready_s=_number(r)) for p, h, r in gradients
-    )
-    iteration = Iteration(**fields)  # type: ignore[arg-type]
-    if iteration.end_s < iteration.start_s:
-        raise ValueError(f"it ends at {iteration.end_s!r} s, before it starts at {iteration.start_s!r} s")
-    return iteration
-
-
-def _bucket(record: Mapping[str, object]) -> BucketTimes:
-    fields = dict(_checked(record))
-    parameters = fields["parameters"]
-    if not isinstance(parameters, list):
-        raise TypeError(f"parameters {parameters!r} is not a list")
-    fields["parameters"] = tuple(_integer(index) for index in parameters)
-    return BucketTimes(**fields)  # type: ignore[arg-type]
-
-
-def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
-    """Return `record` where its times are numbers, its counts whole and its flag a flag."""
-    if not isinstance(record, dict):
-        raise TypeError(f"{record!r} is not an object")
-    for name, value in record.items():
-        if name == "wire_s" and value is None:
-            continue
-        if name.endswith("_s"):
-            _number(value)
-        elif name in ("rank", "index", "size_bytes"):
-            _integer(value)
-        elif name == "synced" and not isinstance(value, bool):
-            raise TypeError(f"synced {value!r} is neither true nor false")
-    return record
-
-
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         raise TypeError(f"{value!r} is not a number")
-    return value
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < _MOST:
-        raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -135,13 +135,16 @@ def test_a_record_names_nothing_outside_itself(carried_out: Path, campaign: Camp
     assert {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()} == before
 
 
+RUN = {"world_size": 2, "backend": "gloo", "provenance": {}}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
         ("workload", "workloads/none.json.gz", "none.json.gz: No such file"),
         ("workload", "workloads", "cannot name a file"),
-        ("documents", "prediction", "has no attribute 'items'"),
-        ("runs", [{"iterations": ["x"]}], "'x' is not an object"),
+        ("documents", "prediction", "'prediction' is not an object"),
+        ("runs", [RUN | {"iterations": ["x"]}], "runs.0.iterations.0: 'x' is not an object"),
         ("runs", [{"iterations": [{"start_s": 10**400}]}], "runs.0.iterations.0.start_s: an integer of 401 digits"),
     ],
 )

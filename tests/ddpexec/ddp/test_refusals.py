@@ -42,7 +42,7 @@ def refused(rank: int) -> None:
         with pytest.raises(ValueError, match="device_ids and output_device arguments only work with"):
             kind(Odd(), output_device=1)
     for kind, name, value, remedy in (
-        ("int", "plan", 3, "BucketPlan"), ("str", "plan", "a.json", "from_document"), ("int", "drop", 1, "LayerDrop"),
+        ("int", "plan", 3, "BucketPlan"), ("str", "plan", "a.json", "load_plan"), ("int", "drop", 1, "LayerDrop"),
         ("int", "rebuild", 3, "once"), ("int", "predictor", 3, "exponential"), ("NoneType", "consensus", None, "rank0"),
         ("int", "observer", 3, "Observer"), ("str", "device_mesh", "cpu", "init_device_mesh"),
         ("bool", "mixed_precision", True, "_MixedPrecision"), ("str", "device_ids", "cuda", "[0]"),

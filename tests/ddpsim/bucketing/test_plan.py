@@ -5,10 +5,11 @@ import json
 import pytest
 from hypothesis import given
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
+from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, plan_buckets, rebuilt_plan, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.errors import PlanError
+from ddpsim.planning.plan_file import plan_from
 from tests import strategies
 
 MODEL = [Parameter(f"layer{i}.weight", (1 << 16,)) for i in range(4)]
@@ -20,7 +21,7 @@ def test_a_document_reads_back_as_the_same_plan(parameters):
     for assignment in ("rebuilt", "initial", "unused"):
         plan = plan_buckets(parameters, CAPS, assignment)
         document = json.loads(json.dumps(plan.document()))
-        assert BucketPlan.from_document(document, parameters, "plan.json") == plan
+        assert plan_from(document, parameters, "plan.json") == plan
 
 
 @given(strategies.groups())
@@ -29,7 +30,7 @@ def test_a_custom_plan_has_the_groups_it_was_given(groups):
     plan = custom_plan(parameters, groups)
     assert plan.groups() == groups
     assert plan.size_bytes == sum(p.size_bytes for p in parameters)
-    assert BucketPlan.from_document(plan.document(), parameters, "plan.json") == plan
+    assert plan_from(plan.document(), parameters, "plan.json") == plan
 
 
 def test_the_three_assignments():
@@ -70,9 +71,9 @@ def test_an_edited_document_is_refused_until_it_leaves_fingerprint_and_call_out(
     document = rebuilt_plan(MODEL, CAPS).document()
     document["buckets"] = [{"parameters": [3, 2, 1]}, {"parameters": [0]}]
     with pytest.raises(PlanError, match=r"^plan.json: fingerprint: .* is not the fingerprint of these buckets.*leave"):
-        BucketPlan.from_document(document, MODEL, "plan.json")
+        plan_from(document, MODEL, "plan.json")
     del document["fingerprint"], document["torch"]
-    plan = BucketPlan.from_document(document, MODEL, "plan.json")
+    plan = plan_from(document, MODEL, "plan.json")
     assert plan.torch == "DistributedDataParallel(model, bucket_cap_mb_list=[0.7])"
     assert [b.size_bytes for b in plan.buckets] == [3 << 18, 1 << 18]
 
@@ -93,7 +94,7 @@ def test_a_plan_that_misses_or_repeats_a_parameter(groups, message):
         custom_plan(MODEL, groups)
     document = {**rebuilt_plan(MODEL, CAPS).document(), "buckets": [{"parameters": list(g)} for g in groups]}
     with pytest.raises(PlanError, match=f"^plan.json: .*{message}"):
-        BucketPlan.from_document(document, MODEL, "plan.json")
+        plan_from(document, MODEL, "plan.json")
 
 
 GOOD = rebuilt_plan(MODEL, CAPS).document()
@@ -105,12 +106,12 @@ GOOD = rebuilt_plan(MODEL, CAPS).document()
         (None, "not a plan file"),
         ([], "not a plan file"),
         ({**GOOD, "schema": "ddpsim.plan/9"}, '"schema": "ddpsim.plan/1"'),
-        ({**GOOD, "parameter_names": None}, "parameter_names: .*another model.* None"),
+        ({**GOOD, "parameter_names": None}, "parameter_names: None is not a list"),
         ({**GOOD, "parameter_names": ["a"]}, "it has 1 parameters, the model 4"),
-        ({**GOOD, "parameter_names": [p.name for p in MODEL[:3]] + [7]}, "its parameter 3 is 7, the model's 'layer3"),
+        ({**GOOD, "parameter_names": [p.name for p in MODEL[:3]] + [7]}, r"parameter_names\.3: 7 is not a text"),
         ({**GOOD, "buckets": 3}, "plan.json: buckets: 3 is not a list"),
-        ({k: v for k, v in GOOD.items() if k != "buckets"}, "plan.json: buckets: None is not a list"),
-        ({**GOOD, "buckets": [3]}, "buckets.0.parameters: None is not a list of registration indices"),
+        ({k: v for k, v in GOOD.items() if k != "buckets"}, "plan.json: buckets: the key is missing"),
+        ({**GOOD, "buckets": [3]}, "buckets.0: 3 is not an object"),
         ({**GOOD, "buckets": [{"parameters": [0, 1, 2, 3]}, {"parameters": []}]}, r"buckets.1.parameters: \[\] is not"),
         ({**GOOD, "buckets": [{"parameters": [0, 1, 2, 3.0]}]}, "buckets.0.parameters"),
         ({**GOOD, "buckets": [{"parameters": [0, True, 2, 3]}]}, "buckets.0.parameters"),
@@ -119,7 +120,7 @@ GOOD = rebuilt_plan(MODEL, CAPS).document()
 )
 def test_a_malformed_document_is_refused_with_its_place(document, message):
     with pytest.raises(PlanError, match=message) as caught:
-        BucketPlan.from_document(document, MODEL, "plan.json")
+        plan_from(document, MODEL, "plan.json")
     assert str(caught.value).startswith("plan.json")
 
 
@@ -135,21 +136,21 @@ def test_a_malformed_document_is_refused_with_its_place(document, message):
 )  # fmt: skip
 def test_a_line_that_is_no_constructor_call_is_refused(torch):
     with pytest.raises(PlanError, match=r"^plan.json: torch: .* is no call of torch's constructor; expected e.g."):
-        BucketPlan.from_document({**GOOD, "torch": torch}, MODEL, "plan.json")
+        plan_from({**GOOD, "torch": torch}, MODEL, "plan.json")
 
 
 @pytest.mark.parametrize("limit", ["25", -1, 10**400, True, 1.5])
 def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
-    buckets = [{**bucket, "limit_bytes": limit} for bucket in GOOD["buckets"]]
-    with pytest.raises(PlanError, match=r"^plan.json: buckets.0.limit_bytes: .* is not a number of bytes") as caught:
-        BucketPlan.from_document({**GOOD, "buckets": buckets}, MODEL, "plan.json")
+    buckets = [{**GOOD["buckets"][0], "limit_bytes": limit}, *GOOD["buckets"][1:]]
+    with pytest.raises(PlanError, match=r"^plan.json: buckets.0.limit_bytes: .* is not a (whole )?number") as caught:
+        plan_from({**GOOD, "buckets": buckets}, MODEL, "plan.json")
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("fingerprint", ["0" * 16, None, 7])
 def test_a_fingerprint_of_other_buckets_is_refused(fingerprint):
     with pytest.raises(PlanError, match=r"^plan.json: fingerprint: .*leave fingerprint and torch out of a plan"):
-        BucketPlan.from_document({**GOOD, "fingerprint": fingerprint}, MODEL, "plan.json")
+        plan_from({**GOOD, "fingerprint": fingerprint}, MODEL, "plan.json")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_fingerprint_of_other_buckets_is_refused(fingerprint):
     ],
 )
 def test_a_line_that_a_plan_writes_is_kept(torch):
-    assert BucketPlan.from_document({**GOOD, "torch": torch}, MODEL, "plan.json").torch == torch
+    assert plan_from({**GOOD, "torch": torch}, MODEL, "plan.json").torch == torch
 
 
 def test_a_plan_for_two_parameters_of_one_name_is_refused():

@@ -267,12 +267,17 @@ def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options:
     ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
 
 
+EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | dict.fromkeys(
+    ("constants", "fitted_names", "covariance", "curves"), []
+)
+
+
 def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "calibration.json"
     for text, part in (
         ("{", "not JSON"),
         ("{}", "not a calibration"),
-        ('{"schema": "ddpsim.calibration/1"}', "backend"),
+        (json.dumps(dict.fromkeys(("residual_low", "residual_high")) | EMPTY), "backend: the key is missing"),
     ):
         file.write_text(text)
         ddpsim("predict", "--workload", tiny, *HERE, "--calibration", file).refused("calibration.json", part)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
+from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import Prediction, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, at_end
@@ -63,7 +64,7 @@ def test_a_band_may_be_left_out_and_joined_later() -> None:
     bare = predict(workload([0.004]), MACHINE, nodes=2, options=options, calibration=UNSURE, band=False)
     assert (bare.low_s, bare.high_s) == (bare.summary.iteration_low_s, bare.summary.iteration_high_s)
     assert with_band(bare, UNSURE).document() == predicted([0.004], UNSURE).document()
-    assert bare.plan == BucketPlan.from_document(bare.trace.provenance["plan"], bare.workload.parameters, "plan")
+    assert bare.plan == plan_from(bare.trace.provenance["plan"], bare.workload.parameters, "plan")
 
 
 def test_what_hides_or_does_not_happen_adds_nothing() -> None:

@@ -37,8 +37,8 @@ def test_measured_costs_replace_priors(tmp_path):
     [
         ("{", "not JSON"),
         ('{"schema": "ddpsim.plan/1"}', "not a calibration file"),
-        ('{"schema": "ddpsim.calibration/1", "backend": "mpi"}', "unknown backend 'mpi'"),
-        ('{"schema": "ddpsim.calibration/1", "backend": "gloo"}', "malformed"),
+        (json.dumps(Calibration("mpi", {}).document()), "backend: unknown backend 'mpi'; expected one of gloo, nccl"),
+        ('{"schema": "ddpsim.calibration/1", "backend": "gloo"}', "constants: the key is missing\n  fitted_names"),
     ],
 )
 def test_files_that_are_no_calibration_are_named(tmp_path, text, message):
@@ -61,7 +61,7 @@ def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
             if value == 0 and ".ddp." in name and not name.endswith(("_Bps", "_slowdown")):
                 assert load_calibration(path)[name] == 0
                 continue
-            refusal = rf"constant '{name}' = .* out of range|value: .* is not a finite number"
+            refusal = rf"constant '{name}' = .* out of range|value: .* is not a (finite )?number"
             with pytest.raises(CalibrationError, match=refusal) as caught:
                 load_calibration(path)
             assert "constants." in str(caught.value)
@@ -74,12 +74,12 @@ def test_what_is_zero_without_sense_is_refused(tmp_path, backend):
         (["gloo.step_s"], [], "covariance: not 1 rows of 1 numbers"),
         ([], [[0.1]], "covariance: not 0 rows of 0"),
         (["gloo.step_s"], [[0.1, 0.2]], "not 1 rows of 1"),
-        (["gloo.step_s"], [["0.1"]], r"covariance\.0: '0\.1' is no covariance"),
+        (["gloo.step_s"], [["0.1"]], r"covariance\.0\.0: '0\.1' is not a number"),
         (["gloo.step_s"], [[math.nan]], r"covariance\.0\.0: nan"),
-        (["gloo.step_s"], [[1e300]], r"covariance\.0: 1e\+300"),
-        (["gloo.steps_s"], [[0.1]], "fitted_names: 'gloo.steps_s' is no constant"),
-        ("gloo.step_s", [[0.1]], "fitted_names: 'gloo.step_s' is no list"),
-        (None, [], "fitted_names: None is no list"),
+        (["gloo.step_s"], [[1e300]], r"covariance\.0\.0: 1e\+300 is not a number up to 100"),
+        (["gloo.steps_s"], [[0.1]], r"fitted_names\.0: 'gloo.steps_s' is no constant"),
+        ("gloo.step_s", [[0.1]], "fitted_names: 'gloo.step_s' is not a list"),
+        (None, [], "fitted_names: None is not a list"),
     ],
 )
 def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, message):
@@ -95,7 +95,7 @@ def test_a_provenance_is_an_object(tmp_path, provenance):
     whole = Calibration.priors("gloo").document()
     path = tmp_path / "c.json"
     path.write_text(json.dumps(whole | {"provenance": provenance}))
-    with pytest.raises(CalibrationError, match=r"c\.json: malformed"):
+    with pytest.raises(CalibrationError, match=r"c\.json: provenance: .* is not an object"):
         load_calibration(path)
 
 

@@ -1,0 +1,19 @@
+"""Documents that people pass around, as pydantic models, and the one way from pydantic's errors to the project's."""
+
+from ddpsim.documents.errors import problems, raised, shown, told
+from ddpsim.documents.model import Amount, Count, Document, File, Index, Number, Text, read_as
+
+__all__ = [
+    "Amount",
+    "Count",
+    "Document",
+    "File",
+    "Index",
+    "Number",
+    "Text",
+    "problems",
+    "raised",
+    "read_as",
+    "shown",
+    "told",
+]

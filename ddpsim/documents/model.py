@@ -1,0 +1,81 @@
+"""What all documents have in common: strict kinds, a schema of their own, and the kinds of numbers in them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ddpsim.documents.errors import problems, raised, shown, told
+from ddpsim.errors import InputError
+
+_MOST = 1 << 63
+"""No count, size or number of elements is as large."""
+_LARGEST = 1e18
+"""No time in seconds or size in bytes is larger."""
+_ROUNDING = 1e-9
+
+
+class Document(BaseModel):
+    """Base of every object in a JSON file.
+
+    Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that it does not know are left
+    out: a later version may have added them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class File(Document):
+    """Base of a whole JSON file that names its schema.
+
+    Attributes:
+        SCHEMA: what its key `schema` holds.
+        KIND: what it is, in words.
+    """
+
+    SCHEMA: ClassVar[str]
+    KIND: ClassVar[str]
+
+
+Read = TypeVar("Read", bound=Document)
+
+
+def read_as(model: type[Read], document: object, place: str, error: type[InputError], remedy: str) -> Read:
+    """Return `document` as `model`.
+
+    Args:
+        model: what the document should be.
+        document: parsed JSON.
+        place: the file's name, for the message.
+        error: what to raise where it is another's file, or anything in it is missing or of the wrong kind.
+        remedy: what to do then, for the message.
+    """
+    if issubclass(model, File):
+        _check_schema(model, document, place, error, remedy)
+    try:
+        return model.model_validate(document)
+    except ValidationError as cause:
+        raise raised(problems(cause, model), place, error, remedy) from cause
+
+
+def _check_schema(model: type[File], document: object, place: str, error: type[InputError], remedy: str) -> None:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != model.SCHEMA:
+        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {shown(schema)}")
+        raise error(what, place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
+
+
+def _amount(value: float) -> float:
+    if value < -_ROUNDING:
+        raise told(f"{shown(value)} is not a number from 0 on")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Index = Annotated[int, Field(ge=0, lt=_MOST)]
+Count = Annotated[int, Field(gt=0, lt=_MOST)]
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+"""Seconds or bytes that arithmetic keeps finite."""
+Amount = Annotated[Number, AfterValidator(_amount)]
+"""Seconds or bytes from 0 on, but for rounding."""

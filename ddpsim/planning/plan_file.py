@@ -1,0 +1,101 @@
+"""Plan files, `ddpsim.plan/1`, as pydantic models, and the plan in one, checked against its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ddpsim.bucketing import BucketPlan, Parameter
+from ddpsim.bucketing.plan import SCHEMA, custom_plan
+from ddpsim.bucketing.torch_call import TorchCall
+from ddpsim.documents import Document, File, Index, read_as, shown
+from ddpsim.errors import PlanError
+from ddpsim.files import named, read_json
+
+_REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
+
+
+class BucketEntry(Document):
+    """A bucket: registration indices, and the limit in bytes at which it closed."""
+
+    parameters: Annotated[list[int], Field(min_length=1)]
+    limit_bytes: Index | None = None
+
+
+class PlanFile(File):
+    """A whole file; people who edit one leave out `fingerprint` and `torch`."""
+
+    SCHEMA = SCHEMA
+    KIND = "plan file"
+
+    buckets: list[BucketEntry]
+    parameter_names: list[str]
+    fingerprint: Any = None
+    torch: Any = None
+
+
+def load_plan(path: str | Path, parameters: Sequence[Parameter]) -> BucketPlan:
+    """Return the plan in a file, `-` for standard input, for the model with these parameters.
+
+    Raises:
+        PlanError: as `plan_from`, and a file that cannot be read.
+    """
+    return plan_from(read_json(path, PlanError, _REMEDY), parameters, named(path))
+
+
+def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
+    """Read a `ddpsim.plan/1` document and check that it fits the model.
+
+    Limits and the constructor call are the document's, whose fingerprint says that the buckets are as they were
+    written; those of a document without either are worked out from its buckets.
+
+    Args:
+        document: parsed JSON.
+        parameters: the model's, in registration order.
+        place: the file's name, for errors.
+
+    Raises:
+        PlanError: a malformed document, a parameter missed or repeated, another model's plan, buckets that are not
+            those of its fingerprint.
+    """
+    read = read_as(PlanFile, document, place, PlanError, _REMEDY)
+    names = [parameter.name for parameter in parameters]
+    if read.parameter_names != names:
+        what = f"this plan belongs to another model: {_first_difference(read.parameter_names, names)}"
+        raise PlanError(what, place=f"{place}: parameter_names", remedy="plan for this model")
+    try:
+        plan = custom_plan(parameters, [tuple(bucket.parameters) for bucket in read.buckets])
+    except PlanError as error:
+        error.at(place)
+    return _as_written(plan, read, place)
+
+
+def _as_written(plan: BucketPlan, read: PlanFile, place: str) -> BucketPlan:
+    """Return `plan` with what a document that has not been edited says of its limits and its constructor call."""
+    if read.fingerprint is None and read.torch is None:
+        return plan
+    if read.fingerprint != plan.fingerprint():
+        what = f"{shown(read.fingerprint)} is not the fingerprint of these buckets, which is {plan.fingerprint()!r}"
+        remedy = "leave fingerprint and torch out of a plan that you edit; both are worked out again"
+        raise PlanError(what, place=f"{place}: fingerprint", remedy=remedy)
+    pairs = zip(plan.buckets, read.buckets, strict=True)
+    kept = (replace(bucket, limit_bytes=entry.limit_bytes) for bucket, entry in pairs)
+    return replace(plan, buckets=tuple(kept), call=plan.call if read.torch is None else _call(read.torch, place))
+
+
+def _call(text: object, place: str) -> TorchCall:
+    try:
+        return TorchCall.parse(text if isinstance(text, str) else repr(text))
+    except PlanError as error:
+        error.at(f"{place}: torch")
+
+
+def _first_difference(theirs: Sequence[str], names: Sequence[str]) -> str:
+    if len(theirs) != len(names):
+        return f"it has {len(theirs)} parameters, the model {len(names)}"
+    index = next(i for i, (a, b) in enumerate(zip(theirs, names, strict=True)) if a != b)
+    return f"its parameter {index} is {theirs[index]!r}, the model's {names[index]!r}"

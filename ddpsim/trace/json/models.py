@@ -1,0 +1,91 @@
+"""What a trace's files hold beside events, as pydantic models: `run.json`, the head of a rank file, iterations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from ddpsim.documents import Document, read_as, told
+from ddpsim.errors import InputError
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration
+
+_MOST = 1 << 63
+"""No time, count or size is as large."""
+
+Whole = Annotated[int, Field(gt=-_MOST, lt=_MOST)]
+Seconds = Annotated[float, Field(gt=-_MOST, lt=_MOST)]
+
+
+class RunFile(Document):
+    """`run.json`: how the run came about."""
+
+    provenance: dict[str, Any]
+
+
+class DistributedInfo(Document):
+    """Whose file it is, as Kineto says it."""
+
+    rank: Whole
+    world_size: Whole
+    backend: str
+
+
+class RankFile(Document):
+    """A rank's file; its events are of many kinds, some of them other tools', and are read one by one."""
+
+    distributedInfo: DistributedInfo  # noqa: N815
+    traceEvents: list[Any]  # noqa: N815
+
+
+class BucketRecord(Document):
+    """`BucketTimes` as it was written."""
+
+    index: Whole
+    size_bytes: Whole
+    parameters: list[Whole]
+    ready_s: Seconds
+    launched_s: Seconds
+    started_s: Seconds
+    wire_s: Seconds | None
+    finished_s: Seconds
+    written_s: Seconds
+
+    def times(self) -> BucketTimes:
+        """Return the bucket."""
+        return BucketTimes(**{**dict(self), "parameters": tuple(self.parameters)})
+
+
+class IterationRecord(Document):
+    """An `Iteration` as it was written; gradients are `[parameter, hook_s, ready_s]`."""
+
+    rank: Whole
+    index: Whole
+    start_s: Seconds
+    end_s: Seconds
+    forward_s: Seconds
+    backward_compute_s: Seconds
+    exposed_comm_s: Seconds
+    buffer_broadcast_s: Seconds
+    optimizer_s: Seconds
+    synced: bool = True
+    buckets: list[BucketRecord]
+    gradients: list[Annotated[tuple[Whole, Seconds, Seconds], Field(strict=False)]]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> IterationRecord:
+        if self.end_s < self.start_s:
+            raise told(f"it ends at {self.end_s!r} s, before it starts at {self.start_s!r} s", "end_s")
+        return self
+
+
+def iteration_from(record: object, place: str, error: type[InputError], remedy: str) -> Iteration:
+    """Return the iteration that `iteration_document` made a record of.
+
+    Raises:
+        InputError: as `error`, at `place`: a key missing or of the wrong kind, an iteration that ends before it starts.
+    """
+    read = read_as(IterationRecord, record, place, error, remedy)
+    buckets = tuple(bucket.times() for bucket in read.buckets)
+    gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
+    return Iteration(**{**dict(read), "buckets": buckets, "gradients": gradients})

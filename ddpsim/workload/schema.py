@@ -1,0 +1,117 @@
+"""Workload files, `ddpsim.workload/1`, as pydantic models; times become arrays at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, PlainValidator
+
+from ddpsim.bucketing.assign import DTYPE_BYTES
+from ddpsim.documents import Count, Document, File, Index, Number, Text, shown, told
+from ddpsim.workload.profile import Seconds
+
+_MOST_ELEMENTS = 1 << 63
+_KINDS = frozenset((float, int, type(None)))
+
+
+def _shape(value: list[int]) -> list[int]:
+    if math.prod(value) >= _MOST_ELEMENTS:
+        raise told(f"{shown(value)} is not the shape of a tensor: too many elements")
+    return value
+
+
+def _dtype(value: str) -> str:
+    if value not in DTYPE_BYTES:
+        raise told(f"{shown(value)} is not one of {', '.join(DTYPE_BYTES)}")
+    return value
+
+
+def _times(value: object) -> Seconds:
+    """Return seconds, `null` as NaN, as an array of shape (iterations,)."""
+    if not isinstance(value, list):
+        raise told(f"{shown(value)} is not a list of seconds")
+    _check_row(value)
+    return _array(value)
+
+
+def _table(value: object) -> Seconds:
+    """Return seconds, `null` as NaN, as an array of shape (iterations, parameters)."""
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        raise told(f"{shown(value)} is not a list of lists of seconds")
+    for number, row in enumerate(value):
+        _check_row(row, number)
+        if len(row) != len(value[0]):
+            raise told(f"{len(row)} times, the first iteration has {len(value[0])}", number)
+    return _array(value)
+
+
+def _check_row(row: list[Any], *within: int) -> None:
+    # Kinds are told apart a row at a time: pydantic's look at each of millions of times would take as long as reading.
+    if not {*map(type, row)} <= _KINDS:
+        number = next(number for number, entry in enumerate(row) if type(entry) not in _KINDS)
+        raise told(f"{shown(row[number])} is not a number of seconds, nor null", *within, number)
+
+
+def _array(value: list[Any]) -> Seconds:
+    try:
+        return np.array(value, dtype=np.float64)
+    except OverflowError:
+        raise told("a time is larger than any number") from None
+
+
+Shape = Annotated[list[Index], AfterValidator(_shape)]
+Dtype = Annotated[str, AfterValidator(_dtype)]
+Times = Annotated[Any, PlainValidator(_times)]
+Table = Annotated[Any, PlainValidator(_table)]
+
+
+class ParameterEntry(Document):
+    """A parameter, in registration order."""
+
+    name: Text
+    shape: Shape
+    dtype: Dtype
+    device: Text
+    sparse: bool = False
+
+
+class BufferEntry(Document):
+    """A module buffer, in registration order."""
+
+    name: Text
+    shape: Shape
+    dtype: Dtype
+
+
+class PhaseEntry(Document):
+    """Forward, backward or optimizer: seconds of each recorded iteration on the host's and the device's clock."""
+
+    host_s: Times
+    device_s: Times
+
+
+class WorkloadFile(File):
+    """A whole file; what its parts mean, `ddpsim.workload.profile.Workload` says and checks."""
+
+    SCHEMA = "ddpsim.workload/1"
+    KIND = "workload file"
+
+    name: Text
+    device: Text
+    precision: Text
+    batch_size: Count
+    threads: Count | None
+    estimated: bool
+    parameters: list[ParameterEntry]
+    buffers: list[BufferEntry]
+    forward: PhaseEntry
+    backward: PhaseEntry
+    optimizer: PhaseEntry
+    gradient_hook_s: Table
+    gradient_ready_s: Table
+    synchronises: list[str]
+    provenance: dict[str, Any]
+    arithmetic_share: Number = 1.0
+    ranks: Count = 1

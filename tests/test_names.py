@@ -1,0 +1,55 @@
+"""What the packages offer by their own names, and that nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PACKAGES = ("ddpsim", "ddpexec")
+HEAVY = ("numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib", "torch")
+
+
+def package(name: str) -> ModuleType:
+    if name == "ddpexec":
+        pytest.importorskip("torch", reason="needs the extra `exec`")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_name_is_there_is_what_its_module_holds_and_is_listed(name: str) -> None:
+    found = package(name)
+    assert set(found.__all__) == set(found._MODULES) <= set(dir(found))
+    for each in found.__all__:
+        assert getattr(found, each) is getattr(importlib.import_module(f"{name}.{found._MODULES[each]}"), each)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'palm'"):
+        _ = found.palm
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_types_are_imported_from_where_names_are_taken(name: str) -> None:
+    file = Path(__file__).parents[1] / name / "__init__.py"
+    inside = [
+        node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom) and node.module
+    ]
+    told = {alias.name: node.module for node in inside for alias in node.names if node.module.startswith(f"{name}.")}
+    assert told == {each: f"{name}.{module}" for each, module in importlib.import_module(name)._MODULES.items()}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_importing_a_package_loads_nothing_heavy(name: str) -> None:
+    program = f"import sys, {name}; print([each for each in {HEAVY} if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_notebook_plans_from_the_packages_names() -> None:
+    from ddpsim import BucketCaps, load_topology, load_workload, plan
+
+    report = plan(load_workload("mlp"), [load_topology("dgx-1v")], caps=[BucketCaps(bucket_cap_mb=10)])
+    assert report.best.chosen.nodes == 1
