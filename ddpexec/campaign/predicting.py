@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ddpsim
 from ddpexec.campaign.spec import Configuration
-from ddpexec.campaign.stages import Network
+from ddpexec.campaign.stages import MeasuredNetwork
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
@@ -20,7 +20,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 
 
-def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
+def write_prediction(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> None:
     """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
     path = folder / "prediction.json"
     if path.exists():
@@ -37,7 +37,7 @@ def write_prediction(configuration: Configuration, network: Network, workload: W
     write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
 
 
-def refuse_hindsight(configuration: Configuration, network: Network, folder: Path) -> None:
+def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
     """Throw away a prediction that was made from something else than what is there now.
 
     Raises:
@@ -62,7 +62,7 @@ def simulator_fingerprint() -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
+def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> str:
     """Return 16 hexadecimal digits of all that a prediction is made from."""
     inputs = [folder / "workload.json.gz", network.topology, network.calibration]
     content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()
