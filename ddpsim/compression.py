@@ -42,7 +42,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CodecWork:
     """What compressing and decompressing one bucket asks of a processor.
 
     Attributes:
@@ -55,13 +55,13 @@ class Work:
     moved_bytes: float
     flops: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.kernels + other.kernels, self.moved_bytes + other.moved_bytes, self.flops + other.flops)
+    def __add__(self, other: CodecWork) -> CodecWork:
+        return CodecWork(self.kernels + other.kernels, self.moved_bytes + other.moved_bytes, self.flops + other.flops)
 
 
 @dataclass(frozen=True, slots=True)
-class Processor:
-    """The three constants that turn `Work` into time; `ddpexec.compression.measure` fits them on a device.
+class Roofline:
+    """The three constants that turn `CodecWork` into time; `ddpexec.compression.measure` fits them on a device.
 
     Attributes:
         launch_s: seconds a kernel launch or operator call.
@@ -73,7 +73,7 @@ class Processor:
     memory_bandwidth: float
     flops: float | None = None
 
-    def time_s(self, work: Work) -> float:
+    def time_s(self, work: CodecWork) -> float:
         """Return launches plus the slower of memory and arithmetic (a roofline), in seconds."""
         arithmetic = work.flops / self.flops if self.flops else 0.0
         return work.kernels * self.launch_s + max(work.moved_bytes / self.memory_bandwidth, arithmetic)
@@ -89,13 +89,13 @@ class Scheme(Protocol):
     def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
         """Return the collectives of a bucket of these parameters, in order, each after the one before."""
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return what one rank computes for such a bucket: before each message, and after the last."""
 
 
-def work(scheme: Scheme, parameters: Sequence[Parameter], world_size: int) -> Work:
+def work(scheme: Scheme, parameters: Sequence[Parameter], world_size: int) -> CodecWork:
     """Return all that one rank computes for a bucket of these parameters."""
-    return sum(scheme.works(parameters, world_size), Work(0, 0))
+    return sum(scheme.works(parameters, world_size), CodecWork(0, 0))
 
 
 def ratio(scheme: Scheme, parameters: Sequence[Parameter], world_size: int = 2) -> float:
@@ -117,9 +117,9 @@ class Plain:
         """Return one allreduce."""
         return (Message(ALLREDUCE, sum(p.size_bytes for p in parameters)),)
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return no work."""
-        return Work(0, 0), Work(0, 0)
+        return CodecWork(0, 0), CodecWork(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ class Half:
         """Return one allreduce of two bytes an element."""
         return (Message(ALLREDUCE, 2 * _elements(parameters)),)
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return cast and division, then the cast back: one read and write of each."""
         size, half = sum(p.size_bytes for p in parameters), 2 * _elements(parameters)
-        return Work(2, size + 3 * half), Work(1, size + half)
+        return CodecWork(2, size + 3 * half), CodecWork(1, size + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class PowerSGD:
         rows, columns = _matrix(parameter)
         return (rows + columns) * min(rows, columns, self.rank) * MIN_COMPRESSION_RATE < rows * columns
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return error feedback (8 passes), three thin products of each matrix, two orthogonalisations a shape.
 
         Left factors are made before anything is sent, right ones from their sum; the last work puts the gradients
@@ -178,10 +178,10 @@ class PowerSGD:
         shapes, factored = len({_matrix(p) for p in matrices}), sum(p.size_bytes for p in matrices)
         product = sum(2 * p.numel * min(*_matrix(p), self.rank) for p in matrices)
         before, after = (
-            Work(4 + 2 * shapes, 4 * size + factored, product),
-            Work(4 + shapes, 4 * size + factored, product),
+            CodecWork(4 + 2 * shapes, 4 * size + factored, product),
+            CodecWork(4 + shapes, 4 * size + factored, product),
         )
-        return before, Work(0, 0), Work(2 * shapes, factored, product), after
+        return before, CodecWork(0, 0), CodecWork(2 * shapes, factored, product), after
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +197,10 @@ class OneBit:
         """Return one all-gather: of each parameter a bit an element, in whole bytes, and two float32."""
         return (Message(ALLGATHER, sum(8 + -(-_elements([p]) // 8) for p in parameters)),)
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return 14 passes to encode and keep the error, then 4 for each rank's message."""
         size = sum(p.size_bytes for p in parameters)
-        return Work(20 + 4 * len(parameters), 14 * size), Work(8 * world_size, 4 * world_size * size)
+        return CodecWork(20 + 4 * len(parameters), 14 * size), CodecWork(8 * world_size, 4 * world_size * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +222,10 @@ class TopK:
         """Return one all-gather of a float32 and an int32 for each entry sent."""
         return (Message(ALLGATHER, 8 * self.kept(_elements(parameters))),)
 
-    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[Work, ...]:
+    def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return 12 passes to select and keep the error, then a scatter for each rank's message."""
         size, sent = sum(p.size_bytes for p in parameters), self.messages(parameters)[0].size_bytes
-        return Work(10, 12 * size), Work(3 * world_size, 3 * world_size * sent)
+        return CodecWork(10, 12 * size), CodecWork(3 * world_size, 3 * world_size * sent)
 
 
 def scheme(text: str) -> Scheme:

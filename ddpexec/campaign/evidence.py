@@ -112,7 +112,7 @@ def load(record: Path, work: Path, progress: Progress = lambda line: None) -> Ev
             raise InputError(f"not a record: {error!r}", place=place, remedy=_REMEDY) from error
     return Evidence(
         campaign,
-        {each.bench: _sizes(stages.Network.of(each, before)) for each in present},
+        {each.bench: _sizes(stages.MeasuredNetwork.of(each, before)) for each in present},
         recorded,
         [each.name for each in campaign.configurations if each not in present],
     )
@@ -122,9 +122,9 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
     own = before / "runs" / configuration.name
     stamp = _mapping(own / "prediction.json")["campaign"]
     traces = [read_trace(own / f"run{repeat}") for repeat in range(configuration.repeats)]
-    network = stages.Network.of(configuration, before)
+    network = stages.MeasuredNetwork.of(configuration, before)
     late = [t.provenance["late_gradients"] for t in traces if isinstance(t.provenance.get("late_gradients"), float)]
-    stages.fit(stages.Network.of(configuration, now))
+    stages.fit(stages.MeasuredNetwork.of(configuration, now))
     return Recorded(
         configuration,
         _held(configuration, before),
@@ -139,7 +139,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
 
 def _held(configuration: Configuration, folder: Path) -> Held:
     own = folder / "runs" / configuration.name
-    network = stages.Network.of(configuration, folder)
+    network = stages.MeasuredNetwork.of(configuration, folder)
     workload = load_workload(own / "workload.json.gz")
     predicting.write_prediction(configuration, network, workload, own)
     result = stages.conclude(configuration, network, workload, own)
@@ -164,7 +164,7 @@ def _moment(text: str) -> datetime:
     return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
 
 
-def _sizes(network: stages.Network) -> list[int]:
+def _sizes(network: stages.MeasuredNetwork) -> list[int]:
     return [row["size"] for row in _mapping(network.table)["results"]]
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import ddpsim
 from ddpexec.campaign.schema import given
 from ddpexec.campaign.spec import Configuration
-from ddpexec.campaign.stages import Network
+from ddpexec.campaign.stages import MeasuredNetwork
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
 from ddpsim.options.option import build
@@ -25,7 +25,7 @@ _NOT_ITS_OWN = {"scale_compute", "iterations"}
 """Options of a run that a prediction does without: its workload is scaled, and it takes iterations of its own."""
 
 
-def write_prediction(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> None:
+def write_prediction(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> None:
     """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
     path = folder / "prediction.json"
     if path.exists():
@@ -42,7 +42,7 @@ def write_prediction(configuration: Configuration, network: Network, workload: W
     write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
 
 
-def refuse_hindsight(configuration: Configuration, network: Network, folder: Path) -> None:
+def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
     """Throw away a prediction that was made from something else than what is there now.
 
     Raises:
@@ -67,7 +67,7 @@ def simulator_fingerprint() -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def inputs_fingerprint(configuration: Configuration, network: Network, folder: Path) -> str:
+def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> str:
     """Return 16 hexadecimal digits of all that a prediction is made from."""
     inputs = [folder / "workload.json.gz", network.topology, network.calibration]
     content = b"".join(each.read_bytes() for each in inputs) + configuration.fingerprint().encode()

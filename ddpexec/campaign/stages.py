@@ -47,13 +47,13 @@ _OF_WORKLOAD = {"scale_compute"}
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class MeasuredNetwork:
     """A campaign's network with what was measured on it."""
 
     folder: Path
 
     @classmethod
-    def of(cls, configuration: Configuration, folder: Path) -> Network:
+    def of(cls, configuration: Configuration, folder: Path) -> MeasuredNetwork:
         """Return the one of `configuration` in a campaign's output folder."""
         return cls(folder / "networks" / configuration.bench)
 
@@ -88,9 +88,9 @@ class Network:
         self.table.unlink(missing_ok=True)
 
 
-def describe_network(configuration: Configuration, folder: Path) -> Network:
+def describe_network(configuration: Configuration, folder: Path) -> MeasuredNetwork:
     """Write the network's topology, unless it is there; what was measured on another of that name goes."""
-    network = Network.of(configuration, folder)
+    network = MeasuredNetwork.of(configuration, folder)
     text = dump_topology(network_topology(configuration.run.network, configuration.network))
     if not network.topology.exists() or network.topology.read_text() != text:
         network.forget_measurements()
@@ -104,7 +104,7 @@ def describe_network(configuration: Configuration, folder: Path) -> Network:
     return network
 
 
-def measure_network(configuration: Configuration, network: Network, folder: Path) -> None:
+def measure_network(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:
     """Measure allreduces on the network, beside the model if there is one, and fit the constants; skip what is there.
 
     Timed layers take no processor and keep their pace, so nothing is measured beside them.
@@ -118,7 +118,7 @@ def measure_network(configuration: Configuration, network: Network, folder: Path
     fit(network)
 
 
-def fit(network: Network) -> None:
+def fit(network: MeasuredNetwork) -> None:
     """Fit the constants to what was measured on the network; skip it where they are there."""
     if not network.calibration.exists():
         tables = [read_table(network.table)]
@@ -135,7 +135,7 @@ def workload_changed(configuration: Configuration, folder: Path) -> bool:
     return workload_document(load_workload(str(path))) != workload_document(today)
 
 
-def prepare_workload(configuration: Configuration, network: Network, folder: Path) -> Workload:
+def prepare_workload(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> Workload:
     """Write the workload that is run and predicted: a recorded one on one clock and scaled, or a model's capture."""
     path = folder / "workload.json.gz"
     run = configuration.run
@@ -168,7 +168,9 @@ def wire_s(configuration: Configuration, workload: Workload) -> float:
     return wire_bytes(int(payload)) / configuration.network.narrowest
 
 
-def measure_run(configuration: Configuration, network: Network, workload: Workload, folder: Path, repeat: int) -> None:
+def measure_run(
+    configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path, repeat: int
+) -> None:
     """Run the configuration once more, unless the run of that number is there."""
     out = folder / f"run{repeat}"
     if (out / "run.json").exists():
@@ -192,7 +194,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     return [*arguments, *as_arguments(Settings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]
 
 
-def conclude(configuration: Configuration, network: Network, workload: Workload, folder: Path) -> Result:
+def conclude(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> Result:
     """Hold the prediction against the runs, write `result.json`, and return it.
 
     One process is timed by the runs where each of them did, else it is as predicted.
@@ -233,7 +235,7 @@ def conclude(configuration: Configuration, network: Network, workload: Workload,
     return result
 
 
-def _capture(configuration: Configuration, network: Network) -> None:
+def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:
     """Capture the model once for all that run it on the network; skip it where it is there.
 
     It computes on all ranks at once, as they will share this machine, in several launches.

@@ -9,7 +9,7 @@ torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names
 """
 
 from ddpexec.compression.adaptive import Adaptive, adaptive_hook
-from ddpexec.compression.codecs import Codec, HalfCodec, Layout, LinearCodec, OneBitCodec, TopKCodec
+from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
 from ddpexec.compression.measure import measure
 from ddpexec.compression.schemes import hook_for
@@ -18,8 +18,8 @@ __all__ = [
     "Adaptive",
     "Codec",
     "ErrorFeedback",
+    "FlatLayout",
     "HalfCodec",
-    "Layout",
     "LinearCodec",
     "OneBitCodec",
     "TopKCodec",

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
-from ddpexec.compression.codecs import Codec, HalfCodec, Layout, LinearCodec, OneBitCodec
+from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
 from ddpexec.compression.feedback import ErrorFeedback, gathered_mean, mean_of
 from ddpsim.errors import InputError
 
@@ -73,7 +73,7 @@ class Adaptive(ErrorFeedback):
                 return bits
         return 32
 
-    def _borne(self, codec: Codec, reduced: Tensor, norm: Tensor, layout: Layout) -> Tensor:
+    def _borne(self, codec: Codec, reduced: Tensor, norm: Tensor, layout: FlatLayout) -> Tensor:
         written = torch.zeros_like(reduced)
         codec.decode(codec.encode(reduced, layout), layout, written)
         borne: Tensor = (written - reduced).norm() <= self.tolerance * norm

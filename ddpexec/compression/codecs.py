@@ -13,7 +13,7 @@ from ddpsim import compression
 TINY = torch.finfo(torch.float32).tiny
 
 
-class Layout:
+class FlatLayout:
     """Where each parameter lies in a flat buffer: one after another.
 
     Attributes:
@@ -37,17 +37,17 @@ class Layout:
 class Codec(Protocol):
     """A way to write flat gradients as bytes; float32 or float64 in, the same out."""
 
-    def encode(self, flat: Tensor, layout: Layout) -> Tensor:
+    def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return the elements of `flat`, one dimension, as uint8."""
 
-    def decode(self, payload: Tensor, layout: Layout, into: Tensor) -> None:
+    def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add what `payload` stands for to `into`."""
 
 
 class OneBitCodec:
     """Signs, and for each parameter the mean of its positive and of its other entries (Seide et al. 2014)."""
 
-    def encode(self, flat: Tensor, layout: Layout) -> Tensor:
+    def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return two float32 means a parameter, then each one's signs, eight a byte."""
         pieces = layout.pieces(flat)
         signs = [piece > 0 for piece in pieces]
@@ -57,7 +57,7 @@ class OneBitCodec:
         means = torch.cat([above / counts.clamp(min=1), below / (layout.sizes - counts).clamp(min=1)])
         return torch.cat([_as_bytes(means, torch.float32), *map(_pack, signs)])
 
-    def decode(self, payload: Tensor, layout: Layout, into: Tensor) -> None:
+    def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add each element's mean to `into`."""
         split = 8 * len(layout.lengths)
         above, below = _from_bytes(payload[:split], torch.float32).to(into.dtype).view(2, -1)
@@ -71,7 +71,7 @@ class OneBitCodec:
 class LinearCodec:
     """Whole numbers of eight bits, scaled by each parameter's largest magnitude."""
 
-    def encode(self, flat: Tensor, layout: Layout) -> Tensor:
+    def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return one float32 scale a parameter, then int8 values."""
         pieces = layout.pieces(flat)
         largest = torch.stack([piece.abs().max() if piece.numel() else flat.new_zeros(()) for piece in pieces])
@@ -80,7 +80,7 @@ class LinearCodec:
         levels = torch.cat([piece / divisor for piece, divisor in zip(pieces, divisors, strict=True)])
         return torch.cat([_as_bytes(scales, torch.float32), _as_bytes(levels.round_().clamp_(-127, 127), torch.int8)])
 
-    def decode(self, payload: Tensor, layout: Layout, into: Tensor) -> None:
+    def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the scaled values."""
         split = 4 * len(layout.lengths)
         scales = _from_bytes(payload[:split], torch.float32).to(into.dtype)
@@ -92,11 +92,11 @@ class LinearCodec:
 class HalfCodec:
     """bfloat16: float32's range in two bytes."""
 
-    def encode(self, flat: Tensor, layout: Layout) -> Tensor:
+    def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return bfloat16 values."""
         return _as_bytes(flat, torch.bfloat16)
 
-    def decode(self, payload: Tensor, layout: Layout, into: Tensor) -> None:
+    def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the values."""
         into += _from_bytes(payload, torch.bfloat16).to(into.dtype)
 
@@ -111,12 +111,12 @@ class TopKCodec:
     def __init__(self, density: float = 0.01) -> None:
         self.scheme = compression.TopK(density)
 
-    def encode(self, flat: Tensor, layout: Layout) -> Tensor:
+    def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return float32 values, then int32 places."""
         places = flat.abs().topk(self.scheme.kept(flat.numel()), sorted=False).indices
         return torch.cat([_as_bytes(flat[places], torch.float32), _as_bytes(places, torch.int32)])
 
-    def decode(self, payload: Tensor, layout: Layout, into: Tensor) -> None:
+    def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the values at their places."""
         half = payload.numel() // 2
         places = _from_bytes(payload[half:], torch.int32).long()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ddpexec.compression.codecs import Codec, Layout
+from ddpexec.compression.codecs import Codec, FlatLayout
 
 # The newer name where torch has it, since the older one warns there.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -27,7 +27,7 @@ class ErrorFeedback:
     def __init__(self, codec: Codec, process_group: dist.ProcessGroup | None = None, feedback: bool = True) -> None:
         self.codec, self.feedback = codec, feedback
         self._group = process_group
-        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._layouts: dict[tuple[int, ...], FlatLayout] = {}
         self._errors = WeakTensorKeyDictionary()
 
     @property
@@ -35,14 +35,14 @@ class ErrorFeedback:
         """Where messages go."""
         return self._group or dist.distributed_c10d._get_default_group()
 
-    def layout(self, bucket: GradBucket) -> Layout:
+    def layout(self, bucket: GradBucket) -> FlatLayout:
         """Return the layout of a bucket; kept, since it lives on the device."""
         lengths = tuple(gradient.numel() for gradient in bucket.gradients())
         if lengths not in self._layouts:
-            self._layouts[lengths] = Layout(lengths, bucket.buffer().device)
+            self._layouts[lengths] = FlatLayout(lengths, bucket.buffer().device)
         return self._layouts[lengths]
 
-    def corrected(self, bucket: GradBucket, layout: Layout) -> Tensor:
+    def corrected(self, bucket: GradBucket, layout: FlatLayout) -> Tensor:
         """Return a copy of the bucket's gradients, in float32 at least, with the errors kept so far added."""
         flat: Tensor = bucket.buffer()
         corrected = flat.to(torch.promote_types(flat.dtype, torch.float32), copy=True)
@@ -52,7 +52,7 @@ class ErrorFeedback:
                     piece += self._errors[parameter]
         return corrected
 
-    def keep(self, bucket: GradBucket, layout: Layout, error: Tensor) -> None:
+    def keep(self, bucket: GradBucket, layout: FlatLayout, error: Tensor) -> None:
         """Keep `error` for the next iteration, by parameter, so that it outlives a rebuild of the buckets.
 
         Infinities and NaN are dropped: they belong to the one iteration that a gradient scaler will skip.
@@ -77,7 +77,7 @@ def feedback_hook(state: ErrorFeedback, bucket: GradBucket) -> torch.futures.Fut
 
 
 def gathered_mean(
-    codec: Codec, payload: Tensor, layout: Layout, flat: Tensor, dtype: torch.dtype, group: dist.ProcessGroup
+    codec: Codec, payload: Tensor, layout: FlatLayout, flat: Tensor, dtype: torch.dtype, group: dist.ProcessGroup
 ) -> torch.futures.Future[torch.Tensor]:
     """Gather `payload` from all ranks; the future holds `flat`, filled with the mean of what they stand for."""
     world_size = group.size()

@@ -1,4 +1,4 @@
-"""Measure what compressing costs on a device, as the constants of `ddpsim.compression.Processor`."""
+"""Measure what compressing costs on a device, as the constants of `ddpsim.compression.Roofline`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ddpexec.compression.codecs import Codec, Layout, OneBitCodec, TopKCodec
+from ddpexec.compression.codecs import Codec, FlatLayout, OneBitCodec, TopKCodec
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
@@ -18,7 +18,7 @@ from ddpsim.errors import InputError
 
 def measure(
     name: str, device: str = "cpu", elements: Sequence[int] = (1 << 12, 1 << 18, 1 << 22), repeats: int = 5
-) -> compression.Processor:
+) -> compression.Roofline:
     """Fit launch time and memory bandwidth to encoding and decoding buckets of one parameter.
 
     Args:
@@ -39,13 +39,13 @@ def measure(
     where = torch.device(device)
     works, times = [], []
     for count in elements:
-        flat, layout = torch.randn(count, device=where), Layout([count], where)
+        flat, layout = torch.randn(count, device=where), FlatLayout([count], where)
         works.append(compression.work(scheme, [Parameter("", (count,))], 1))
         times.append(_median_s(_action(scheme, flat, layout), where, repeats))
     return fit(works, times)
 
 
-def _action(scheme: compression.Scheme, flat: Tensor, layout: Layout) -> Callable[[], object]:
+def _action(scheme: compression.Scheme, flat: Tensor, layout: FlatLayout) -> Callable[[], object]:
     if isinstance(scheme, compression.Half):
         dtype = torch.float16 if scheme.name == "fp16" else torch.bfloat16
         return lambda: flat.copy_(flat.to(dtype).div_(1))
@@ -56,7 +56,7 @@ def _action(scheme: compression.Scheme, flat: Tensor, layout: Layout) -> Callabl
     raise InputError(f"the cost of {scheme.name!r} is not measured", remedy="use fp16, bf16, onebit or topk:DENSITY")
 
 
-def _round_trip(codec: Codec, flat: Tensor, layout: Layout) -> None:
+def _round_trip(codec: Codec, flat: Tensor, layout: FlatLayout) -> None:
     """Do what one rank does for a bucket: correct, encode, decode its own, keep the error, decode one message."""
     corrected = flat + flat
     payload = codec.encode(corrected, layout)
@@ -78,11 +78,11 @@ def _median_s(action: Callable[[], object], device: torch.device, repeats: int) 
     return statistics.median(once() for _ in range(repeats))
 
 
-def fit(works: Sequence[compression.Work], times: Sequence[float]) -> compression.Processor:
+def fit(works: Sequence[compression.CodecWork], times: Sequence[float]) -> compression.Roofline:
     """Return the launch time and memory bandwidth that explain `times` best, by least squares of relative error."""
     rows = [[w.kernels / t, w.moved_bytes / t] for w, t in zip(works, times, strict=True)]
     solution = torch.linalg.lstsq(
         torch.tensor(rows, dtype=torch.float64), torch.ones(len(rows), 1, dtype=torch.float64)
     )
     launch_s, byte_s = (max(float(value), 1e-15) for value in solution.solution.flatten())
-    return compression.Processor(launch_s, 1 / byte_s)
+    return compression.Roofline(launch_s, 1 / byte_s)

@@ -12,10 +12,10 @@ from torch.utils.hooks import RemovableHandle
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.serial import serial
 
-Hook = Callable[[Tensor], Any]
+GradientHook = Callable[[Tensor], Any]
 
 
-class Hooks(dict[int, Hook]):
+class Hooks(dict[int, GradientHook]):
     """What a parameter has called when it has its gradient: the reducer's hook last, whenever others are registered.
 
     So does torch's reducer, whose hook is one of autograd's node: in Python such a hook costs more a gradient. The
@@ -24,14 +24,14 @@ class Hooks(dict[int, Hook]):
 
     last: int = -1
 
-    def add_last(self, hook: Hook) -> RemovableHandle:
+    def add_last(self, hook: GradientHook) -> RemovableHandle:
         """Register `hook` and let it be the last from now on."""
         handle = RemovableHandle(self)
         self.last = handle.id
         self[handle.id] = hook
         return handle
 
-    def __setitem__(self, number: int, hook: Hook) -> None:
+    def __setitem__(self, number: int, hook: GradientHook) -> None:
         """Register `hook`, before the last."""
         super().__setitem__(number, hook)
         if self.last in self:
@@ -67,6 +67,6 @@ def _hooks_of(parameter: nn.Parameter) -> Hooks:
     return hooks
 
 
-def _call_all(hooks: Mapping[int, Hook], parameter: Tensor) -> None:
+def _call_all(hooks: Mapping[int, GradientHook], parameter: Tensor) -> None:
     for hook in tuple(hooks.values()):
         hook(parameter)

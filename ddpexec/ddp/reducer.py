@@ -22,7 +22,7 @@ from ddpexec.ddp.graph_search import gradient_accumulator, reachable
 from ddpexec.ddp.in_flight import InFlight
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.runtime_stats import Moment, RuntimeStats
+from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
 from ddpexec.ddp.used import StaticGraph, UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.lost import naming_the_lost
@@ -119,7 +119,7 @@ class Reducer(Controls):
 
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
-        self.stats.note(Moment.BACKWARD)
+        self.stats.note(TimerEvent.BACKWARD)
         self.expecting = True
         self._started = self._unused_marked = False
         self.arrival = []
@@ -214,7 +214,7 @@ class Reducer(Controls):
 
     def _launch(self, numbers: Sequence[int]) -> None:
         if self.stats.sampling and numbers:
-            self.stats.note(Moment.COMMUNICATION)
+            self.stats.note(TimerEvent.COMMUNICATION)
         self.in_flight.launch(numbers, self._divisor)
         if numbers and self.options.searching and self._queue.launched_all:
             self.used.reduce(len(self.in_flight.works))
@@ -252,7 +252,7 @@ class Reducer(Controls):
         self.used.reduce(len(self.in_flight.works))
 
     def _finish(self) -> None:
-        self.stats.note(Moment.COMPUTED)
+        self.stats.note(TimerEvent.COMPUTED)
         if self._before_write_back is not None:
             self._before_write_back()
         begin = self.observer.now() if self.observer is not None else None
@@ -265,7 +265,7 @@ class Reducer(Controls):
             self.observe_order(self.arrival)
         self._futures = []
         self.expecting = self._unfinished = False
-        self.stats.note(Moment.COMMUNICATED)
+        self.stats.note(TimerEvent.COMMUNICATED)
         if self.observer is not None:
             self.observer.finished(begin)
 

@@ -17,8 +17,11 @@ FIRST = 10
 """Iterations that are all sampled; after them each `rate`-th."""
 
 
-class Moment(IntEnum):
-    """In their order, but for the start of communication, which comes before the end of backward's computation."""
+class TimerEvent(IntEnum):
+    """Events of an iteration, in their order.
+
+    But for the start of communication, which comes before the end of backward's computation.
+    """
 
     FORWARD = 0
     BACKWARD = 1
@@ -28,17 +31,17 @@ class Moment(IntEnum):
 
 
 _STARTS = {
-    "forward_compute_time_start": Moment.FORWARD,
-    "backward_compute_time_start": Moment.BACKWARD,
-    "backward_comm_time_start": Moment.COMMUNICATION,
-    "backward_compute_time_end": Moment.COMPUTED,
-    "backward_comm_time_end": Moment.COMMUNICATED,
+    "forward_compute_time_start": TimerEvent.FORWARD,
+    "backward_compute_time_start": TimerEvent.BACKWARD,
+    "backward_comm_time_start": TimerEvent.COMMUNICATION,
+    "backward_compute_time_end": TimerEvent.COMPUTED,
+    "backward_comm_time_end": TimerEvent.COMMUNICATED,
 }
 _SPANS = {
-    "forward_compute_time": (Moment.FORWARD, Moment.BACKWARD),
-    "backward_compute_time": (Moment.BACKWARD, Moment.COMPUTED),
-    "backward_comm_time": (Moment.COMMUNICATION, Moment.COMMUNICATED),
-    "backward_compute_comm_overlap_time": (Moment.COMMUNICATION, Moment.COMPUTED),
+    "forward_compute_time": (TimerEvent.FORWARD, TimerEvent.BACKWARD),
+    "backward_compute_time": (TimerEvent.BACKWARD, TimerEvent.COMPUTED),
+    "backward_comm_time": (TimerEvent.COMMUNICATION, TimerEvent.COMMUNICATED),
+    "backward_compute_comm_overlap_time": (TimerEvent.COMMUNICATION, TimerEvent.COMPUTED),
 }
 
 
@@ -47,14 +50,14 @@ class _Sample:
     """Moments of one iteration on the host, 0 before each, and on a GPU the events that mark them there."""
 
     iteration: int
-    host_ns: list[int] = field(default_factory=lambda: [0] * len(Moment))
-    events: dict[Moment, torch.cuda.Event] = field(default_factory=dict)
+    host_ns: list[int] = field(default_factory=lambda: [0] * len(TimerEvent))
+    events: dict[TimerEvent, torch.cuda.Event] = field(default_factory=dict)
 
     def over(self) -> bool:
         """Return whether the device has passed every moment."""
         return all(event.query() for event in self.events.values())  # type: ignore[no-untyped-call]
 
-    def between(self, begin: Moment, end: Moment) -> int:
+    def between(self, begin: TimerEvent, end: TimerEvent) -> int:
         """Return nanoseconds, the device's where there is one, never less than 0; waits for it."""
         if not self.events:
             return max(0, self.host_ns[end] - self.host_ns[begin])
@@ -101,9 +104,9 @@ class RuntimeStats:
             self._record(self._waiting.pop(0))
         self.sampling = iteration <= FIRST or iteration % self.rate == 0
         self._sample = _Sample(iteration)
-        self.note(Moment.FORWARD)
+        self.note(TimerEvent.FORWARD)
 
-    def note(self, moment: Moment) -> None:
+    def note(self, moment: TimerEvent) -> None:
         """Take a moment, once an iteration."""
         sample = self._sample
         if self.sampling and not sample.host_ns[moment]:

@@ -17,7 +17,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Choice, Lane, Steps, Wire
+from ddpsim.collectives.transport import Choice, Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId
@@ -79,8 +79,9 @@ class PatternTransport:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         self._ways, self._algorithm = ways, algorithm
         self._schedule = _SCHEDULES[algorithm](placement) if ranks > 1 else Schedule(1, 1, ())
-        self._wires = {
-            pair: ways.wire(*pair) for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
+        self._connections = {
+            pair: ways.connection(*pair)
+            for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
         }
 
     @property
@@ -115,7 +116,7 @@ class PatternTransport:
         loads: dict[LinkId, float] = {}
         for transfer in self._schedule.transfers:
             part = (transfer.stop - transfer.start) / self._schedule.chunks
-            for link, load in self._wire(transfer.source, transfer.target).loads.items():
+            for link, load in self._connection(transfer.source, transfer.target).loads.items():
                 loads[link] = loads.get(link, 0.0) + load * part
         return Demand(start_s + self._latency_s(), size_bytes, loads, self._rate)
 
@@ -134,27 +135,27 @@ class PatternTransport:
     def steps(self, size_bytes: int) -> Steps:
         """Return every transfer of the schedule."""
         sent = size_bytes and self._schedule.transfers
-        return Steps(self._ways.start_s(size_bytes), (self._lane(size_bytes, self._wire),) if sent else ())
+        return Steps(self._ways.start_s(size_bytes), (self._lane(size_bytes, self._connection),) if sent else ())
 
     @cached_property
     def _rate(self) -> float:
-        def no_latency(source: int, target: int) -> Wire:
-            return Wire(0.0, self._wire(source, target).loads)
+        def no_latency(source: int, target: int) -> Connection:
+            return Connection(0.0, self._connection(source, target).loads)
 
         env = simpy.Environment()
         lane = self._lane(_PROBE_BYTES, no_latency)
         env.run(carry_out(Network(env, self.capacities), Steps(0.0, (lane,))))
         return float(_PROBE_BYTES / env.now)
 
-    def _lane(self, size_bytes: int, wire: Callable[[int, int], Wire]) -> Lane:
-        return Lane(self._schedule, size_bytes / self._schedule.chunks, wire, _WINDOW)
+    def _lane(self, size_bytes: int, connection: Callable[[int, int], Connection]) -> Lane:
+        return Lane(self._schedule, size_bytes / self._schedule.chunks, connection, _WINDOW)
 
     def _latency_s(self) -> float:
         ends: list[float] = []
         for transfer in self._schedule.transfers:
             before = max((ends[number] for number in transfer.after), default=0.0)
-            ends.append(before + self._wire(transfer.source, transfer.target).latency_s)
+            ends.append(before + self._connection(transfer.source, transfer.target).latency_s)
         return max(ends)
 
-    def _wire(self, source: int, target: int) -> Wire:
-        return self._wires[source, target]
+    def _connection(self, source: int, target: int) -> Connection:
+        return self._connections[source, target]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import Wire
+from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 
 
@@ -36,5 +36,5 @@ class RankWays(Protocol):
     def start_s(self, size_bytes: int) -> float:
         """Return the time before the first transfer of a message of `size_bytes`."""
 
-    def wire(self, source: int, target: int) -> Wire:
+    def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another."""

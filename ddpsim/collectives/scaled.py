@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import Choice, Lane, Steps, Transport, Wire
+from ddpsim.collectives.transport import Choice, Connection, Lane, Steps, Transport
 from ddpsim.network.fairness import Demand, LinkId
 
 
@@ -49,17 +49,17 @@ def scaled_steps(steps: Steps, factor: float) -> Steps:
 
 
 def _scaled_transfers(steps: Steps, latency: float, size: float) -> Steps:
-    lanes = (replace(lane, wire=_scaled_wire(lane, latency, size)) for lane in steps.lanes)
+    lanes = (replace(lane, connection=_scaled_connection(lane, latency, size)) for lane in steps.lanes)
     return replace(steps, lanes=tuple(lanes))
 
 
-def _scaled_wire(lane: Lane, latency: float, size: float) -> Callable[[int, int], Wire]:
-    def wire(source: int, target: int) -> Wire:
-        found = lane.wire(source, target)
+def _scaled_connection(lane: Lane, latency: float, size: float) -> Callable[[int, int], Connection]:
+    def connection(source: int, target: int) -> Connection:
+        found = lane.connection(source, target)
         loads = {link: load * size for link, load in found.loads.items()}
-        return Wire(found.latency_s * latency, loads, found.rate_limit / size, found.host_limit / size)
+        return Connection(found.latency_s * latency, loads, found.rate_limit / size, found.host_limit / size)
 
-    return wire
+    return connection
 
 
 @dataclass(frozen=True, slots=True)

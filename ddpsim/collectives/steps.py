@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.network.fluid import Demand, Network
 
 
@@ -45,7 +45,7 @@ def _succeed(event: simpy.Event) -> None:
 class _Pair:
     """A connection: it sends in order, `window` transfers under way, one of them on the links."""
 
-    wire: Wire
+    connection: Connection
     todo: deque[int] = field(default_factory=deque)
     under_way: int = 0
     on_links: deque[int] = field(default_factory=deque)
@@ -73,15 +73,15 @@ class _LaneRun:
         transfer = self._transfers[number]
         key = (transfer.source, transfer.target)
         if key not in self._pairs:
-            self._pairs[key] = _Pair(self._lane.wire(*key))
+            self._pairs[key] = _Pair(self._lane.connection(*key))
         return self._pairs[key]
 
     def _advance(self, pair: _Pair) -> None:
         while pair.todo and pair.under_way < self._lane.window and not self._waiting[pair.todo[0]]:
             number = pair.todo.popleft()
             pair.under_way += 1
-            if pair.wire.latency_s > 0:
-                timeout = simpy.Timeout(self._network.env, pair.wire.latency_s, number)
+            if pair.connection.latency_s > 0:
+                timeout = simpy.Timeout(self._network.env, pair.connection.latency_s, number)
                 timeout.callbacks.append(lambda event: self._queue(pair, event.value))
             else:
                 self._queue(pair, number)
@@ -96,9 +96,14 @@ class _LaneRun:
         chunks = transfer.stop - transfer.start
         if chunks not in pair.demands:
             size_bytes = chunks * self._lane.chunk_bytes
-            wire = pair.wire
+            connection = pair.connection
             pair.demands[chunks] = Demand(
-                0.0, size_bytes, wire.loads, wire.rate_limit, self._lane.weight, host_limit=wire.host_limit
+                0.0,
+                size_bytes,
+                connection.loads,
+                connection.rate_limit,
+                self._lane.weight,
+                host_limit=connection.host_limit,
             )
         sent = self._network.transfer(pair.demands[chunks])
         if sent.callbacks is None:

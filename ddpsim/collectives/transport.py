@@ -28,7 +28,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class Connection:
     """The way from one participant of a schedule to another.
 
     Attributes:
@@ -50,14 +50,14 @@ class Lane:
 
     Attributes:
         chunk_bytes: bytes of one chunk.
-        wire: source and target participant to the way between.
+        connection: source and target participant to the way between.
         window: transfers a pair may have under way, the ones still in their latency included.
         weight: share of a link against other traffic.
     """
 
     schedule: Schedule
     chunk_bytes: float
-    wire: Callable[[int, int], Wire]
+    connection: Callable[[int, int], Connection]
     window: int = 1
     weight: float = 1.0
 

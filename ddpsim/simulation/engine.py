@@ -21,8 +21,8 @@ from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
-from ddpsim.simulation.reduction import Codec
-from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
+from ddpsim.simulation.reduction import CodecCosts
+from ddpsim.simulation.rendezvous import Meetings, Operation, SimulatedCommunicator
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
@@ -108,7 +108,7 @@ def simulate_local(workload: Workload, options: Options, progress: Progress | No
     _, [setting] = _settings([kind], 1, options, options.backend_for(workload), None, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, 1.0, lambda busy: None)
-    rank = _rank(env, 0, setting, processor, Communicator(env, None, 1, 1, processor))
+    rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
     rank.progress = progress
     env.run(env.process(rank.run()))
     return [record for record in rank.records if record.index >= WARM_UP * cycle]
@@ -156,7 +156,7 @@ def _settings(
     for (_, kind, _), pace in zip(draws, paces, strict=True):
         own = kind.workload
         costs = Costs.of(backend, calibration, own.gpu)
-        codec = Codec(options.scheme, own, world_size, costs)
+        codec = CodecCosts(options.scheme, own, world_size, costs)
         settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
     return [rank for rank, *_ in draws], settings
 
@@ -191,7 +191,7 @@ class _Job:
         ranks = []
         for number, setting in zip(numbers, settings, strict=True):
             processor = Processor(env, self.costs.compute_slowdown, on_busy, self.costs.copy_slowdown)
-            communicator = Communicator(
+            communicator = SimulatedCommunicator(
                 env, meetings, self.options.process_groups, collectives.streams_per_group, processor
             )
             ranks.append(_rank(env, number, setting, processor, communicator))
@@ -201,7 +201,7 @@ class _Job:
 
 
 def _rank(
-    env: simpy.Environment, number: int, setting: Setting, processor: Processor, communicator: Communicator
+    env: simpy.Environment, number: int, setting: Setting, processor: Processor, communicator: SimulatedCommunicator
 ) -> CpuRank | GpuRank:
     workload = setting.workload
     kind = TimedRank if workload.timed else CpuRank if workload.on_cpu else GpuRank

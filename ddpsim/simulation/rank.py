@@ -13,8 +13,8 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.reduction import Codec, Reduction, Sends
-from ddpsim.simulation.rendezvous import Communicator
+from ddpsim.simulation.reduction import CodecCosts, Reduction, Sends
+from ddpsim.simulation.rendezvous import SimulatedCommunicator
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 
@@ -47,7 +47,7 @@ class Setting:
     costs: Costs
     pace: Callable[[int], Pace]
     dropped: Callable[[int], frozenset[int]]
-    codec: Codec
+    codec: CodecCosts
     iterations: int
     ddp: bool = True
     alone: bool = False
@@ -104,7 +104,7 @@ class Rank:
     number: int
     setting: Setting
     processor: Processor
-    communicator: Communicator
+    communicator: SimulatedCommunicator
     records: list[Iteration] = field(default_factory=list)
     progress: Progress | None = None
 

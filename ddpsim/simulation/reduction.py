@@ -11,7 +11,7 @@ from ddpsim.bucketing import Bucket, Parameter
 from ddpsim.compression import Scheme
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.processor import Process
-from ddpsim.simulation.rendezvous import Communicator, Launch
+from ddpsim.simulation.rendezvous import Launch, SimulatedCommunicator
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import GPUS
 
@@ -33,7 +33,7 @@ class Sends:
     host_s: float
 
 
-class Codec:
+class CodecCosts:
     """A scheme at work on one kind of rank, priced with the constants that DDP's own copies have.
 
     A byte read or written takes half of what a copied byte does, a kernel the least time of one, and of the host what
@@ -50,7 +50,7 @@ class Codec:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
         shared = workload.one_clock
         gpu = None if workload.gpu is None else GPUS.get(workload.gpu)
-        self._processor = compression.Processor(
+        self._processor = compression.Roofline(
             launch_s=costs.hook_s if shared else costs.copy_s,
             memory_bandwidth=2 * costs.copy_Bps,
             flops=gpu.peak_flops["fp32"] * gpu.shares["gemm", "fp32"] if gpu else None,
@@ -87,7 +87,7 @@ class Reduction:
 
     __slots__ = ("_decode_s", "_env", "_launches", "done")
 
-    def __init__(self, communicator: Communicator, sends: Sends, after: simpy.Event | None = None) -> None:
+    def __init__(self, communicator: SimulatedCommunicator, sends: Sends, after: simpy.Event | None = None) -> None:
         self._env, self._decode_s = communicator.env, sends.decode_s
         self._launches: list[Launch] = []
         for pause_s, size_bytes in sends.messages:

@@ -74,7 +74,7 @@ class Meetings:
         return meeting.finished
 
 
-class Communicator:
+class SimulatedCommunicator:
     """One rank's process groups, launched round-robin; each keeps `streams_per_group` collectives in flight, in order.
 
     Args:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
-from ddpsim.compression import Message, Processor, Work, ratio, scheme
+from ddpsim.compression import CodecWork, Message, Roofline, ratio, scheme
 from ddpsim.errors import InputError, UnknownNameError
 from tests import strategies
 
@@ -73,10 +73,10 @@ def test_top_k_keeps_its_share_and_at_least_one(density, elements):
 
 
 def test_time_is_launches_and_the_slower_of_memory_and_arithmetic():
-    processor = Processor(launch_s=1e-6, memory_bandwidth=1e9, flops=1e12)
-    assert processor.time_s(Work(10, 1e6, 1e6)) == pytest.approx(1e-5 + 1e-3)
-    assert processor.time_s(Work(10, 1e6, 1e10)) == pytest.approx(1e-5 + 1e-2)
-    assert Processor(1e-6, 1e9).time_s(Work(0, 1e6, 1e10)) == pytest.approx(1e-3)
+    processor = Roofline(launch_s=1e-6, memory_bandwidth=1e9, flops=1e12)
+    assert processor.time_s(CodecWork(10, 1e6, 1e6)) == pytest.approx(1e-5 + 1e-3)
+    assert processor.time_s(CodecWork(10, 1e6, 1e10)) == pytest.approx(1e-5 + 1e-2)
+    assert Roofline(1e-6, 1e9).time_s(CodecWork(0, 1e6, 1e10)) == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo.ways import GlooWays, Hop
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import Wiring
-from ddpsim.collectives.transport import Choice, Lane, Steps, Wire, alone_s
+from ddpsim.collectives.transport import Choice, Connection, Lane, Steps, alone_s
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
@@ -100,8 +100,8 @@ class GlooTransport:
             schedule = schedules.ring(self._ranks, segments // self._ranks)
         else:
             schedule = schedules.periodic_ring(len(self._hops), steps, segments // self._ranks)
-        wires = [self._segment_wire(hop, size_bytes, segments // self._ranks) for hop in self._hops]
-        lane = Lane(schedule, size_bytes / segments, lambda source, _: wires[source])
+        connections = [self._segment_connection(hop, size_bytes, segments // self._ranks) for hop in self._hops]
+        lane = Lane(schedule, size_bytes / segments, lambda source, _: connections[source])
         return Steps(self._ways.start_s(size_bytes), (lane,), self.capacities)
 
     def _segments(self, size_bytes: float) -> int:
@@ -120,10 +120,10 @@ class GlooTransport:
         """
         return self._ways.round_trip_s(hop) / 2 * self._segments(size_bytes) / self._ranks
 
-    def _segment_wire(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Wire:
+    def _segment_connection(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Connection:
         """Return the way of one segment, with its part of a step's handshakes, and the rate of sums and threads."""
         step_bytes = size_bytes / self._ranks
-        return Wire(
+        return Connection(
             self._handshakes_s(hop, size_bytes) / segments_a_step,
             self._ways.loads(hop),
             rate_limit=self._reduced_rate(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.routes import PlacedLink, Wiring
-from ddpsim.collectives.transport import Wire
+from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
 from ddpsim.topology.paths import find_paths
@@ -37,12 +37,12 @@ class GlooWays:
         slowest = min(link.bandwidth for link in template.links if link.kind in ("pcie", "host_bridge"))
         return launch_s + 2 * size_bytes / (slowest * self.calibration["gloo.staging.efficiency"])
 
-    def wire(self, source: int, target: int) -> Wire:
+    def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another, a handshake before each message."""
         (here, first), (there, second) = map(self._place, (source, target))
         hop = self.inside(here, first, second) if here == there else self.across(here, there)
         self.capacities |= {each.name: each.link.bandwidth for each in hop}
-        return Wire(self.hop_s(hop), self.loads(hop))
+        return Connection(self.hop_s(hop), self.loads(hop))
 
     def hop_s(self, hop: Hop) -> float:
         """Return the time of a handshake over `hop`."""

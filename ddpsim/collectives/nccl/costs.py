@@ -65,7 +65,7 @@ class Cost:
         return self.latency_s + size_bytes / self.rate
 
 
-class Costs:
+class EntryCosts:
     """Costs of NCCL's entries on a layout.
 
     Args:

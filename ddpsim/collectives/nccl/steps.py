@@ -11,7 +11,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.pieces import window
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.network.fairness import LinkId
 
 
@@ -54,22 +54,22 @@ def ring(timing: Timing, layout: Layout, size_bytes: int) -> Steps:
 
 def _lane(timing: Timing, layout: Layout, size_bytes: int, ways: list[_Way], rings: int) -> Lane:
     share = rings / layout.rings
-    wires = [wire(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
+    connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
     if len(ways) == layout.ranks:
         schedule = schedules.ring(layout.ranks)
     else:
         schedule = schedules.periodic_ring(len(ways), 2 * (layout.ranks - 1))
     return Lane(
-        schedule, size_bytes * share / layout.ranks, lambda source, _: wires[source], window(SIMPLE), weight=rings
+        schedule, size_bytes * share / layout.ranks, lambda source, _: connections[source], window(SIMPLE), weight=rings
     )
 
 
-def wire(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Wire:
+def connection(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Connection:
     """Return what a transfer over the links of `way` asks of them."""
     loads: dict[LinkId, float] = {}
     for placed, group, load in way:
         loads[placed.name] = loads.get(placed.name, 0.0) + load * timing.load_factors[group]
-    return Wire(latency_s, loads, rate)
+    return Connection(latency_s, loads, rate)
 
 
 def _ways(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:

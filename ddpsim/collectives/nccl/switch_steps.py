@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import NVSWITCH
-from ddpsim.collectives.nccl.steps import Timing, wire
+from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.nccl.tree_steps import Way, across
-from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.topology.vertices import VertexKind
 
@@ -28,11 +28,13 @@ def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, wind
     for parents in trees:
         between = dict(_between(layout, parents, heads))
         every |= between
-        wires: dict[tuple[int, int], Wire] = {pair: wire(timing, 0.0, way, timing.rate) for pair, way in inside.items()}
-        wires |= {pair: wire(timing, timing.net_s, way, timing.rate) for pair, way in between.items()}
+        connections: dict[tuple[int, int], Connection] = {
+            pair: connection(timing, 0.0, way, timing.rate) for pair, way in inside.items()
+        }
+        connections |= {pair: connection(timing, timing.net_s, way, timing.rate) for pair, way in between.items()}
         schedule = tree_schedules.in_switch(parents, layout.per_node, list(heads), pieces)
         chunk_bytes = size_bytes / len(trees) / schedule.chunks
-        lanes.append(Lane(schedule, chunk_bytes, lambda a, b, wires=wires: wires[a, b], window))  # type: ignore[misc]
+        lanes.append(Lane(schedule, chunk_bytes, lambda a, b, connections=connections: connections[a, b], window))  # type: ignore[misc]
     capacities = {placed.name: placed.link.bandwidth for way in every.values() for placed, _, _ in way}
     return Steps(timing.start_s, tuple(lanes), capacities)
 

@@ -12,7 +12,7 @@ from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, Costs, most
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, NET
 from ddpsim.collectives.nccl.tuning import Entry
@@ -65,7 +65,7 @@ class NcclTransport:
         self.layout = layout
         self._options = options
         self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
-        self._cost = Costs(layout, self._get)
+        self._cost = EntryCosts(layout, self._get)
         self._entries = layout.entries
         self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
         if not self._allowed:

@@ -8,10 +8,10 @@ from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, reversed_route
-from ddpsim.collectives.nccl.steps import Timing, wire
+from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import Schedule
-from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 
@@ -55,12 +55,12 @@ def _lane(
     window: int,
 ) -> Lane:
     per_node = layout.per_node
-    wires: dict[tuple[int, int], Wire] = {}
+    connections: dict[tuple[int, int], Connection] = {}
     for pair, way in ways.items():
         near = pair[0] // per_node == pair[1] // per_node
         latency_s, rate = (timing.hop_s, timing.rate) if near else (timing.net_s, timing.net_rate)
-        wires[pair] = wire(timing, latency_s, way, rate * share)
-    return Lane(schedule, lane_bytes / schedule.chunks, lambda a, b: wires[a, b], window, weight=share)
+        connections[pair] = connection(timing, latency_s, way, rate * share)
+    return Lane(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
 
 
 def _parents(layout: Layout) -> list[list[int | None]]:

@@ -8,7 +8,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink, Wiring
-from ddpsim.collectives.transport import Wire
+from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.paths import KINDS, Paths, find_paths
@@ -31,7 +31,7 @@ class NcclWays:
         """Return the protocol's start."""
         return self.calibration["nccl.start.simple_s"]
 
-    def wire(self, source: int, target: int) -> Wire:
+    def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another."""
         way = list(self._way(source, target))
         loads: dict[LinkId, float] = {}
@@ -39,7 +39,7 @@ class NcclWays:
             self.capacities[placed.name] = placed.link.bandwidth
             efficiency = self.calibration[f"nccl.efficiency.{group}.{SIMPLE}"]
             loads[placed.name] = loads.get(placed.name, 0.0) + load / efficiency
-        return Wire(self._hop_s(max((group for _, group, _ in way), key=GROUPS.index)), loads)
+        return Connection(self._hop_s(max((group for _, group, _ in way), key=GROUPS.index)), loads)
 
     def _hop_s(self, group: str) -> float:
         kind = group if group in (NVLINK, NVSWITCH, NET) else "pcie"

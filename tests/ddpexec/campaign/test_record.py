@@ -44,7 +44,7 @@ def test_unpacked_it_concludes_as_the_campaign_did(carried_out: Path, campaign: 
     for each in campaign.configurations:
         own = [folder / "runs" / each.name for folder in (out, again)]
         assert len({(path / "prediction.json").read_bytes() for path in own}) == 1
-        network = stages.Network(again / "networks" / "flat")
+        network = stages.MeasuredNetwork(again / "networks" / "flat")
         stamp = json.loads((own[1] / "prediction.json").read_text())["campaign"]
         assert predicting.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
 

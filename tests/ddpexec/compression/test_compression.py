@@ -16,8 +16,8 @@ dist, nn = torch.distributed, torch.nn
 from ddpexec.compression import (  # noqa: E402
     Adaptive,
     ErrorFeedback,
+    FlatLayout,
     HalfCodec,
-    Layout,
     LinearCodec,
     OneBitCodec,
     TopKCodec,
@@ -54,7 +54,7 @@ class Bucket:
 
 
 def decoded(codec, flat, lengths):
-    layout = Layout(lengths, flat.device)
+    layout = FlatLayout(lengths, flat.device)
     into = torch.zeros_like(flat)
     codec.decode(codec.encode(flat, layout), layout, into)
     return into
@@ -88,7 +88,7 @@ def test_errors_of_the_other_codecs(lengths, seed):
 def test_payloads_have_the_size_that_the_simulator_counts(name):
     state, _ = hook_for(name)
     lengths = [7, 64, 1, 129]
-    payload = state.codec.encode(torch.randn(sum(lengths)), Layout(lengths, torch.device("cpu")))
+    payload = state.codec.encode(torch.randn(sum(lengths)), FlatLayout(lengths, torch.device("cpu")))
     message = compression.scheme(name).messages([Parameter(f"p{n}", (n,)) for n in lengths])[0]
     assert payload.numel() == message.size_bytes
 
@@ -189,8 +189,8 @@ def test_powersgd_sends_what_torch_reports(one_rank, rank):
 
 
 def test_the_fit_finds_the_constants_that_made_the_times():
-    made = compression.Processor(launch_s=3e-6, memory_bandwidth=5e9)
-    works = [compression.Work(20 + n, 1000.0**n) for n in range(1, 4)]
+    made = compression.Roofline(launch_s=3e-6, memory_bandwidth=5e9)
+    works = [compression.CodecWork(20 + n, 1000.0**n) for n in range(1, 4)]
     found = fit(works, [made.time_s(work) for work in works])
     assert found.launch_s == pytest.approx(made.launch_s)
     assert found.memory_bandwidth == pytest.approx(made.memory_bandwidth)

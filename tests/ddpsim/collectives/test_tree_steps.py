@@ -8,7 +8,7 @@ import simpy
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.jobs.collective import CollectiveOptions
@@ -27,8 +27,8 @@ def timed(lanes: list[Lane], links: list[str]) -> float:
     return float(env.now)
 
 
-def cards(source: int, target: int) -> Wire:
-    return Wire(ALPHA, {f"out{source}": 1.0, f"in{target}": 1.0})
+def cards(source: int, target: int) -> Connection:
+    return Connection(ALPHA, {f"out{source}": 1.0, f"in{target}": 1.0})
 
 
 def ports(ranks: int) -> list[str]:
@@ -40,7 +40,7 @@ def ports(ranks: int) -> list[str]:
 def test_a_chain_with_links_of_its_own_takes_the_closed_form(ranks: int, pieces: int) -> None:
     schedule = tree([None, *range(ranks - 1)], pieces)
     links = [f"{a}>{b}" for a in range(ranks) for b in range(ranks)]
-    lane = Lane(schedule, SIZE / pieces, lambda a, b: Wire(ALPHA, {f"{a}>{b}": 1.0}), window=64)
+    lane = Lane(schedule, SIZE / pieces, lambda a, b: Connection(ALPHA, {f"{a}>{b}": 1.0}), window=64)
     assert timed([lane], links) == pytest.approx(tree_s(2 * (ranks - 1), pieces, SIZE, ALPHA, BETA), rel=1e-9)
 
 
@@ -106,7 +106,7 @@ def test_the_transfers_put_on_links_what_the_fluid_form_does(machine: str, algor
     sent: dict[object, float] = {}
     for lane in steps.lanes:
         for transfer in lane.schedule.transfers:
-            for link, load in lane.wire(transfer.source, transfer.target).loads.items():
+            for link, load in lane.connection(transfer.source, transfer.target).loads.items():
                 sent[link] = sent.get(link, 0.0) + load * lane.chunk_bytes * (transfer.stop - transfer.start)
 
     def busiest_s(loads: dict[object, float], capacities: dict[object, float]) -> float:

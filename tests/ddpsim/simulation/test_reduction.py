@@ -11,7 +11,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.reduction import Codec
+from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
@@ -55,7 +55,7 @@ def test_a_compressed_bucket_takes_its_bytes_and_its_decoding(device):
     source, placement = workload(device=device), load_topology("loopback").place(1, 2)
     trace = run(source, "fp16", caps=ONE_BUCKET)
     wire = Collectives(None, placement, backend="gloo").estimate_s(source.gradient_bytes // 2)
-    codec = Codec(scheme("fp16"), source, 2, Costs.of("gloo", None, device))
+    codec = CodecCosts(scheme("fp16"), source, 2, Costs.of("gloo", None, device))
     sends = codec.sends(Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0])
     [bucket] = trace.iterations[-1].buckets
     assert sends.decode_s > 0
@@ -67,7 +67,7 @@ def test_on_a_cpu_encoding_delays_the_step_by_itself():
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("fp16", "none"))
     bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     costs = Costs.of("gloo", None)
-    sends = Codec(scheme("fp16"), source, 2, costs).sends(bucket)
+    sends = CodecCosts(scheme("fp16"), source, 2, costs).sends(bucket)
     size = source.gradient_bytes
     # Read a float32 and write a half, read and write a half: 2.5 times the bytes, at twice the rate of a copy.
     assert sends.encode_s == pytest.approx(2 * costs.hook_s + 2.5 * size / (2 * costs.copy_Bps))
@@ -77,7 +77,7 @@ def test_on_a_cpu_encoding_delays_the_step_by_itself():
 def test_on_a_gpu_encoding_is_overhead_and_no_computing():
     source = workload(device="V100")
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("onebit", "none"))
-    sends = Codec(scheme("onebit"), source, 2, Costs.of("gloo", None, "V100")).sends(
+    sends = CodecCosts(scheme("onebit"), source, 2, Costs.of("gloo", None, "V100")).sends(
         Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     )
     assert slow.backward_compute_s == pytest.approx(plain.backward_compute_s, rel=1e-6)
