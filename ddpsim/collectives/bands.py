@@ -15,7 +15,8 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Placement
 
-# 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables.
+# 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:
+# `python -m tests.accuracy` prints both (`tests.accuracy.bands.scores`).
 _LOW, _HIGH = -1.6, 3.3
 # Of a normal distribution, in standard deviations.
 _NINETIETH = 1.2816

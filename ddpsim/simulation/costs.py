@@ -21,6 +21,7 @@ DOUBT = 0.27
 """Half an 80 % band of the logarithm of a measured cost: 1.28 standard deviations of 0.21.
 
 That is how copies scattered, 4.8 to 8.6 GB/s, in five microbenchmarks of one lab network, four ranks on two cores.
+Chosen by hand from those five, and taken for every cost: the width of a band is proportional to it, and nothing else.
 """
 
 
