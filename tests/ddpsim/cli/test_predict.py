@@ -267,7 +267,8 @@ def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options:
     ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
 
 
-EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | {
+LISTS = ("constants", "fitted_names", "covariance", "curves")
+EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | {key: [] for key in LISTS}
     key: [] for key in ("constants", "fitted_names", "covariance", "curves")
 }
 
