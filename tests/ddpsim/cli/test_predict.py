@@ -269,8 +269,6 @@ def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options:
 
 LISTS = ("constants", "fitted_names", "covariance", "curves")
 EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | {key: [] for key in LISTS}
-    key: [] for key in ("constants", "fitted_names", "covariance", "curves")
-}
 
 
 def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
