@@ -267,9 +267,8 @@ def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options:
     ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
 
 
-EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | dict.fromkeys(
-    ("constants", "fitted_names", "covariance", "curves"), []
-)
+LISTS = ("constants", "fitted_names", "covariance", "curves")
+EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | {key: [] for key in LISTS}
 
 
 def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
