@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+from ddpsim.bucketing.plan import check_model, custom_plan
+from ddpsim.errors import PlanError
 from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
-from ddpsim.planning.plan_file import plan_from
 
 COMM = ("real", "noop")
 
@@ -238,7 +239,14 @@ def first_plan(
         return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
     if caps != BucketCaps():
         raise OptionError(f"a plan and {_given(caps)} are both given", remedy="keep one")
-    return plan_from(plan.document(), model.policy, "plan")
+    try:
+        check_model(plan.parameter_names, model.policy)
+        made = custom_plan(model.policy, plan.groups())
+    except PlanError as error:
+        error.at("plan")
+    pairs = zip(made.buckets, plan.buckets, strict=True)
+    buckets = tuple(replace(bucket, limit_bytes=given.limit_bytes) for bucket, given in pairs)
+    return replace(made, buckets=buckets, call=plan.call)
 
 
 def _given(caps: BucketCaps) -> str:

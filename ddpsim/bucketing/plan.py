@@ -158,3 +158,21 @@ def _plan(
     names = tuple(parameter.name for parameter in parameters)
     flags = (("find_unused_parameters", True),) if find_unused_parameters else ()
     return BucketPlan(tuple(buckets), names, TorchCall(caps, flags))
+
+
+def check_model(names: Sequence[str], parameters: Sequence[Parameter]) -> None:
+    """Refuse a plan for parameters called `names` where the model has others.
+
+    Raises:
+        PlanError: names the first parameter that differs.
+    """
+    own = [parameter.name for parameter in parameters]
+    if list(names) == own:
+        return
+    if len(names) != len(own):
+        what = f"it has {len(names)} parameters, the model {len(own)}"
+    else:
+        index = next(i for i, (a, b) in enumerate(zip(names, own, strict=True)) if a != b)
+        what = f"its parameter {index} is {names[index]!r}, the model's {own[index]!r}"
+    what = f"this plan belongs to another model: {what}"
+    raise PlanError(what, place="parameter_names", remedy="plan for this model")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ddpsim.bucketing import BucketPlan, Parameter
-from ddpsim.bucketing.plan import SCHEMA, custom_plan
+from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
 from ddpsim.bucketing.torch_call import TorchCall
 from ddpsim.documents import Document, File, Index, read_as, shown
 from ddpsim.errors import PlanError
@@ -63,11 +63,8 @@ def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> 
             those of its fingerprint.
     """
     read = read_as(PlanFile, document, place, PlanError, _REMEDY)
-    names = [parameter.name for parameter in parameters]
-    if read.parameter_names != names:
-        what = f"this plan belongs to another model: {_first_difference(read.parameter_names, names)}"
-        raise PlanError(what, place=f"{place}: parameter_names", remedy="plan for this model")
     try:
+        check_model(read.parameter_names, parameters)
         plan = custom_plan(parameters, [tuple(bucket.parameters) for bucket in read.buckets])
     except PlanError as error:
         error.at(place)
@@ -92,10 +89,3 @@ def _call(text: object, place: str) -> TorchCall:
         return TorchCall.parse(text if isinstance(text, str) else repr(text))
     except PlanError as error:
         error.at(f"{place}: torch")
-
-
-def _first_difference(theirs: Sequence[str], names: Sequence[str]) -> str:
-    if len(theirs) != len(names):
-        return f"it has {len(theirs)} parameters, the model {len(names)}"
-    index = next(i for i, (a, b) in enumerate(zip(theirs, names, strict=True)) if a != b)
-    return f"its parameter {index} is {theirs[index]!r}, the model's {names[index]!r}"
