@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ddpsim.errors import InputError
 
 
@@ -29,11 +31,15 @@ class ModelMismatchError(ExecutionError):
 
 
 class ReadyTwiceError(ExecutionError):
-    """A parameter's gradient came twice in one backward."""
+    """A parameter's gradient came twice in one backward; the message is whole, as torch's is."""
+
+    longest = sys.maxsize
 
 
 class NeverReadyError(ExecutionError):
-    """A parameter's gradient never came, so that a bucket was never reduced."""
+    """A parameter's gradient never came, so that a bucket was never reduced; the message is whole, as torch's is."""
+
+    longest = sys.maxsize
 
 
 class LostRankError(ExecutionError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 _LONGEST_PLACE, _LONGEST_MESSAGE, _LONGEST_REMEDY = 250, 450, 290
 """Characters; with what joins them, an error says at most 1,000."""
@@ -66,7 +66,12 @@ class InputError(DdpsimError):
         message: what is wrong, with the offending value in it.
         place: where it stands: `cluster.yaml: nodes.0.count`, `row 7, column time_us`, `nodes`.
         remedy: what to write instead, as an imperative.
+
+    Attributes:
+        longest: characters of the message that are printed; of a longer one its ends.
     """
+
+    longest: ClassVar[int] = _LONGEST_MESSAGE
 
     def __init__(self, message: str, *, place: str | None = None, remedy: str | None = None) -> None:
         self.message, self.place, self.remedy = message, place, remedy
@@ -74,7 +79,7 @@ class InputError(DdpsimError):
 
     def __str__(self) -> str:
         """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
-        text = shortened(self.message, _LONGEST_MESSAGE)
+        text = shortened(self.message, self.longest)
         text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
         return f"{text}; {shortened(self.remedy, _LONGEST_REMEDY)}" if self.remedy else text
 
