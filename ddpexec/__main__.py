@@ -11,7 +11,7 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpexec.torchrun import is_first_rank
+from ddpexec.groups.torchrun import is_first_rank
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 

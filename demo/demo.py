@@ -19,14 +19,14 @@ from pathlib import Path
 from ddpsim.cli.output import table
 from ddpsim.cli.plan import draw, text, write_plan
 from ddpsim.files import json_text
-from ddpsim.plan_rows import PlanReport, PlanRow
-from ddpsim.planner import plan
+from ddpsim.planning.planner import plan
+from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.plots import plot_timeline, plot_validation
-from ddpsim.prediction_document import load_prediction
-from ddpsim.report import HEADER, validation_row
+from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.spec import load_topology
-from ddpsim.trace_json import read_trace
-from ddpsim.validate import Validation, validate
+from ddpsim.trace.json import read_trace
+from ddpsim.validation.report import HEADER, validation_row
+from ddpsim.validation.validate import Validation, validate
 from ddpsim.workload.files import load_workload
 
 MACHINES = ("p3.8xlarge", "p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100")

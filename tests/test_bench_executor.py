@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from tests.bench.executor import MODELS, Case, cases, conditions, judged, measure, processes  # noqa: E402
 from tests.bench.ratios import ARMS, Measured  # noqa: E402
-from tests.exec import ranks  # noqa: E402
+from tests.ddpexec.groups import ranks  # noqa: E402
 
 
 def test_one_rank_has_a_gpu_for_itself_and_several_share_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from ddpsim.trace import (
+from ddpsim.trace.records import (
     ALLREDUCE,
     BACKWARD,
     BUCKETS,

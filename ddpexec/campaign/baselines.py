@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from ddpsim.baselines import baselines
-from ddpsim.metrics import BucketSummary
+from ddpsim.trace.metrics import BucketSummary
+from ddpsim.validation.baselines import baselines
 
 Table = Sequence[tuple[int, float]]
 """Measured allreduces: size in bytes, seconds; sizes ascending."""
@@ -35,7 +35,7 @@ def measured_baselines(
     Args:
         table: allreduces measured on this network apart from the run.
         buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
-        local_s, optimizer_s, no_sync_every: as `ddpsim.baselines.baselines`.
+        local_s, optimizer_s, no_sync_every: as `ddpsim.validation.baselines.baselines`.
     """
     times = [interpolated(table, bucket.size_bytes) for bucket in buckets]
     found = baselines(

@@ -20,8 +20,8 @@ from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Campaign, Configuration
 from ddpsim.errors import InputError
 from ddpsim.files import read_json
-from ddpsim.trace import Trace
-from ddpsim.trace_json import read_trace
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.records import Trace
 from ddpsim.workload.files import load_workload
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpexec.campaign import stages
 from ddpexec.campaign.spec import Configuration
-from ddpexec.settings import DISCARDED
+from ddpexec.running.settings import DISCARDED
 from ddpsim.workload.files import load_workload
 
 START_S = 8.0

@@ -12,8 +12,8 @@ from ddpexec.campaign.stages import Network
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
-from ddpsim.prediction import predict
-from ddpsim.prediction_document import load_prediction
+from ddpsim.prediction.document import load_prediction
+from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology

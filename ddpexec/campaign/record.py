@@ -24,9 +24,9 @@ from ddpexec.campaign.campaign import finished
 from ddpexec.campaign.spec import Campaign, load_campaign
 from ddpsim.errors import InputError
 from ddpsim.files import compress, json_text, read_json, write_whole
-from ddpsim.metrics import arrivals
-from ddpsim.trace import BucketTimes, Iteration, Trace
-from ddpsim.trace_json import iteration_document, iteration_from, read_trace, write_trace
+from ddpsim.trace.json import iteration_document, iteration_from, read_trace, write_trace
+from ddpsim.trace.metrics import arrivals
+from ddpsim.trace.records import BucketTimes, Iteration, Trace
 
 SCHEMA = "ddpexec.record/1"
 DERIVED = ("result", "validation")

@@ -18,17 +18,17 @@ from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
-from ddpsim.calibrate import calibrate
+from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
-from ddpsim.metrics import summarise
-from ddpsim.prediction_document import load_prediction
+from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
-from ddpsim.trace_json import read_trace
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.metrics import summarise
 from ddpsim.units import exact
-from ddpsim.validate import validate
+from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
 from ddpsim.workload.pool import pooled

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from ddpexec.torchrun import has_others, is_first_rank
+from ddpexec.groups.torchrun import has_others, is_first_rank
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def capture(
     if step is not None and (precision is not None or device):
         what = "--precision" if precision is not None else "--device"
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
-    from ddpexec.capture import Settings, capture_model, capture_step
-    from ddpexec.capture_together import capture_together
+    from ddpexec.capturing.capture import Settings, capture_model, capture_step
+    from ddpexec.capturing.together import capture_together
     from ddpsim.units import format_time
     from ddpsim.workload.files import save_workload
 

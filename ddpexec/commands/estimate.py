@@ -21,7 +21,7 @@ def estimate(
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
     if all_ == (model is not None):
         raise InputError("give one of --model and --all", place="estimate", remedy="e.g. --model resnet50 --gpu A100")
-    from ddpexec.estimate import estimate_model, write_shipped
+    from ddpexec.capturing.estimate import estimate_model, write_shipped
     from ddpsim.workload.files import save_workload
 
     if model is not None:

@@ -40,8 +40,8 @@ def microbench(
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in together or ()]
     import torch
 
-    from ddpexec.launched import launched
-    from ddpexec.microbench import microbench as measure
+    from ddpexec.groups.launched import launched
+    from ddpexec.microbench.microbench import microbench as measure
     from ddpsim.files import json_text, write_whole
     from ddpsim.workload.files import load_workload
 

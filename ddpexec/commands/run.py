@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ddpexec.termination import ignore_termination, terminated_as_error
+from ddpexec.groups.termination import ignore_termination, terminated_as_error
 from ddpsim.cli.breakdown import breakdown
 from ddpsim.cli.expand import expand
 from ddpsim.cli.job_options import JobOptions
@@ -20,11 +20,11 @@ from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.units import parse_time
 
 if TYPE_CHECKING:
-    from ddpexec.parameters import ModelParameters
-    from ddpexec.run import Run
-    from ddpexec.settings import Settings
+    from ddpexec.ddp.parameters import ModelParameters
+    from ddpexec.running.run import Run
+    from ddpexec.running.settings import Settings
     from ddpsim.bucketing import BucketPlan
-    from ddpsim.metrics import Summary
+    from ddpsim.trace.metrics import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RunOptions(JobOptions):
 
     def settings(self, plan: PlanOptions) -> Settings:
         """Return the settings of the run."""
-        from ddpexec.settings import Settings
+        from ddpexec.running.settings import Settings
 
         made = self.make(
             Settings,
@@ -93,8 +93,8 @@ def run(
         recorded = load_workload(workload)
     import torch
 
-    from ddpexec.launched import abort_groups, launched
-    from ddpexec.run import Run
+    from ddpexec.groups.launched import abort_groups, launched
+    from ddpexec.running.run import Run
 
     if job.threads is not None:
         torch.set_num_threads(job.threads)
@@ -109,10 +109,10 @@ def run(
 
 
 def _train(running: Run, out: Path, output: Output) -> None:
-    from ddpexec.launched import abort_groups
-    from ddpexec.provenance import provenance
-    from ddpsim.metrics import summarise
-    from ddpsim.trace_json import discard_trace, write_rank, write_run
+    from ddpexec.groups.launched import abort_groups
+    from ddpexec.running.provenance import provenance
+    from ddpsim.trace.json import discard_trace, write_rank, write_run
+    from ddpsim.trace.metrics import summarise
 
     discard_trace(out, running.rank, running.world_size)
     try:

@@ -108,7 +108,7 @@ def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, row
     Raises:
         InputError: ranks that the machine cannot hold, or others than the table's.
     """
-    from ddpsim.samples import place_table
+    from ddpsim.calibrating.samples import place_table
 
     if rows is not None and gpus_per_node is None:
         return place_table(rows, machine, nodes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.output import ms, percent, table
 
 if TYPE_CHECKING:
-    from ddpsim.metrics import Summary
+    from ddpsim.trace.metrics import Summary
 
 _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
 _OF_WHICH = "  of which waiting for ranks"
@@ -15,7 +15,7 @@ _OF_WHICH = "  of which waiting for ranks"
 
 def breakdown(summary: Summary) -> str:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known."""
-    from ddpsim.metrics import PARTS
+    from ddpsim.trace.metrics import PARTS
 
     rows = []
     for part, name in zip(PARTS, _NAMES, strict=True):

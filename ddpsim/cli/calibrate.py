@@ -13,7 +13,7 @@ from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
-    from ddpsim.calibrate import CalibrationReport
+    from ddpsim.calibrating.calibrate import CalibrationReport
     from ddpsim.collectives.calibration import Constant
 
 
@@ -34,7 +34,7 @@ def calibrate(
     plot: Annotated[str | None, typer.Option(metavar="FILE.png", help="Draw measured against fitted.")] = None,
 ) -> None:
     """Fit a machine's link constants to measured allreduce tables."""
-    from ddpsim.calibrate import calibrate as fit
+    from ddpsim.calibrating.calibrate import calibrate as fit
     from ddpsim.files import json_text, write_whole
     from ddpsim.measured import read_table
 

@@ -26,7 +26,7 @@ def order(
     """
     from ddpsim.order import arrivals_of, order_report
     from ddpsim.order.traces import fit_document, plan_fits
-    from ddpsim.trace_json import read_trace
+    from ddpsim.trace.json import read_trace
 
     trace = read_trace(measured)
     arrivals = arrivals_of(trace)

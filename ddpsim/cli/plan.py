@@ -19,7 +19,7 @@ from ddpsim.errors import InputError
 from ddpsim.units import MIB
 
 if TYPE_CHECKING:
-    from ddpsim.plan_rows import PlanReport, PlanRow
+    from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
@@ -47,7 +47,7 @@ def plan(
 
     Each row is set beside torch's default: the gain, and the line to paste.
     """
-    from ddpsim.planner import plan as plan_all
+    from ddpsim.planning.planner import plan as plan_all
     from ddpsim.workload.files import load_workload
 
     models = [load_workload(name) for name in workload]
@@ -178,7 +178,7 @@ def _where(rows: Sequence[PlanRow]) -> str:
 
 
 def _cells(row: PlanRow) -> tuple[object, ...]:
-    from ddpsim.metrics import PARTS
+    from ddpsim.trace.metrics import PARTS
 
     chosen, summary = row.chosen, row.chosen.summary
     pace = f"{chosen.workload.device}{', estimated' if chosen.workload.estimated else ''}"

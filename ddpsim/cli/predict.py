@@ -18,8 +18,8 @@ from ddpsim.cli.values import counts, topology_named
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.metrics import BucketSummary
-    from ddpsim.prediction import Prediction
+    from ddpsim.prediction.predict import Prediction
+    from ddpsim.trace.metrics import BucketSummary
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
@@ -37,7 +37,7 @@ def predict(
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
-    from ddpsim.prediction import predict as predict_one
+    from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
@@ -50,7 +50,7 @@ def predict(
         calibration=run.calibration_in_force(),
     )
     if trace:
-        from ddpsim.trace_json import write_trace
+        from ddpsim.trace.json import write_trace
 
         write_trace(prediction.trace, trace)
         output.detail(f"wrote {trace}")
@@ -76,7 +76,7 @@ def sweep(
     For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100.
     """
     from ddpsim.files import write_whole
-    from ddpsim.planner import sweep as sweep_all
+    from ddpsim.planning.planner import sweep as sweep_all
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)

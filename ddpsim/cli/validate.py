@@ -11,7 +11,7 @@ from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
-    from ddpsim.validate import Validation
+    from ddpsim.validation.validate import Validation
 
 _SHOWN = 24
 
@@ -32,9 +32,9 @@ def validate(
 
     The step, the overhead over one process, every bucket, and what trivial predictors say.
     """
-    from ddpsim.prediction_document import load_prediction
-    from ddpsim.trace_json import read_trace
-    from ddpsim.validate import validate as hold_against
+    from ddpsim.prediction.document import load_prediction
+    from ddpsim.trace.json import read_trace
+    from ddpsim.validation.validate import validate as hold_against
 
     bound = None if max_error is None else _ratio(max_error)
     prediction, trace = load_prediction(predicted), read_trace(measured)

@@ -86,8 +86,8 @@ def import_(
     """Make a workload of a Kineto trace, cutting out DDP where it was traced; notes go to standard error."""
     from ddpsim.files import json_text
     from ddpsim.workload.files import load_workload, save_workload, workload_document
-    from ddpsim.workload.kineto import open_trace, workload_in
-    from ddpsim.workload.kineto_ddp import buckets_in
+    from ddpsim.workload.kineto.ddp import buckets_in
+    from ddpsim.workload.kineto.workload import open_trace, workload_in
 
     known = None if shapes is None else load_workload(shapes)
     traced = open_trace(trace, known)
@@ -120,7 +120,7 @@ def _seen(buckets: list[dict[str, float]]) -> str:
 
 
 def _summary(name: str, model: Workload) -> dict[str, object]:
-    from ddpsim.prediction import local_period_s
+    from ddpsim.prediction.predict import local_period_s
     from ddpsim.simulation import Options
 
     return {

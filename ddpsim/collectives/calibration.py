@@ -1,7 +1,7 @@
 """A calibration: the constants of a transport with their origin, and what measurements said of their error.
 
 Constants have physical meaning (an efficiency, a latency, a cost), a unit, and a source. Without measurements they are
-documented priors; fitting (`ddpsim.calibrate`) replaces some. The type knows nothing of fitting.
+documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The type knows nothing of fitting.
 """
 
 from __future__ import annotations

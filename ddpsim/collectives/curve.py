@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import Rows
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
-from ddpsim.fairness import Demand
+from ddpsim.network.fairness import Demand
 from ddpsim.topology.graph import Placement
 
 

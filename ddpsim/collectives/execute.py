@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import simpy
 
-from ddpsim.collectives import gloo, nccl, nccl_versions
 from ddpsim.collectives.calibration import Calibration, Constant, Curve
 from ddpsim.collectives.curve import CurveTransport, matching
-from ddpsim.collectives.gloo import GlooTransport
-from ddpsim.collectives.gloo_ways import GlooWays
-from ddpsim.collectives.nccl import NcclTransport
-from ddpsim.collectives.nccl_layout import Layout
-from ddpsim.collectives.nccl_ways import NcclWays
+from ddpsim.collectives.gloo import transport as gloo
+from ddpsim.collectives.gloo.transport import GlooTransport
+from ddpsim.collectives.gloo.ways import GlooWays
+from ddpsim.collectives.nccl import transport as nccl
+from ddpsim.collectives.nccl import versions as nccl_versions
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.nccl.ways import NcclWays
 from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
@@ -22,7 +24,7 @@ from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.network import Demand, Network
+from ddpsim.network.fluid import Demand, Network
 from ddpsim.topology.graph import Placement
 
 PRIORS: Mapping[str, tuple[Constant, ...]] = {"gloo": gloo.PRIORS, "nccl": nccl.PRIORS}

@@ -20,8 +20,8 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Lane, Steps, Wire
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import TopologyError
-from ddpsim.fairness import Demand, LinkId
-from ddpsim.network import Network
+from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.network.fluid import Network
 from ddpsim.topology.graph import Placement
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import Wire
-from ddpsim.fairness import LinkId
+from ddpsim.network.fairness import LinkId
 
 
 class RankWays(Protocol):

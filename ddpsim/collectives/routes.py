@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ddpsim.fairness import LinkId
+from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
 
 

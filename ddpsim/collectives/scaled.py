@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import Choice, Lane, Steps, Transport, Wire
-from ddpsim.fairness import Demand, LinkId
+from ddpsim.network.fairness import Demand, LinkId
 
 
 def scaled(demand: Demand, factor: float) -> Demand:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from ddpsim.collectives.transport import Lane, Steps, Wire
-from ddpsim.network import Demand, Network
+from ddpsim.network.fluid import Demand, Network
 
 
 def carry_out(network: Network, steps: Steps) -> simpy.Event:

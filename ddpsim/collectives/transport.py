@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.schedules import Schedule
-from ddpsim.fairness import Demand, LinkId
+from ddpsim.network.fairness import Demand, LinkId
 
 
 @dataclass(frozen=True, slots=True)

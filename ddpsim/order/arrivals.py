@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.trace import Iteration, Trace
+from ddpsim.trace.records import Iteration, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.arrivals import arrivals_in
-from ddpsim.trace import BucketTimes, Trace
+from ddpsim.trace.records import BucketTimes, Trace
 
 
 @dataclass(frozen=True, slots=True)

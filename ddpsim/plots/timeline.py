@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.metrics import arrivals
 from ddpsim.plots.figure import save
-from ddpsim.trace import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, Trace
+from ddpsim.trace.metrics import arrivals
+from ddpsim.trace.records import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, Trace
 
 _COLOURS = {FORWARD: "#4c78a8", BACKWARD: "#f58518", OPTIMIZER: "#54a24b"}
 

@@ -12,7 +12,7 @@ from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
 from ddpsim.simulation.reduction import Reduction
 from ddpsim.simulation.rendezvous import Launch
-from ddpsim.trace import Gradient
+from ddpsim.trace.records import Gradient
 
 
 @dataclass(slots=True)

@@ -24,9 +24,9 @@ from ddpsim.simulation.rank import LATEST, Setting
 from ddpsim.simulation.reduction import Codec
 from ddpsim.simulation.rendezvous import Communicator, Meetings, Operation
 from ddpsim.simulation.timed_rank import TimedRank
-from ddpsim.spans import spans_of
 from ddpsim.topology.graph import Placement
-from ddpsim.trace import Iteration, Trace
+from ddpsim.trace.records import Iteration, Trace
+from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
 
 WARM_UP = 3

@@ -11,7 +11,7 @@ from ddpsim.simulation.processor import Process, Stream
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
 from ddpsim.simulation.reduction import Reduction, Sends
 from ddpsim.simulation.rendezvous import Launch
-from ddpsim.trace import Gradient
+from ddpsim.trace.records import Gradient
 
 RUN_AHEAD = 2
 """Iterations the host may be ahead of the device; the launch queue of a CUDA device holds about one of them."""

@@ -15,7 +15,7 @@ from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.reduction import Codec, Reduction, Sends
 from ddpsim.simulation.rendezvous import Communicator
-from ddpsim.trace import BucketTimes, Gradient, Iteration
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 
 LATEST = -1

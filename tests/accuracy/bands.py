@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsim.fitting import Vector
+from ddpsim.calibrating.fitting import Vector
 from tests.accuracy.cases import Errors
 
 

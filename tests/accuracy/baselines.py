@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddpsim.collectives.tuning import best, time_us
-from ddpsim.fitting import Vector
-from ddpsim.samples import Sample
+from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.samples import Sample
+from ddpsim.collectives.nccl.tuning import best, time_us
 
 
 def nccl_model(sample: Sample) -> Vector:

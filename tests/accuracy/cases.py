@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.calibrate import fit_samples, with_residuals, with_versions
+from ddpsim.calibrating.calibrate import fit_samples, with_residuals, with_versions
+from ddpsim.calibrating.fitting import Vector
+from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
-from ddpsim.fitting import Vector
-from ddpsim.samples import Sample
 from tests.accuracy import baselines
 from tests.accuracy.documented import documented
 from tests.accuracy.pooled import Pool, pooled

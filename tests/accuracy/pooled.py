@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit
+from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl_loads import GROUPS
-from ddpsim.fitting import Fit, Prior, Vector, fit
-from ddpsim.samples import Sample
+from ddpsim.collectives.nccl.loads import GROUPS
 from tests.accuracy.documented import documented
 
 _FAR = 2.0

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpexec.capturing.operators import shape_of
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import classifier
-from ddpexec.operators import shape_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.prediction import predict
+from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import all_priors
 from ddpsim.topology.graph import Topology

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddpsim.collectives.nccl import NcclTransport
-from ddpsim.collectives.nccl_layout import Layout
-from ddpsim.collectives.nccl_versions import RING, TREE
-from ddpsim.collectives.tuning import best, time_us
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.nccl.tuning import best, time_us
+from ddpsim.collectives.nccl.versions import RING, TREE
 from tests.accuracy.systems import TABLES, System, load, machine
 
 APART = 0.05

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import read_table
-from ddpsim.samples import Sample
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 

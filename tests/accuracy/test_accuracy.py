@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import PRIORS
-from ddpsim.samples import Sample
 from tests.accuracy import bands, cases
 from tests.accuracy.documented import documented
 from tests.accuracy.systems import SYSTEMS, System, data_folder, load

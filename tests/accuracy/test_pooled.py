@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
-from ddpsim.samples import Sample
 from ddpsim.topology.spec import load_topology
 from tests.accuracy.documented import documented
 from tests.accuracy.pooled import concerns, pooled

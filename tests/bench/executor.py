@@ -42,11 +42,11 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ddpexec.ddp import DistributedDataParallel
+from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.models import build
 from ddpsim.units import parse_time
 from tests.bench.ratios import ARMS, HEADER, Blocks, Measured, Results, line, summary
-from tests.exec import ranks
+from tests.ddpexec.groups import ranks
 
 BATCH = {
     "cpu": {"mlp": 16, "resnet50": 1, "bert-base": 1, "small": 8},

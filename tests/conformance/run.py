@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OURS = "ddpexec.ddp:DistributedDataParallel"
+OURS = "ddpexec.ddp.wrapper:DistributedDataParallel"
 GONE = "absent", "was not collected: torch has it no more, or under another name"
 
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 
 import torch
 
-from ddpexec.capture import training_step
+from ddpexec.capturing.capture import training_step
+from ddpexec.microbench.under_load import computation_of
 from ddpexec.models import build
-from ddpexec.stopwatch import seconds_of
-from ddpexec.under_load import computation_of
+from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.workload.files import load_workload
 
 WARM_UP, STRETCHES = 5, 5

@@ -13,10 +13,10 @@ from unittest import mock
 
 import torch
 
-from ddpexec.pacing import spinner
+from ddpexec.timing.pacing import spinner
 from docs.refresh import as_typed
 from tests import forked
-from tests.exec import ranks
+from tests.ddpexec.groups import ranks
 
 NO_GPU = "torch sees no GPU"
 ROOT = Path(__file__).parents[2]

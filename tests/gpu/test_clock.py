@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from ddpexec.clock import CudaClock
-from ddpexec.pacing import spinner
-from tests.exec.pretended_gpu import Gpu
+from ddpexec.timing.clock import CudaClock
+from ddpexec.timing.pacing import spinner
+from tests.ddpexec.ddp.pretended_gpu import Gpu
 from tests.gpu.places import Place, goes_ahead
 
 MS = 1e-3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.exec.test_memory import live_bytes
+from tests.ddpexec.ddp.test_memory import live_bytes
 from tests.gpu.places import Place
 from tests.gpu.training import Training
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from ddpexec.capture import Settings, capture_model
-from ddpsim.trace import BACKWARD, COMPUTE, Iteration, Trace
-from ddpsim.trace_json import read_trace
+from ddpexec.capturing.capture import Settings, capture_model
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.records import BACKWARD, COMPUTE, Iteration, Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.single_clock import single_clock
-from tests.exec.small import small_workload
+from tests.ddpexec.small import small_workload
 from tests.gpu.places import CPU, GPU, Place
 
 MS = 1e-3

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.clock import CudaClock, HostClock
-from ddpexec.ddp import DistributedDataParallel
-from ddpexec.observe import Observer
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.timing.clock import CudaClock, HostClock
+from ddpexec.timing.observe import Observer
 from tests.gpu.places import goes_ahead
 
 WARM_UP, STEPS = 3, 20

@@ -1,0 +1,1 @@
+"""Workloads: one rank's iteration without communication, recorded from a step or counted from its operators."""

@@ -1,0 +1,300 @@
+"""Capture one rank's iteration without communication, from a shipped model, a user's step, or a training loop.
+
+Around a training loop of one's own it takes three lines::
+
+    from ddpexec.capturing.capture import Capture                     # 1
+
+    with Capture(model, "workload.json") as capture:        # 2
+        for batch in loader:
+            optimizer.zero_grad()
+            loss_of(model(batch)).backward()
+            optimizer.step()
+            capture.step()                                  # 3
+
+Host times are taken in the hooks that DDP uses; on a GPU a CUDA event stands beside each, so nothing waits for the
+device while it is timed. The profiler runs only afterwards, over two further iterations, and only to learn how long
+the device was *busy* and where the host waited for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import nn
+
+from ddpexec.capturing.recorder import Recorder
+from ddpexec.ddp.parameters import collect
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.describe import describe_buffers, device_model
+from ddpexec.models import TrainingModel, build
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.workload import Workload
+from ddpsim.workload.files import save_workload
+
+PRECISIONS = ("fp32", "tf32", "bf16", "amp")
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much to record.
+
+    Attributes:
+        iterations: recorded, after those of the warm-up.
+        warm_up: iterations run first and discarded.
+        threads: host threads to compute with; None leaves torch's setting.
+        progress: called after each iteration with its number, the total, and its seconds.
+    """
+
+    iterations: int = 10
+    warm_up: int = 3
+    threads: int | None = None
+    progress: Progress = lambda done, total, seconds: None
+
+
+class Capture:
+    """Record iterations of a training loop; after the last one the loop runs on undisturbed.
+
+    Call `step()` at the end of each iteration, when the optimizer is done. An iteration counts from the start of the
+    module's forward, so that loading data is not in it. The file is written when enough iterations are recorded.
+
+    Args:
+        module: the module that is trained, not wrapped in DDP.
+        output: workload file to write; None leaves it to the caller (`workload`).
+        name: of the workload; by default the module's class.
+        batch_size: samples an iteration; by default the first dimension of the first tensor given to forward.
+        settings: how much to record.
+
+    Raises:
+        InputError: the module is already wrapped in DDP.
+        WorkloadError: an iteration without exactly one forward and one backward, or fewer iterations than asked for.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        output: str | Path | None = None,
+        *,
+        name: str | None = None,
+        batch_size: int | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if isinstance(module, (DistributedDataParallel, nn.parallel.DistributedDataParallel)):
+            raise InputError("the module is wrapped in DDP", place="Capture", remedy="capture the plain module")
+        self.workload: Workload | None = None
+        self._module, self._output, self._batch_size = module, output, batch_size
+        self._settings = settings or Settings()
+        self._name = name or type(module).__name__.lower()
+        self._recorder = Recorder(module)
+
+    @property
+    def done(self) -> bool:
+        """Whether enough is recorded."""
+        return self.workload is not None
+
+    def step(self) -> None:
+        """Mark the end of an iteration; does nothing once enough is recorded."""
+        if self.done:
+            return
+        settings = self._settings
+        seconds = self._recorder.end_iteration()
+        done, total = self._recorder.iterations, settings.warm_up + settings.iterations
+        if done <= total:
+            settings.progress(done, total, seconds)
+        if done == total:
+            self._recorder.start_profile()
+        if done >= total and self._recorder.profiled:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._recorder.remove()
+        self.workload = self._build()
+        if self._output is not None:
+            save_workload(self.workload, self._output)
+
+    def _build(self) -> Workload:
+        times = self._recorder.times(self._settings.warm_up, self._settings.iterations)
+        device, precision = self._recorder.device, self._recorder.precision
+        batch_size = self._batch_size or self._recorder.batch_size
+        if batch_size is None:
+            remedy = "give the batch size"
+            raise WorkloadError("forward is given no tensor to take it from", place="batch_size", remedy=remedy)
+        hardware = device_model(device)
+        return Workload(
+            name=f"{self._name}@{hardware.lower()}-{precision}-b{batch_size}",
+            device=hardware,
+            precision=precision,
+            batch_size=batch_size,
+            threads=torch.get_num_threads() if device.type == "cpu" else None,
+            estimated=False,
+            parameters=collect(self._module).policy,
+            buffers=describe_buffers(self._module),
+            forward=times.forward,
+            backward=times.backward,
+            optimizer=times.optimizer,
+            gradient_hook_s=times.gradient_hook_s,
+            gradient_ready_s=times.gradient_ready_s,
+            synchronises=times.synchronises,
+            provenance={
+                "how": "measured: post-accumulate hooks, host clock" + times.how,
+                "torch": torch.__version__,
+                "hardware": _hardware(device),
+                "warm_up": self._settings.warm_up,
+            },
+        )
+
+    def __enter__(self) -> Capture:
+        self._recorder.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.remove()
+        if kind is None and not self.done:
+            have, wanted = self._recorder.iterations, self._settings.warm_up + self._settings.iterations
+            what = f"the loop ended after {have} iterations, {wanted + self._recorder.profile_iterations} are needed"
+            raise WorkloadError(what, place="Capture", remedy="call step() after each iteration, or ask for fewer")
+
+
+def capture_model(
+    name: str, settings: Settings, *, batch_size: int | None = None, precision: str = "fp32", device: str = ""
+) -> Workload:
+    """Return a workload measured on the shipped model `name`, trained with SGD with momentum on random samples.
+
+    Raises:
+        InputError: an unknown model, precision or device, or a precision the device lacks.
+    """
+    where = _device(device)
+    _check_precision(precision, where)
+    # What torch does without being told where, it does on the current device.
+    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+        return _capture(build(name, where), settings, batch_size, precision, where)
+
+
+def capture_step(path: str, settings: Settings, *, batch_size: int | None = None) -> Workload:
+    """Return a workload measured on a user's own training step.
+
+    Args:
+        path: `package.module:function`. The function is called once, without arguments, and returns `(module, step)`:
+            the `nn.Module` that is trained, and a callable without arguments that does one training step: one forward
+            of the module, one backward, the optimizer. What `step` does before forward (loading data) is not counted.
+        settings: how much to record.
+        batch_size: samples a step; by default the first dimension of the first tensor given to forward.
+
+    Raises:
+        InputError: the function cannot be imported, or returns something else.
+        WorkloadError: a step without exactly one forward and one backward.
+    """
+    made = _import(path)()
+    module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    if not isinstance(module, nn.Module) or not callable(step):
+        remedy = "return (module, step), an nn.Module and a callable without arguments"
+        raise InputError(f"{path} returned {type(made).__name__}", place="--step", remedy=remedy)
+    name = path.replace(":", ".")
+    return _run(Capture(module, name=name, batch_size=batch_size, settings=settings), step, settings)
+
+
+def _capture(
+    model: TrainingModel, settings: Settings, batch_size: int | None, precision: str, device: torch.device
+) -> Workload:
+    if precision == "bf16":
+        model.module.to(torch.bfloat16)
+    size = batch_size or model.batch_size
+    step = training_step(model, size, device, autocast=precision == "amp")
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        return _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def training_step(
+    model: TrainingModel, batch_size: int, device: torch.device, *, autocast: bool = False, seed: int = 0
+) -> Callable[[], object]:
+    """Return one training step of a shipped model: forward, backward, SGD with momentum, gradients reset to None."""
+    optimizer = model.make_optimizer()
+    batch = model.make_batch(batch_size, device, torch.Generator(device).manual_seed(seed))
+    dtype = next(model.module.parameters()).dtype
+    inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():
+            loss = model.loss(model.module(*inputs), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _run(capture: Capture, step: Callable[[], object], settings: Settings) -> Workload:
+    threads = torch.get_num_threads()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    try:
+        with capture:
+            while not capture.done:
+                step()
+                capture.step()
+    finally:
+        torch.set_num_threads(threads)
+    assert capture.workload is not None
+    return capture.workload
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise InputError(f"unknown device {name!r}", place="--device", remedy="use cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        have = f"this machine has {torch.cuda.device_count()} GPUs that torch can use"
+        raise InputError(f"no device {name!r}: {have}", place="--device", remedy="use cpu")
+    return device
+
+
+def _check_precision(precision: str, device: torch.device) -> None:
+    if precision not in PRECISIONS:
+        remedy = f"use one of {', '.join(PRECISIONS)}"
+        raise InputError(f"unknown precision {precision!r}", place="--precision", remedy=remedy)
+    if precision == "tf32" and device.type != "cuda":
+        raise InputError(f"tf32 does not exist on {device.type}", place="--precision", remedy="use fp32, bf16 or amp")
+
+
+def _import(path: str) -> Callable[[], object]:
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        remedy = "run from the folder its package is in, or install it"
+        raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error
+    if not callable(function):
+        raise InputError(f"{path!r} is a {type(function).__name__}", place="--step", remedy="name a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown processor"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
+    )

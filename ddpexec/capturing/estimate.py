@@ -1,0 +1,66 @@
+"""The shipped workloads, estimated: which models on which GPUs, and the published times they are scaled to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from ddpexec.capturing.operators import model_shape
+from ddpexec.models import MODELS
+from ddpsim.workload import Workload
+from ddpsim.workload.estimate import Anchor, ModelShape, estimate
+from ddpsim.workload.files import save_workload
+from ddpsim.workload.gpus import gpu_named
+
+SHIPPED = (
+    ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
+    ("B200", "bf16"), ("GP100", "fp32"), ("GTX1080Ti", "fp32"),
+)  # fmt: skip
+"""GPU and precision of the shipped workloads; the first is the one a bare name means."""
+
+_TABLE = "pytorch/pytorch benchmarks/distributed/ddp/README.md, no ddp, V100, {rate} examples/s at batch size 32"
+_WAITS = ("after_optimizer",)
+
+ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
+    {
+        ("resnet50", "V100", "fp32", 32): Anchor("step", 32 / 329, _WAITS, _TABLE.format(rate=329)),
+        ("resnext50_32x4d", "V100", "fp32", 32): Anchor("step", 32 / 220, _WAITS, _TABLE.format(rate=220)),
+        ("resnet152", "GP100", "fp32", 32): Anchor(
+            "backward",
+            0.25,
+            (),
+            "Li et al., PyTorch Distributed, VLDB 2020: about 250 ms backward on a Quadro GP100, batch size not given",
+        ),
+    }
+)
+"""Published one-GPU times by model, GPU, precision and batch size."""
+
+
+def estimate_model(model: str, gpu: str, precision: str, batch_size: int | None = None) -> Workload:
+    """Return the estimate of the shipped model `model` on `gpu`, scaled to a published step where there is one.
+
+    Raises:
+        UnknownNameError: no such model or GPU.
+        WorkloadError: the GPU lacks the precision.
+    """
+    return _estimate(model_shape(model, batch_size), gpu, precision)
+
+
+def write_shipped(folder: Path) -> Iterator[Path]:
+    """Write every shipped workload into `folder`; yields each file as it is written. The same bytes each time."""
+    for model in MODELS:
+        shape = model_shape(model)
+        for number, (gpu, precision) in enumerate(SHIPPED):
+            workload = _estimate(shape, gpu, precision)
+            copies = [workload] if number else [replace(workload, name=model), workload]
+            for copy in copies:
+                path = folder / f"{copy.name}.json.gz"
+                save_workload(copy, path)
+                yield path
+
+
+def _estimate(shape: ModelShape, gpu: str, precision: str) -> Workload:
+    found = gpu_named(gpu)
+    return estimate(shape, found, precision, ANCHORS.get((shape.name, found.name, precision, shape.batch_size)))

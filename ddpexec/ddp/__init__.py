@@ -1,0 +1,1 @@
+"""Distributed data parallel training over any bucket plan, with the constructor of torch's own class."""

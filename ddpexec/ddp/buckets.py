@@ -1,0 +1,93 @@
+"""The buckets of the plan in force: where each gradient goes, and which buckets are written back by one call."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+
+from ddpexec.ddp.flat import FlatBucket, copied, gradient_of
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.sparse import SparseBucket
+from ddpsim.bucketing import BucketPlan
+
+AnyBucket = FlatBucket | SparseBucket
+
+TOGETHER_BYTES = 256 << 10
+"""Neighbours of at most this size in sum are written back together, when the last of them has been reduced."""
+
+
+class Buckets:
+    """The buckets of one plan after another.
+
+    Args:
+        model: its parameters, in registration order.
+        options: what buckets hold, and whether gradients become views of them.
+        rank: that errors name.
+    """
+
+    def __init__(self, model: ModelParameters, options: ReducerOptions, rank: int) -> None:
+        self._model, self._options = model, options
+        self._called = functools.partial(model.called, rank=rank)
+        self.all: list[AnyBucket] = []
+        self.eager: list[tuple[AnyBucket, int] | None] = []
+        self.runs: list[Run] = []
+
+    def install(self, plan: BucketPlan) -> None:
+        """Make the buckets of `plan`, after the former ones are gone: a rebuild does not need twice their memory."""
+        model, options = self._model, self._options
+        dtype, batched = options.bucket_dtype, options.batched_grad_copy
+        as_view = options.gradient_as_bucket_view and dtype is None
+        self.eager = [None] * len(model.tensors)
+        self.runs = []
+        self.all.clear()
+        for number, bucket in enumerate(plan.buckets):
+            first = bucket.parameters[0]
+            made: AnyBucket
+            if model.policy[first].sparse:
+                made = SparseBucket(number, bucket, model.tensors, self._called, dtype)
+            else:
+                made = FlatBucket(
+                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called
+                )
+            self.all.append(made)
+        for made in self.all:
+            for place, index in enumerate(made.indices):
+                self.eager[index] = (made, place) if made.eager[place] else None
+        self.runs = [Run(run) for run in runs_of(self.all)]
+
+
+class Run:
+    """Neighbouring buckets that are written back together, all of whose parameters have gradients."""
+
+    def __init__(self, buckets: Sequence[AnyBucket]) -> None:
+        self.buckets = buckets
+        flat = [bucket for bucket in buckets if isinstance(bucket, FlatBucket)]
+        self._flat, self._as_view = len(flat) == len(buckets), any(bucket.as_view for bucket in flat)
+        self._parameters = [parameter for bucket in flat for parameter in bucket.parameters]
+        self._views = [view for bucket in flat for view in bucket.views]
+
+    def write_back(self) -> None:
+        """Give the parameters the reduced gradients that lie in the buffers."""
+        if not (self._flat and self._written()):
+            for bucket in self.buckets:
+                bucket.write_back(bucket.buffer, ())
+
+    def _written(self) -> bool:
+        grads = list(map(gradient_of, self._parameters))
+        return all(map(operator.is_, grads, self._views)) if self._as_view else copied(grads, self._views)
+
+
+def runs_of(buckets: Sequence[AnyBucket]) -> Iterator[Sequence[AnyBucket]]:
+    """Yield stretches of neighbours of at most `TOGETHER_BYTES`; a larger bucket stands alone."""
+    run: list[AnyBucket] = []
+    size = 0
+    for bucket in buckets:
+        if run and size + bucket.size_bytes > TOGETHER_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(bucket)
+        size += bucket.size_bytes
+    if run:
+        yield run

@@ -1,0 +1,64 @@
+"""What `_get_ddp_logging_data()` tells: torch's keys, with what a Python reducer can say of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from ddpexec.ddp.wrapper import DistributedDataParallel
+
+_DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16"}
+
+
+def logging_data(ddp: DistributedDataParallel) -> dict[str, str | int]:
+    """Return torch's logging data of `ddp`."""
+    reducer, communicator = ddp.reducer, ddp.communicator
+    policy = reducer.model.policy
+    sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
+    groups = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in reducer.plan.buckets)
+    dtypes = dict.fromkeys(_DTYPES.get(parameter.dtype, parameter.dtype) for parameter in policy)
+    data: dict[str, str | int] = {
+        "world_size": communicator.world_size,
+        "rank": communicator.rank,
+        "module_name": type(ddp.module).__name__,
+        "device_ids": ", ".join(map(str, ddp.device_ids or ())),
+        "output_device": -1 if ddp.output_device is None else ddp.output_device,
+        "backend_name": communicator.backend,
+        **reducer.stats.data,
+        "dtypes": ", ".join(dtypes),
+        "total_parameter_size_bytes": sum(parameter.size_bytes for parameter in policy),
+        "num_parameter_tensors": len(policy),
+        "bucket_cap_bytes": ddp.bucket_bytes_cap,
+        "bucket_sizes": ddp.first_bucket_sizes,
+        "num_buckets_reduced": len(reducer.launch_order),
+        "broadcast_buffers": int(ddp.forward_sync_buffers),
+        "find_unused_parameters": int(ddp.find_unused_parameters),
+        "gradient_as_bucket_view": int(ddp.gradient_as_bucket_view),
+        "static_graph": int(ddp.static_graph),
+        "has_sync_bn": int(any(isinstance(module, nn.SyncBatchNorm) for module in ddp.module.modules())),
+        "is_multi_device_module": int(len(reducer.model.devices) > 1),
+        "has_rebuilt_buckets": int(reducer.order.rebuilds > 0),
+        "unused_parameter_size": sum(policy[index].size_bytes for index in reducer.unused),
+        "prev_iteration_grad_ready_order_indices": ", ".join(map(str, reducer.arrival)),
+        "join_uneven_inputs": int(ddp._join_config.enable),
+        "torch_version": str(torch.__version__),
+    }
+    if reducer.order.rebuilds:
+        data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
+    if reducer.in_flight.hook is not None:
+        data["comm_hook"] = reducer.hook_name or getattr(
+            reducer.in_flight.hook[0], "__qualname__", str(reducer.in_flight.hook[0])
+        )
+    if reducer.failure is not None:
+        data |= {"has_error": 1, "error": str(reducer.failure)}
+    for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):
+        data[variable.lower()] = os.environ.get(variable, "N/A")
+    if communicator.backend == "gloo":
+        data["gloo_num_threads"] = 2
+        for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
+            data[variable.lower()] = os.environ.get(variable, "N/A")
+    return data

@@ -1,0 +1,251 @@
+"""What the constructor's options mean, and which of them contradict each other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.errors import OptionError
+from ddpexec.groups.process_groups import Communicator
+from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
+from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
+
+COMM = ("real", "noop")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSync:
+    """Whether buffers are broadcast at construction, and before each forward."""
+
+    at_construction: bool
+    in_forward: bool
+
+
+def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communicator:
+    """Return where gradients go: the given group, the groups in turn, the mesh's group, or the default group."""
+    if comm not in COMM:
+        raise OptionError(f"comm={comm!r} is unknown", remedy=f"use one of {', '.join(COMM)}")
+    if process_group is not None and device_mesh is not None:
+        raise OptionError("Cannot specify both process_group and device_mesh arguments.", remedy="keep one")
+    if device_mesh is not None:
+        if device_mesh.ndim != 1:
+            raise OptionError(f"Only 1D device mesh is supported, but got {device_mesh}.", remedy="slice the mesh")
+        groups = [device_mesh.get_group(mesh_dim=0)]
+    elif process_group is None:
+        if not dist.is_initialized():
+            raise OptionError(
+                "Default process group has not been initialized",
+                remedy="call torch.distributed.init_process_group first, e.g. under torchrun",
+            )
+        groups = [dist.group.WORLD]
+    else:
+        groups = list(process_group) if isinstance(process_group, (list, tuple)) else [process_group]
+    if not all(isinstance(group, dist.ProcessGroup) for group in groups):
+        raise OptionError(
+            f"process_group={process_group!r} is not a process group of this rank",
+            remedy="give what torch.distributed.new_group returned, or a list of those",
+        )
+    return Communicator(groups, noop=comm == "noop")
+
+
+def localise(module: nn.Module, device_mesh: Any) -> None:
+    """Give a tensor parallel `module` local parameters, as torch does where `device_mesh` is part of a larger one."""
+    if device_mesh is not None and device_mesh._get_root_mesh() != device_mesh:
+        from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+        _pre_dp_module_transform(module)
+
+
+def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:
+    """Raise for what does not apply here, with what to do instead; warn of what has no effect."""
+    if dim != 0:
+        raise OptionError(
+            f"dim={dim} has no effect: inputs are not scattered", remedy="split the batch by rank yourself"
+        )
+    if delayed:
+        raise OptionError(
+            "delay_all_reduce_named_params and param_to_hook_all_reduce are not offered",
+            remedy="give a plan with a bucket of their own for these parameters, where it is wanted in the order",
+        )
+    if mixed_with:
+        raise not_with_mixed_precision("find_unused_parameters=True")
+    if check_reduction:
+        text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
+        warnings.warn(text, FutureWarning, stacklevel=3)
+
+
+def not_with_mixed_precision(what: str) -> OptionError:
+    """Return the error for something that cannot go with `mixed_precision`."""
+    return OptionError(f"{what} and mixed_precision do not go together", remedy="use torch.autocast instead")
+
+
+def hook_twice(mixed: bool = False) -> OptionError:
+    """Return the error for a second communication hook."""
+    if mixed:
+        return not_with_mixed_precision("a communication hook")
+    return OptionError("a communication hook is registered already", remedy="register one, which may call both")
+
+
+def check_in_backward(hooked: bool, joined: bool) -> None:
+    """Raise where optimizers step in backward and gradients are not plain averages over all ranks."""
+    given = "a communication hook or mixed_precision" if hooked else "join()" if joined else None
+    if given is not None:
+        raise OptionError(
+            f"_apply_optimizer_in_backward and {given} do not go together",
+            remedy="call optimizer.step() after backward instead",
+        )
+
+
+def only_default_group() -> OptionError:
+    """Return the error for pickling a module of another process group."""
+    return OptionError(
+        "DDP Pickling/Unpickling are only supported when using DDP with the default process group",
+        remedy="leave process_group out, or pickle ddp.module",
+    )
+
+
+def caps_of(cap: float | None, first: float | None, caps: Sequence[float] | None) -> BucketCaps:
+    """Return the cap options, checked for type, range and contradiction."""
+    for name, value in (("bucket_cap_mb", cap), ("first_bucket_mb", first)):
+        if value is not None and not _is_number(value):
+            raise OptionError(f"{name}={value!r} is not a size in MiB", remedy="give a number, e.g. 25")
+    if caps is None:
+        return BucketCaps(cap, first)
+    if isinstance(caps, (str, bytes)) or not isinstance(caps, Sequence) or not all(map(_is_number, caps)):
+        raise OptionError(f"bucket_cap_mb_list={caps!r} is not a list of sizes in MiB", remedy="give e.g. [1, 25]")
+    return BucketCaps(cap, first, tuple(caps))
+
+
+def order_policy(
+    count: int, options: ReducerOptions, planned: bool, when: str | Rebuild | None, expect: str | Predictor, whose: str
+) -> OrderPolicy:
+    """Return when to rebuild, and for which order: by default once, but never for a plan or unused parameters."""
+    policy: Rebuild = rebuild(when) if isinstance(when, str) else when or Once()
+    if when is None and (planned or options.searching):
+        policy = Never()
+    chosen = predictor(expect) if isinstance(expect, str) else expect
+    unused = "first" if options.searching else "last"
+    return OrderPolicy(count, policy, chosen, whose, unused)
+
+
+def check_module(parameters: Sequence[nn.Parameter]) -> None:
+    """Raise where a module cannot be trained data parallel: nothing to reduce, lazy parameters, mixed device types."""
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise OptionError(
+            "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
+            remedy="train the module as it is",
+        )
+    for parameter in parameters:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise OptionError(
+                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`.",
+                remedy="Run a dummy forward pass to correctly initialize the modules",
+            )
+    types = sorted({parameter.device.type for parameter in parameters})
+    if len(types) > 1:
+        raise OptionError(
+            "DistributedDataParallel's input module must be on the same type of devices, but input module parameters "
+            f"locate in {{{', '.join(map(repr, types))}}}.",
+            remedy="move the module to one type of device",
+        )
+
+
+def check_synchronised_norms(module: nn.Module, device: torch.device) -> None:
+    """Raise where batch norms synchronise over ranks on the CPU, for which torch has no such kernel."""
+    if device.type == "cpu" and any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise OptionError(
+            "SyncBatchNorm layers only work with GPU modules",
+            remedy="use BatchNorm layers, or move the module to a GPU",
+        )
+
+
+def devices_of(
+    parameters: Sequence[nn.Parameter], device_ids: Sequence[Any] | None, output_device: Any
+) -> tuple[list[int] | None, int | None]:
+    """Return `device_ids` and `output_device` as device indices, or None for CPU and multi-device modules."""
+    if device_ids is not None and len(device_ids) > 1:
+        raise OptionError(
+            f"device_ids can only be None or contain a single element, it is {list(device_ids)}.",
+            remedy="run one process per device",
+        )
+    devices = {parameter.device for parameter in parameters}
+    single_gpu = len(devices) == 1 and next(iter(devices)).type != "cpu"
+    if device_ids and single_gpu:
+        index = _index(device_ids[0])
+        return [index], index if output_device is None else _index(output_device)
+    if device_ids or output_device:
+        raise OptionError(
+            "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-"
+            f"device GPU modules or CPU modules, but got device_ids {device_ids}, output_device {output_device}, and "
+            f"module parameters {devices}.",
+            remedy="leave device_ids and output_device out",
+        )
+    return None, None
+
+
+def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> BufferSync:
+    """Return what the two options ask for; `forward_sync_buffers` wins, and leaves construction alone."""
+    if broadcast_buffers is not None:
+        text = (
+            "Both `broadcast_buffers` and `forward_sync_buffers` were specified. `broadcast_buffers` is deprecated and "
+            "its value is ignored when `forward_sync_buffers` is provided."
+            if forward_sync_buffers is not None
+            else "`broadcast_buffers` is deprecated. Use `forward_sync_buffers` instead. IMPORTANT: unlike "
+            "`broadcast_buffers=False`, `forward_sync_buffers=False` still syncs buffers at init."
+        )
+        warnings.warn(text, FutureWarning, stacklevel=4)
+    if forward_sync_buffers is not None:
+        return BufferSync(True, forward_sync_buffers)
+    both = True if broadcast_buffers is None else broadcast_buffers
+    return BufferSync(both, both)
+
+
+def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
+    """Raise OptionError where an option expects to find out what is left out, or `drop` counts other parameters."""
+    if drop is None:
+        return
+    for option in ("find_unused_parameters", "static_graph"):
+        if getattr(options, option):
+            raise OptionError(
+                f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
+            )
+    if drop.names != names:
+        alone = sorted(set(drop.names).symmetric_difference(names))
+        raise OptionError(
+            f"drop was made with other parameters than are trained: {', '.join(alone[:5]) or 'in another order'}",
+            remedy="make it of the module that is wrapped, after naming or freezing what is not trained",
+        )
+
+
+def first_plan(
+    model: ModelParameters, caps: BucketCaps, plan: BucketPlan | None, *, find_unused: bool, static: bool
+) -> BucketPlan:
+    """Return the buckets of the first iteration: the given plan, or what torch begins with."""
+    if plan is None:
+        return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
+    if caps != BucketCaps():
+        raise OptionError(f"a plan and {_given(caps)} are both given", remedy="keep one")
+    return BucketPlan.from_document(plan.document(), model.policy, "plan")
+
+
+def _given(caps: BucketCaps) -> str:
+    names = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
+    return ", ".join(f"{name}={getattr(caps, name)}" for name in names if getattr(caps, name) is not None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _index(device: Any) -> int:
+    index: int = torch._utils._get_device_index(device, True)
+    return index

@@ -1,0 +1,150 @@
+"""A module's parameters as the policy sees them, and what ranks must agree on before the first step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.errors import ModelMismatchError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpsim.bucketing import BucketPlan, Parameter
+
+BROADCAST_BYTES = 250 << 20
+"""Bytes of one coalesced piece of the construction broadcast, as torch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParameters:
+    """The parameters that are reduced, in registration order.
+
+    Attributes:
+        tensors: the parameters themselves.
+        policy: what the bucketing policy needs of each.
+    """
+
+    tensors: tuple[nn.Parameter, ...]
+    policy: tuple[Parameter, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Dotted names."""
+        return [parameter.name for parameter in self.policy]
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The distinct devices, in order of first sight."""
+        return list(dict.fromkeys(tensor.device for tensor in self.tensors))
+
+    def called(self, index: int, rank: int) -> str:
+        """Return what errors of `rank` call a parameter."""
+        return f"parameter {index} ({self.policy[index].name}) of rank {rank}"
+
+
+def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
+    """Return the parameters of `module` that need a gradient, as torch's DDP visits them.
+
+    Modules in order, each one's own parameters, shared ones once. A gradient is expected sparse where the module is
+    an embedding with `sparse=True`.
+    """
+    tensors: dict[nn.Parameter, tuple[str, bool]] = {}
+    for prefix, submodule in module.named_modules():
+        sparse = isinstance(submodule, (nn.Embedding, nn.EmbeddingBag)) and submodule.sparse
+        for name, tensor in submodule.named_parameters(recurse=False):
+            full = f"{prefix}.{name}" if prefix else name
+            # torch matches the ignored names of root parameters with a leading dot; both forms are taken here.
+            if tensor.requires_grad and full not in ignored and f"{prefix}.{name}" not in ignored:
+                tensors.setdefault(tensor, (full, sparse))
+    policy = tuple(_describe(tensor, name, sparse) for tensor, (name, sparse) in tensors.items())
+    return ModelParameters(tuple(tensors), policy)
+
+
+def verify(parameters: ModelParameters, communicator: Communicator, device: torch.device) -> None:
+    """Check that every rank has the same parameters: number, shapes, strides and dtypes.
+
+    One small collective where they agree; where they do not, every rank raises the same error.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first parameter that does.
+    """
+    rows = [
+        f"{described.dtype} of shape {described.shape}, strides {tensor.stride()}"
+        for tensor, described in zip(parameters.tensors, parameters.policy, strict=True)
+    ]
+    agree(rows, [f"parameter {i} ({name})" for i, name in enumerate(parameters.names)], communicator, device)
+
+
+def verify_plan(plan: BucketPlan, communicator: Communicator, device: torch.device) -> None:
+    """Check that every rank has the same buckets.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first bucket that does.
+    """
+    rows = [f"parameters {list(group)}" for group in plan.groups()]
+    agree(rows, [f"bucket {number}" for number in range(len(rows))], communicator, device)
+
+
+def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator, device: torch.device) -> None:
+    """Raise on every rank unless every rank has the same `rows`, each of which belongs to one of `names`."""
+    if communicator.world_size == 1 or _all_equal(rows, communicator, device):
+        return
+    gathered: list[Any] = [None] * communicator.world_size
+    dist.all_gather_object(gathered, (list(rows), list(names)), group=communicator.main)
+    _raise_difference(gathered)
+
+
+def broadcast_state(
+    module: nn.Module, communicator: Communicator, ignored: Collection[str], *, buffers: bool, source: int = 0
+) -> None:
+    """Overwrite parameters, and buffers where asked, with rank `source`'s, coalesced, two pieces in flight."""
+    state = [parameter.detach() for name, parameter in module.named_parameters() if name not in ignored]
+    if buffers:
+        state += [buffer.detach() for name, buffer in module.named_buffers() if name not in ignored]
+    broadcast(state, communicator, source)
+
+
+def broadcast(tensors: Sequence[Tensor], communicator: Communicator, source: int = 0) -> None:
+    """Broadcast `tensors` in place from rank `source`, coalesced."""
+    if tensors:
+        with naming_the_lost(communicator, "the broadcast of parameters or buffers"):
+            dist._broadcast_coalesced(communicator.main, list(tensors), BROADCAST_BYTES, source)  # type: ignore[attr-defined]
+
+
+def _describe(tensor: Tensor, name: str, sparse: bool) -> Parameter:
+    return Parameter(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device), sparse)
+
+
+def _all_equal(rows: Sequence[str], communicator: Communicator, device: torch.device) -> bool:
+    digest = hashlib.sha256(json.dumps(rows).encode()).digest()
+    halves = [int.from_bytes(digest[start : start + 8], "little", signed=True) for start in (0, 8)]
+    return all(row == halves for row in communicator.introduce(device, *halves).tolist())
+
+
+def _raise_difference(gathered: Sequence[tuple[list[str], list[str]]]) -> None:
+    rows, names = gathered[0]
+    kind = names[0].split()[0] if names else "parameter"
+    for rank, (their_rows, their_names) in enumerate(gathered):
+        if len(their_rows) != len(rows):
+            extra = sorted(set(their_names) ^ set(names))
+            raise ModelMismatchError(
+                f"DDP expects same model across all ranks, but Rank 0 has {len(rows)} {_PLURAL[kind]}, while rank "
+                f"{rank} has inconsistent {len(their_rows)} {_PLURAL[kind]}; on one of them only: "
+                + ", ".join(extra[:5]),
+                remedy=_REMEDY[kind],
+            )
+        for row, their_row, name, their_name in zip(rows, their_rows, names, their_names, strict=True):
+            if row != their_row:
+                raise ModelMismatchError(
+                    f"{their_name} of rank {rank} is {their_row}; on rank 0 {name} is {row}", remedy=_REMEDY[kind]
+                )
+
+
+_PLURAL = {"parameter": "params", "bucket": "buckets"}
+_REMEDY = {"parameter": "build the same model on every rank", "bucket": "give every rank the same plan and caps"}

@@ -1,0 +1,299 @@
+"""The reducer: gradient hooks in, allreduces out, gradients back, over whatever buckets a plan asks for.
+
+When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone, when buckets are rebuilt by
+`ddpsim.order.OrderPolicy`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+
+from ddpexec.ddp import messages
+from ddpexec.ddp.averaging import averaging
+from ddpexec.ddp.buckets import AnyBucket, Buckets
+from ddpexec.ddp.consensus import first_times, gather_times
+from ddpexec.ddp.gradient_hooks import hook_gradients, remove
+from ddpexec.ddp.graph_search import gradient_accumulator, reachable
+from ddpexec.ddp.in_flight import InFlight
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.runtime_stats import Moment, RuntimeStats
+from ddpexec.ddp.torch_api import ReducerMethods
+from ddpexec.ddp.used import StaticGraph, UsedMap
+from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
+from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.bucketing.launch import ReadyTwiceError
+from ddpsim.order import Arrivals, OrderPolicy
+
+
+class Reducer(ReducerMethods):
+    """Reduce the gradients of one model.
+
+    Args:
+        model: its parameters, in registration order.
+        plan: buckets of the first iteration.
+        communicator: where allreduces go.
+        options: see `ReducerOptions`.
+        order: when to rebuild the buckets, and in which order.
+        observer: takes the moments of each gradient and bucket; None takes none.
+    """
+
+    def __init__(
+        self,
+        model: ModelParameters,
+        plan: BucketPlan,
+        communicator: Communicator,
+        options: ReducerOptions,
+        order: OrderPolicy,
+        observer: Observer | None = None,
+    ) -> None:
+        self.model, self.communicator, self.options = model, communicator, options
+        self.order, self.observer = order, observer
+        self.hook_name = ""
+        self.failure: Exception | None = None
+        self.before_write_back: Callable[[], None] | None = None
+        self.futures: list[torch.futures.Future[Any]] = []
+        self.iteration = 0
+        self.stats = RuntimeStats(model.devices)
+        self.graph_static = True
+        self.launch_order: list[int] = []
+        self.arrival: list[int] = []
+        self.divisor = communicator.world_size
+        self.used = UsedMap(model, communicator)
+        self.static: StaticGraph | None = None
+        # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
+        self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
+        self.dropped: frozenset[int] = frozenset()
+        self.unused: list[int] = []
+        self.expecting = self._unfinished = self._started = self._unused_marked = False
+        self._buckets = Buckets(model, options, communicator.rank)
+        self.buckets = self._buckets.all
+        self.in_flight = InFlight(self._buckets, communicator, observer)
+        self._install(plan)
+        if options.static_graph:
+            self.set_static_graph()
+        hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
+        self.handles = hook_gradients(model, hook)
+
+    # ---- before forward and before backward
+
+    def start_iteration(self) -> None:
+        """Count a forward that will be reduced."""
+        self.iteration += 1
+        self.stats.begin(self.iteration)
+
+    def set_static_graph(self) -> None:
+        """Count, in the first backward, how often each gradient comes; from then on expect the same.
+
+        Raises:
+            ExecutionError: the first iteration has begun.
+        """
+        if self.iteration:
+            what = "set_static_graph() should be called before training loop starts"
+            raise self._fail(ExecutionError(what, remedy="give static_graph=True"))
+        self.options.static_graph = True
+        self.static = StaticGraph(self.model, self.communicator.rank)
+
+    def check_finished(self) -> None:
+        """Raise unless the previous backward reduced everything it began to reduce."""
+        rank = self.communicator.rank
+        if self.static is not None and self.static.waiting and not self._started:
+            raise self._fail(messages.never_began(rank))
+        if self._unfinished:
+            missing, options = self._queue.missing(), self.options
+            if not missing:
+                raise messages.broken_off(rank, self.failure)
+            found, static = options.find_unused_parameters, options.static_graph
+            raise self._fail(messages.never_ready(rank, missing, self.model.names, find_unused=found, static=static))
+
+    def rebuild(self) -> bool:
+        """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
+        self.check_finished()
+        if not self.order.due():
+            return False
+        exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
+        gather = functools.partial(exchange, communicator=self.communicator, device=self.model.tensors[0].device)
+        order = self.order.confer(self.plan.groups(), gather)
+        if order is not None:
+            self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
+        return order is not None
+
+    def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
+        """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
+        self.stats.note(Moment.BACKWARD)
+        self.expecting = True
+        self._started = self._unused_marked = False
+        self.arrival = []
+        if self.static is not None:
+            self.static.restart()
+        elif self.options.find_unused_parameters:
+            with torch.autograd.profiler.record_function("search_unused_parameters"):
+                found = reachable(outputs, self._nodes)
+            unused = [index for index in range(len(self.model.tensors)) if index not in found]
+            self.graph_static &= self.iteration == 1 or unused == self.unused
+            self.unused = unused
+        else:
+            self.unused = sorted(self.dropped)
+        self._visits = self.static is not None or self.options.find_unused_parameters
+        self._queue.reset(self._skipped())
+        self.in_flight.works = []
+
+    @property
+    def counting(self) -> bool:
+        """Whether a static graph is in its first backward, in which gradients are only counted."""
+        return self.static is not None and self.static.counting
+
+    def backward_started(self) -> None:
+        """Reduce at the end of the outermost backward, where gradients are only counted until then."""
+        if self.expecting and self.counting and not self._started:
+            self._queue_callback()
+
+    def average_after(self, dtype: torch.dtype | None) -> None:
+        """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
+        self.in_flight.hook = averaging(self.communicator, dtype), None
+
+    # ---- hooks
+
+    def _observed_gradient(self, observer: Observer, index: int, parameter: Tensor) -> None:
+        begin = observer.now()
+        self._gradient(index, parameter)
+        observer.hooks[index] = begin, observer.now()
+
+    def _gradient(self, index: int, parameter: Tensor) -> None:
+        # The path of every gradient of every step: few lookups, no call that is not needed.
+        if not self._started:
+            if not self.expecting:
+                if self.options.find_unused_parameters:
+                    self.used.mark(index, parameter)
+                return
+            self._start()
+        if self._visits and not self._visit(index, parameter):
+            return
+        self.arrival.append(index)
+        if (eager := self._eager[index]) is not None:
+            eager[0].fill(eager[1], self._divisor)
+        try:
+            launchable = self._queue.ready(index)
+        except ReadyTwiceError as error:
+            name = self.model.names[index]
+            raise self._fail(messages.ready_twice(self.communicator.rank, index, name)) from error
+        if launchable:
+            self._launch(launchable)
+
+    def _visit(self, index: int, parameter: Tensor) -> bool:
+        """Note that a parameter was used; return whether its gradient is complete with that."""
+        self.used.mark(index, parameter)
+        if self.static is None:
+            return True
+        try:
+            return self.static.visit(index)
+        except ExecutionError as error:
+            raise self._fail(error) from None
+
+    def _start(self) -> None:
+        if self.counting:
+            return
+        self._queue_callback()
+        if not self._unused_marked:
+            self._unused_marked = self._unfinished = True
+            for index in self.unused:
+                if (eager := self._eager[index]) is not None:
+                    eager[0].fill(eager[1], self._divisor)
+            self._launch(self._queue.start(self.unused))
+
+    @property
+    def _divisor(self) -> int | None:
+        return None if self.in_flight.hook else self.divisor
+
+    def _launch(self, numbers: Sequence[int]) -> None:
+        if self.stats.sampling and numbers:
+            self.stats.note(Moment.COMMUNICATION)
+        self.in_flight.launch(numbers, self._divisor)
+        if numbers and self.options.searching and self._queue.launched_all:
+            self.used.reduce(len(self.in_flight.works))
+
+    # ---- end of backward
+
+    def _queue_callback(self) -> None:
+        self._started = True
+        Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self) -> None:
+        self._started = False
+        if not self.expecting:
+            return
+        try:
+            if self.counting:
+                self._reduce_at_end()
+            if self._unfinished and self._queue.launched_all:
+                self._finish()
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _reduce_at_end(self) -> None:
+        """Reduce everything after the first backward of a static graph."""
+        assert self.static is not None
+        self.unused = self.static.finish_counting()
+        self._unused_marked = self._unfinished = True
+        for bucket in self.buckets:
+            for place, index in enumerate(bucket.indices):
+                if bucket.eager[place]:
+                    bucket.fill(place, self._divisor)
+                self._queue.ready(index)
+            self._launch([bucket.number])
+        self.used.reduce(len(self.in_flight.works))
+
+    def _finish(self) -> None:
+        self.stats.note(Moment.COMPUTED)
+        if self.before_write_back is not None:
+            self.before_write_back()
+        begin = self.observer.now() if self.observer is not None else None
+        self.launch_order = self.in_flight.finish(self._untouched if self._visits or self.dropped else None)
+        for future in self.futures:
+            future.wait()
+        self.used.finish(keep=self.static is not None)
+        if self.static is None or self.arrival:
+            self.observe_order(self.arrival)
+        self.futures = []
+        self.expecting = self._unfinished = False
+        self.stats.note(Moment.COMMUNICATED)
+        if self.observer is not None:
+            self.observer.finished(begin)
+
+    def observe_order(self, arrival: Iterable[int]) -> None:
+        """Tell the order policy of one synced backward."""
+        self.order.observe(Arrivals(self.communicator.rank, self.iteration, tuple(arrival)))
+
+    # ---- buckets
+
+    def _install(self, plan: BucketPlan) -> None:
+        self.plan = plan
+        self._queue = LaunchQueue(plan.groups())
+        self._buckets.install(plan)
+        self._eager = self._buckets.eager
+
+    def _skipped(self) -> list[int]:
+        spare = self.options.skip_all_reduce_unused_params or self.dropped
+        return skipped_buckets(self.plan.groups(), self.unused) if spare else []
+
+    def _untouched(self, bucket: AnyBucket) -> set[int]:
+        """Return the bucket's parameters that no rank gave a gradient."""
+        return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
+
+    def remove_hooks(self) -> None:
+        """Take the gradient hooks away; nothing is reduced any more."""
+        remove(self.handles)
+
+    def _fail(self, error: ExecutionError) -> ExecutionError:
+        self.failure = error
+        return error

@@ -1,0 +1,298 @@
+"""Distributed data parallel training with any bucket plan: torch's constructor, in Python over process groups."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpexec.ddp import gradient_hooks, in_backward, option_types
+from ddpexec.ddp import options as construction
+from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.comm_hooks import Hook, check_hook
+from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.graph_search import tensors_in, tie
+from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
+from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify, verify_plan
+from ddpexec.ddp.reducer import Reducer
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.torch_api import TorchMethods
+from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketPlan
+from ddpsim.order import OrderPolicy, Predictor, Rebuild
+
+
+class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
+    """Train `module` data parallel: the arguments of torch's class by the same names, and these.
+
+    Args:
+        process_group: torch's, or a list of groups used in turn.
+        plan: buckets to use from the first iteration on, in launch order; not rebuilt unless `rebuild` is given.
+        first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
+        rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.order.Rebuild`. None
+            is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
+        predictor: what each rank expects: `last`, `mean`, `exponential`, or a new `ddpsim.order.Predictor`.
+        consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
+        drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
+        comm: `noop` sends nothing after construction: the compute-only floor.
+        observer: takes the moments of each iteration; None, the default, takes none.
+
+    Raises:
+        ExecutionError: an option that contradicts another or does not apply, or ranks that differ.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Sequence[Any] | None = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+        *,
+        plan: BucketPlan | None = None,
+        first_bucket_mb: float | None = None,
+        rebuild: str | Rebuild | None = None,
+        predictor: str | Predictor = "last",
+        consensus: str = "rank0",
+        drop: LayerDrop | None = None,
+        comm: str = "real",
+        observer: Observer | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        UnevenInputs.__init__(self)
+        option_types.check_flags(
+            init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
+            gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+        )  # fmt: skip
+        option_types.check_objects(
+            module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
+            consensus=consensus, device_mesh=device_mesh, mixed_precision=mixed_precision, device_ids=device_ids,
+        )  # fmt: skip
+        construction.refuse(
+            dim=dim,
+            delayed=delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None,
+            check_reduction=check_reduction,
+            mixed_with=mixed_precision is not None and find_unused_parameters,
+        )
+        self.communicator = construction.communicator_of(process_group, device_mesh, comm)
+        self.process_group, self.device_mesh, self._comm = self.communicator.main, device_mesh, comm
+        construction.localise(module, device_mesh)
+        self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
+        construction.check_module(tensors)
+        self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
+        self.module, self.device = module, tensors[0].device
+        construction.check_synchronised_norms(module, self.device)
+        sync = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
+        self.forward_sync_buffers = sync.in_forward
+        self.require_backward_grad_sync = self.require_forward_param_sync = self.clone_outputs = True
+        self._options = ReducerOptions(
+            caps=construction.caps_of(bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list),
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            find_unused_parameters=find_unused_parameters,
+            static_graph=static_graph,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            batched_grad_copy=batched_grad_copy,
+        )
+        self._order = rebuild, predictor, consensus
+        self.drop = drop
+        self._plan = plan
+        model, first = self._first_plan()
+        construction.check_drop(drop, self._options, model.names)
+        if init_sync:
+            self._synchronise(model, first, buffers=sync.at_construction)
+        self.mixed = None
+        if mixed_precision is not None:
+            self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
+            self._options.bucket_dtype = self.mixed.dtype
+        self._build(model, first, observer)
+
+    # ---- training
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally; the first backward whose forward is outside reduces what has accumulated."""
+        if self.mixed is not None:
+            raise construction.not_with_mixed_precision("no_sync()")
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @uncompiled_itself
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module, with buckets, buffers and the search for unused parameters looked after."""
+        with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
+            inputs, kwargs = self._before_forward(inputs, kwargs)
+            if self.observer is None:
+                output = call(self.module, inputs, kwargs)
+            else:
+                begin = self.observer.now()
+                output = call(self.module, inputs, kwargs)
+                self.observer.module(begin)
+            return self._after_forward(output)
+
+    def register_comm_hook(self, state: object, hook: Hook) -> None:
+        """Let `hook(state, bucket)` reduce each bucket; it returns a future of the reduced flat tensor.
+
+        Raises:
+            TypeError, ValueError: what cannot be a hook.
+            ExecutionError: a hook is registered already.
+        """
+        try:
+            check_hook(hook)
+            if self.reducer.in_flight.hook is not None:
+                raise construction.hook_twice(self.mixed is not None)
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.reducer.failure = error
+            raise
+        self.reducer.in_flight.hook = (hook, state)
+
+    def buffers_due(self, *, after_forward: bool) -> bool:
+        """Whether buffers are synchronised before, or after, this forward."""
+        here = self.buffer_sync.after_forward == after_forward
+        return here and self.require_forward_param_sync and self.forward_sync_buffers
+
+    # ---- construction
+
+    def _first_plan(self) -> tuple[ModelParameters, BucketPlan]:
+        options = self._options
+        model = collect(self.module, self.parameters_to_ignore)
+        find_unused, static = options.find_unused_parameters, options.static_graph
+        return model, construction.first_plan(model, options.caps, self._plan, find_unused=find_unused, static=static)
+
+    def _synchronise(self, model: ModelParameters, plan: BucketPlan, *, buffers: bool) -> None:
+        verify(model, self.communicator, self.device)
+        verify_plan(plan, self.communicator, self.device)
+        broadcast_state(self.module, self.communicator, self.parameters_to_ignore, buffers=buffers)
+
+    def order_policy(self, model: ModelParameters) -> OrderPolicy:
+        """Return when buckets are rebuilt and in which order, by the options in force."""
+        return construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
+
+    def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
+        self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
+        if self.mixed is not None:
+            self.reducer.average_after(self.mixed.reduce_dtype)
+            self.reducer.before_write_back = self.mixed.restore
+        # Hooks hold the reducer, its buckets and its graph: they go with this module, as torch's do.
+        self._release = weakref.finalize(self, gradient_hooks.remove, self.reducer.handles)
+        self._release.atexit = False
+        self._optimizers_taken_over = False
+        self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
+        self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
+        self.observer = observer
+
+    def use_process_group(self, process_group: Any) -> None:
+        """Reduce over `process_group` from now on, as after ranks have left or come back; buckets begin anew.
+
+        A rank outside the group keeps its own, and must not call the module until it is given a group again. A
+        communication hook stays; whatever group it holds itself is its own business.
+        """
+        if dist.distributed_c10d._rank_not_in_group(process_group):
+            return
+        former, buffers = self.reducer, self.buffer_sync
+        self._release()
+        self.communicator = construction.communicator_of(process_group, None, self._comm)
+        self.process_group, self.device_mesh = self.communicator.main, None
+        self._build(*self._first_plan(), self.observer)
+        self.reducer.stats.rate = former.stats.rate
+        self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
+        if former.in_flight.hook is not None and self.mixed is None and former.in_flight.after_bucket is None:
+            self.reducer.in_flight.hook, self.reducer.hook_name = former.in_flight.hook, former.hook_name
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
+            raise construction.only_default_group()
+        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh", "_release")
+        return {name: value for name, value in self.__dict__.items() if name not in dropped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.communicator = construction.communicator_of(None, None, self._comm)
+        self.process_group, self.device_mesh = self.communicator.main, None
+        self._build(*self._first_plan(), None)
+
+    # ---- around forward
+
+    @uncompiled
+    def _before_forward(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not self._optimizers_taken_over:
+            self._take_over_optimizers()
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            self.reducer.start_iteration()
+        self.notify_join()
+        if torch.is_grad_enabled():
+            self.reducer.rebuild()
+            if self.drop is not None:
+                coming = self.reducer.iteration + (not self.require_backward_grad_sync)
+                self.reducer.dropped = self.drop.start(coming)
+        if self.buffers_due(after_forward=False):
+            self._synchronise_buffers()
+        if self._join_config.enable:
+            backward_is_synced(self, joined=False)
+        if self.device_ids:
+            moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
+            inputs, kwargs = moved[0], moved_kwargs[0]
+        if self.mixed is not None:
+            self.mixed.lower()
+            return self.mixed.cast(inputs, kwargs)
+        return inputs, kwargs
+
+    def _take_over_optimizers(self) -> None:
+        # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
+        self._optimizers_taken_over = True
+        if in_backward.take_over(self.reducer.model.tensors):
+            construction.check_in_backward(self.reducer.in_flight.hook is not None, self._join_config.enable)
+            self.reducer.average_after(None)
+            self.reducer.in_flight.after_bucket = in_backward.step
+
+    @uncompiled
+    def _after_forward(self, output: Any) -> Any:
+        if self.buffers_due(after_forward=True):
+            self._synchronise_buffers()
+        synced = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if self.mixed is not None and not (synced or self.reducer.expecting):
+            self.mixed.restore()
+        searching = self._options.searching
+        if synced:
+            self.reducer.prepare_backward(tensors_in(output) if searching else ())
+        self.require_forward_param_sync = synced
+        if searching or self.reducer.counting:
+            return tie(output, self.reducer.backward_started, clone=self.clone_outputs)
+        return output
+
+    def _synchronise_buffers(self) -> None:
+        begin = self.observer.now() if self.observer is not None else None
+        source = common_rank(self, candidate=True) if self._join_config.enable else 0
+        futures = self.buffer_sync.synchronise(source)
+        if futures is not None:
+            self.reducer.futures += futures
+            if self.observer is not None:
+                self.observer.buffers(begin)

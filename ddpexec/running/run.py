@@ -1,0 +1,255 @@
+"""Train a model for real on this process's rank, and return what it looked like as a trace."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.compression import hook_for
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator, round_robin
+from ddpexec.models import TrainingModel, build
+from ddpexec.running.demand import check_capacity
+from ddpexec.running.settings import DISCARDED, Settings
+from ddpexec.running.slower import Slower
+from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
+from ddpexec.running.timed import Replay, timed_model
+from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
+from ddpexec.timing.observe import Note, Observer
+from ddpexec.timing.records import Records
+from ddpexec.timing.stamping import stamping_s
+from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.trace.records import Iteration, Trace
+from ddpsim.workload import Workload
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is trained: a model, its optimizer, and the device it is on."""
+
+    model: TrainingModel
+    optimizer: Any
+    device: torch.device
+    timed: bool
+    replay: Replay | None = None
+
+
+class Run:
+    """One rank's part of a run: construct, `train`, and take `trace` even where training broke off.
+
+    Args:
+        settings: what to run.
+        device: of this rank.
+        model: name of a shipped model; or
+        workload: timed layers instead of a model.
+        plan: the buckets to use instead of caps.
+
+    Raises:
+        InputError: a model that is to be faster than it is, or a workload that this machine cannot replay at its pace.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        device: torch.device,
+        *,
+        model: str | None = None,
+        workload: Workload | None = None,
+        plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
+    ) -> None:
+        if workload is None and settings.scale_compute < 1:
+            remedy = "give 1 or more; a model cannot be made faster, timed layers (--workload) and a prediction can"
+            raise OptionError(f"{settings.scale_compute!r} is below 1", place="--scale-compute", remedy=remedy)
+        self.settings = settings
+        self.device = device
+        groups = round_robin(settings.process_groups, settings.timeout)
+        self.communicator = Communicator(groups)
+        self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
+        self.communicator.introduce(device)
+        torch.manual_seed(settings.seed)
+        if workload is not None and self.device.type == "cpu":
+            check_capacity(workload, settings.scale_compute, self.communicator.main)
+        self.subject = _subject(model, workload, self.device, settings, self.rank)
+        self.parameters = collect(self.subject.model.module)
+        self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
+        self.records = Records(
+            self.rank,
+            self.observer.clock,
+            self.communicator.backend,
+            groups=settings.process_groups,
+            offset_s=offset_to_rank_zero(self.communicator),
+        )
+        self.slower = self._slower()
+        fixed = settings.plan(self.parameters.policy, plan(self.parameters))
+        self.watch: StockWatch | None = None
+        self.ddp = self._wrap(groups, fixed)
+        if settings.implementation == "torch" and settings.observe:
+            self.watch = StockWatch(self.ddp, self.parameters, self.observer)
+        self.provenance: dict[str, object] = {}
+
+    def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
+        """Run the discarded iterations and those that count.
+
+        Raises:
+            LostRankError: another rank died, raised or did not come within the timeout.
+        """
+        model, size = self.subject.model, self.settings.batch_size
+        generator = torch.Generator(self.device).manual_seed(self.settings.seed + self.rank)
+        batch = model.make_batch(size, self.device, generator)
+        total = DISCARDED + self.settings.iterations
+        with naming_the_lost(self.communicator, "a collective"):
+            for index in range(total):
+                begin = time.perf_counter()
+                self._step(index, batch)
+                progress(index + 1, total, time.perf_counter() - begin)
+            self.observer.close()
+            drain(self.device)
+
+    def trace(self) -> Trace:
+        """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
+        if self.watch is not None and self.observer.notes:
+            self.watch.name_buckets()
+        notes = self.observer.notes[DISCARDED:] or self.observer.notes
+        iterations = [self.records.iteration(note, index) for index, note in enumerate(notes)]
+        spans = [s for note, it in zip(notes, iterations, strict=True) for s in self.records.spans(note, it)]
+        return Trace(self.world_size, self.communicator.backend, iterations, spans, self.provenance)
+
+    def gather(self, trace: Trace) -> Trace | None:
+        """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
+        mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
+        gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(mine, gathered, group_dst=0, group=self.communicator.main)
+        if gathered is None:
+            return None
+        everything: list[Iteration] = [iteration for part in gathered for iteration in part]
+        return Trace(self.world_size, trace.backend, everything, (), trace.provenance)
+
+    def plan_in_force(self) -> BucketPlan:
+        """Return the buckets that the last iteration used."""
+        if isinstance(self.ddp, DistributedDataParallel):
+            return self.ddp.reducer.plan
+        return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
+
+    def stamping_s(self) -> float:
+        """Return what taking moments cost a step: the measured cost of one, times how many the last step took.
+
+        Beside stock torch the hooks that take them count too; our reducer has its hooks anyway.
+        """
+        last = self.observer.notes[-1]
+        hooks_s = len(last.hooks) * hook_cost_s() if self.watch is not None else 0.0
+        return hooks_s + stamping_s(self.observer.clock, last)
+
+    def _step(self, index: int, batch: Any) -> None:
+        observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
+        every = self.settings.no_sync_every
+        synced = (index - DISCARDED) % every == every - 1
+        note = observer.begin(index, synced=synced)
+        with nullcontext() if synced else self.ddp.no_sync():
+            output = self.ddp(*batch.inputs)
+            note.returned = observer.now()
+            loss = model.loss(output, batch)
+            self._backward(note, loss)
+        begin = observer.now()
+        if self.slower is not None:
+            self.slower.begin()
+        if synced:
+            optimizer.step()
+            optimizer.zero_grad()
+        if self.slower is not None:
+            self.slower.end()
+        note.optimizer = begin, observer.now()
+
+    def _backward(self, note: Note, loss: torch.Tensor) -> None:
+        begin = self.observer.now()
+        if self.slower is not None:
+            self.slower.begin()
+        loss.backward()  # type: ignore[no-untyped-call]
+        note.backward = begin, self.observer.now()
+        if note.finish is not None and note.finish[1] is None:
+            note.finish = note.finish[0], note.backward[1]
+
+    def _slower(self) -> Slower | None:
+        factor = self.settings.slowness(self.rank)
+        if factor == 1 or self.subject.timed:
+            return None
+        if self.device.type != "cpu":
+            raise OptionError(
+                "a model on a GPU cannot be made slower", place="--straggler", remedy="run timed layers: --workload"
+            )
+        return Slower(self.subject.model.module, self.parameters.tensors, self.observer, factor)
+
+    def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
+        settings, module = self.settings, self.subject.model.module
+        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        if settings.implementation == "torch":
+            arguments = settings.torch_arguments(plan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
+            if settings.comm == "noop":
+                _no_communication(ddp)
+            return self._compressed(ddp)
+        made = DistributedDataParallel(
+            module,
+            device_ids=device_ids,
+            process_group=groups,
+            find_unused_parameters=settings.find_unused_parameters,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            forward_sync_buffers=settings.broadcast_buffers,
+            bucket_cap_mb=settings.caps.bucket_cap_mb,
+            first_bucket_mb=settings.caps.first_bucket_mb,
+            bucket_cap_mb_list=settings.caps.bucket_cap_mb_list,
+            plan=plan,
+            rebuild=settings.order,
+            predictor=settings.predictor,
+            consensus=settings.consensus,
+            drop=self._drop(),
+            comm=settings.comm,
+            observer=self.observer if settings.observe else None,
+        )
+        return self._compressed(made)
+
+    def _compressed(self, ddp: Any) -> Any:
+        if self.settings.compression != "none":
+            ddp.register_comm_hook(*hook_for(self.settings.compression))
+        return ddp
+
+    def _drop(self) -> LayerDrop | None:
+        if not self.settings.drop:
+            return None
+        if self.subject.timed:
+            raise OptionError("timed layers leave nothing out", place="--drop", remedy="run a model: --model")
+        return LayerDrop(self.subject.model.module, self.settings.drop, self.settings.seed)
+
+
+def _subject(
+    name: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
+) -> Subject:
+    if workload is not None:
+        slowness = settings.slowness(rank)
+        timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
+        return Subject(timed.model, timed.optimizer, device, True, timed.replay)
+    if name is None:
+        raise OptionError("neither --model nor --workload is given", remedy="give one, e.g. --model resnet50")
+    model = build(name, device)
+    return Subject(model, model.make_optimizer(), device, False)
+
+
+def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+    ddp.register_comm_hook(None, noop_hook)

@@ -1,0 +1,148 @@
+"""Stock torch DDP observed without changing its reduction path.
+
+Its C++ reducer keeps its own hooks, buckets and allreduces. Beside them stand: a hook before and one after the
+reducer's on each gradient, a callback ahead of the reducer's at the end of backward, forward hooks on the module, and a
+process group that passes each allreduce on and stamps its launch and, from its future, its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddpexec.ddp.graph_search import gradient_accumulator
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.timing.observe import Observer
+
+
+def buckets_of(ddp: nn.parallel.DistributedDataParallel, model: ModelParameters) -> list[tuple[int, ...]]:
+    """Return the buckets in force in torch's reducer, as registration indices in launch order."""
+    index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(model.tensors)}
+    buckets = ddp.reducer._get_zeros_like_grad_buckets()
+    return [tuple(index_of[parameter] for parameter in bucket.parameters()) for bucket in buckets]
+
+
+class StockWatch:
+    """Watches one `torch.nn.parallel.DistributedDataParallel`; construct it before the first forward.
+
+    Args:
+        ddp: the wrapped module.
+        model: its parameters, in torch's order.
+        observer: takes the moments.
+    """
+
+    def __init__(self, ddp: nn.parallel.DistributedDataParallel, model: ModelParameters, observer: Observer) -> None:
+        self._ddp, self._model, self._observer = ddp, model, observer
+        self._begun: dict[int, Any] = {}
+        self._callback_queued = False
+        self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
+        for index, (parameter, node) in enumerate(zip(model.tensors, self._accumulators, strict=True)):
+            before = functools.partial(self._before, index)
+            parameter.register_post_accumulate_grad_hook(before)  # type: ignore[no-untyped-call]
+            node.register_hook(functools.partial(self._after, index))
+        self._watch_forward()
+        self._watch_buffers()
+        self._group = StampedGroup(ddp.process_group, self._launched)
+        ddp.reducer._update_process_group(self._group)
+
+    def name_buckets(self) -> None:
+        """Write down which parameters the noted buckets hold; torch tells only when it is asked, so ask afterwards."""
+        groups = buckets_of(self._ddp, self._model)
+        for note in self._observer.notes:
+            whole = len(note.buckets) == len(groups)
+            for bucket in note.buckets:
+                bucket.indices = groups[bucket.number] if whole else ()
+
+    def _before(self, index: int, _: Tensor) -> None:
+        self._begun[index] = self._observer.now()
+        if not self._callback_queued and self._ddp.require_backward_grad_sync:
+            self._callback_queued = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _after(self, index: int, *_: Any) -> None:
+        begin = self._begun.pop(index, None)
+        if begin is not None:
+            self._observer.hooks[index] = begin, self._observer.now()
+
+    def _backward_ended(self) -> None:
+        self._callback_queued = False
+        if self._observer.note is not None:
+            self._observer.note.finish = self._observer.now(), None
+
+    def _launched(self, tensor: Tensor, moment: Any, work: Any) -> None:
+        note = self._observer.note
+        if note is None or (tensor.dtype == torch.int32 and tensor.numel() == len(self._accumulators)):
+            return
+        size = tensor.numel() * tensor.element_size()
+        self._observer.launched(len(note.buckets), (), size, moment, work)
+
+    def _watch_forward(self) -> None:
+        began: list[Any] = [None]
+
+        def before(*_: Any) -> None:
+            began[0] = self._observer.now()
+
+        def after(*_: Any) -> None:
+            self._observer.module(began[0])
+
+        self._ddp.module.register_forward_pre_hook(before)
+        self._ddp.module.register_forward_hook(after)
+
+    def _watch_buffers(self) -> None:
+        original = self._ddp._sync_buffers
+
+        def synchronise() -> None:
+            begin = self._observer.now()
+            original()  # type: ignore[no-untyped-call]
+            self._observer.buffers(begin)
+
+        self._ddp._sync_buffers = synchronise  # type: ignore[method-assign]
+
+
+def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:
+    """Return what the two hooks on a gradient add to a backward, beside the moments that they take; measured here."""
+
+    def backward_s(hooked: bool) -> float:
+        leaves = [torch.ones((), requires_grad=True) for _ in range(gradients)]
+        nodes = [gradient_accumulator(leaf) for leaf in leaves]
+        if hooked:
+            for leaf, node in zip(leaves, nodes, strict=True):
+                leaf.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
+                node.register_hook(lambda *_: None)
+        total = torch.stack(leaves).sum()
+        begin = time.perf_counter()
+        total.backward()  # type: ignore[no-untyped-call]
+        return time.perf_counter() - begin
+
+    return max(0.0, median(backward_s(True) - backward_s(False) for _ in range(rounds))) / gradients
+
+
+class StampedGroup(dist.ProcessGroup):
+    """Passes collectives on to `group` and reports each allreduce: its tensor, the moment before it, its work."""
+
+    def __init__(self, group: dist.ProcessGroup, launched: Any) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._inner, self._launched = group, launched
+        self._now = launched.__self__._observer.now
+
+    def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
+        """Pass an allreduce on."""
+        begin = self._now()
+        work = self._inner.allreduce(tensors) if options is None else self._inner.allreduce(tensors, options)
+        self._launched(tensors[0], begin, work)
+        return work
+
+    def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]
+        """Pass a broadcast on; the reducer makes one when it rebuilds its buckets."""
+        return self._inner.broadcast(tensors, options)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the backend's name."""
+        return str(dist.get_backend(self._inner))

@@ -1,0 +1,106 @@
+"""What one rank's iterations looked like: moments taken while it trains, made into `Iteration` records afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpexec.timing.clock import Clock, Moment
+
+Pair = tuple[Moment, Moment]
+"""Begin and end."""
+
+
+@dataclass(slots=True)
+class BucketNote:
+    """Moments of one bucket; `finished` asks the clock, which may not know."""
+
+    number: int
+    indices: tuple[int, ...]
+    size_bytes: int
+    launched: Moment
+    finished: Callable[[], Moment | None]
+    waited: Pair | None = None
+    written: Moment | None = None
+
+
+@dataclass(slots=True)
+class Note:
+    """Moments of one iteration; see `ddpsim.trace.records.Iteration` for what becomes of them."""
+
+    index: int
+    synced: bool
+    start: Moment
+    buffers: Pair | None = None
+    module: Pair | None = None
+    returned: Moment | None = None
+    backward: Pair | None = None
+    hooks: dict[int, Pair] = field(default_factory=dict)
+    buckets: list[BucketNote] = field(default_factory=list)
+    finish: Pair | None = None
+    optimizer: Pair | None = None
+    end: Moment | None = None
+
+
+class Observer:
+    """Takes the moments of one rank.
+
+    `hooks` is written to for each gradient, directly, as that costs least; everything else happens a few times an
+    iteration.
+
+    Args:
+        clock: of this rank's device.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.now = clock, clock.now
+        self.notes: list[Note] = []
+        self.note: Note | None = None
+        self.hooks: dict[int, Pair] = {}
+
+    def begin(self, index: int, *, synced: bool) -> Note:
+        """Open an iteration at its start of forward, and so close the one before."""
+        moment = self.now()
+        self.close(moment)
+        self.note = Note(index, synced, moment)
+        self.hooks = self.note.hooks
+        return self.note
+
+    def close(self, moment: Moment | None = None) -> None:
+        """Close the open iteration at `moment`, by default now."""
+        if self.note is not None:
+            self.note.end = self.now() if moment is None else moment
+            self.notes.append(self.note)
+            self.note, self.hooks = None, {}
+
+    def buffers(self, begin: Moment) -> None:
+        """Note a buffer broadcast that began at `begin` and ends now."""
+        if self.note is not None:
+            self.note.buffers = begin, self.now()
+
+    def module(self, begin: Moment) -> None:
+        """Note the wrapped module's forward, which began at `begin` and ends now."""
+        if self.note is not None:
+            self.note.module = begin, self.now()
+
+    def launched(self, number: int, indices: tuple[int, ...], size_bytes: int, moment: Moment, work: Any) -> None:
+        """Note that a bucket was handed to the backend at `moment`."""
+        if self.note is not None:
+            finished = self.clock.watch(work, len(self.note.buckets))
+            self.note.buckets.append(BucketNote(number, indices, size_bytes, moment, finished))
+
+    def waited(self, position: int, begin: Moment) -> None:
+        """Note that this rank waited, from `begin` until now, for the bucket launched as the `position`-th."""
+        if self.note is not None and position < len(self.note.buckets):
+            self.note.buckets[position].waited = begin, self.now()
+
+    def written(self, position: int) -> None:
+        """Note that the gradients of the bucket launched as the `position`-th can be used."""
+        if self.note is not None and position < len(self.note.buckets):
+            self.note.buckets[position].written = self.now()
+
+    def finished(self, begin: Moment) -> None:
+        """Note the end of backward, in which buckets are waited for, from `begin` until now."""
+        if self.note is not None:
+            self.note.finish = begin, self.now()

@@ -1,0 +1,200 @@
+"""An observer's moments made into the records and spans of a trace."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from ddpexec.timing.clock import Clock, Moment
+from ddpexec.timing.observe import BucketNote, Note, Pair
+from ddpsim.trace.records import (
+    ALLREDUCE,
+    BACKWARD,
+    BROADCAST,
+    COMPUTE,
+    FORWARD,
+    HOST,
+    OPTIMIZER,
+    WAIT,
+    BucketTimes,
+    Gradient,
+    Iteration,
+    Span,
+    communication_stream,
+)
+
+Args = Mapping[str, object]
+
+IN_FLIGHT = {"gloo": 2, "nccl": 1}
+"""Collectives that one process group keeps in flight; the next in its queue begins when one of them ends."""
+
+
+class Records:
+    """Turns notes into records of `rank`.
+
+    Args:
+        rank: of this process.
+        clock: the one that took the moments.
+        backend, groups: decide how many collectives are in flight, and so when a queued one began.
+        offset_s: to add to this machine's clock to get rank 0's.
+    """
+
+    def __init__(self, rank: int, clock: Clock, backend: str, *, groups: int = 1, offset_s: float = 0.0) -> None:
+        self._rank, self._clock, self._offset_s = rank, clock, offset_s
+        self._lanes, self._groups = IN_FLIGHT.get(backend, 1), groups
+
+    def iteration(self, note: Note, index: int) -> Iteration:
+        """Return the record of a closed iteration.
+
+        `backward_compute_s` is backward without hooks (copies and launches) and without its end, in which buckets are
+        waited for and written back; `exposed_comm_s` is the waiting; on a GPU all are times of the device's stream.
+        """
+        buckets, exposed = self._buckets(note)
+        inside = sum(self._length(pair) for pair in note.hooks.values())
+        backward = self._length(note.backward) - inside - self._length(note.finish)
+        loss = self._length((note.returned, note.backward[0])) if note.returned and note.backward else 0.0
+        return Iteration(
+            rank=self._rank,
+            index=index,
+            start_s=self._at(note.start),
+            end_s=self._at(note.end),
+            forward_s=self._length(note.module) + loss,
+            backward_compute_s=max(0.0, backward),
+            exposed_comm_s=exposed,
+            buffer_broadcast_s=self._length(note.buffers),
+            optimizer_s=self._length(note.optimizer),
+            synced=note.synced,
+            buckets=buckets,
+            gradients=tuple(
+                Gradient(parameter=parameter, hook_s=self._host(begin), ready_s=self._at(begin))
+                for parameter, (begin, _) in sorted(note.hooks.items(), key=lambda item: self._host(item[1][0]))
+            ),
+        )
+
+    def spans(self, note: Note, iteration: Iteration) -> list[Span]:
+        """Return what people see of an iteration: phases on the host and the computing stream, collectives beside."""
+        finish = self._at(note.finish[0]) if note.finish else None
+        found = []
+        for name, pair in ((FORWARD, note.module), (BACKWARD, note.backward), (OPTIMIZER, note.optimizer)):
+            if pair is not None:
+                begin, end = self._at(pair[0]), self._at(pair[1])
+                found.append(self._span(HOST, name, begin, end))
+                busy = min(end, finish) if name == BACKWARD and finish is not None else end
+                found.append(self._span(COMPUTE, name, begin, busy, kernel=True))
+        if note.buffers:
+            found.append(self._span(HOST, BROADCAST, self._at(note.buffers[0]), self._at(note.buffers[1])))
+        waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
+        found += [self._span(HOST, WAIT, self._at(begin), self._at(end)) for begin, end in waits]
+        for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
+            args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
+            stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
+            found.append(self._span(stream, ALLREDUCE, bucket.started_s, end, kernel=True, args=args))
+        return found
+
+    def _span(
+        self, stream: str, name: str, begin: float, end: float, *, kernel: bool = False, args: Args | None = None
+    ) -> Span:
+        length, args = max(0.0, end - begin), args or {}
+        return Span(
+            rank=self._rank, stream=stream, name=name, start_s=begin, duration_s=length, kernel=kernel, args=args
+        )
+
+    def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
+        """Return the buckets, and how long this rank waited for them."""
+        ends = [self._finished(bucket) for bucket in note.buckets]
+        launches = [self._host(bucket.launched) for bucket in note.buckets]
+        queued = [max(self._at(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)]
+        started = begun(queued, ends, self._lanes, self._groups)
+        written, exposed = self._written(note, ends)
+        return tuple(
+            BucketTimes(
+                index=bucket.number,
+                size_bytes=bucket.size_bytes,
+                parameters=bucket.indices,
+                ready_s=max((self._at(note.hooks[i][0]) for i in bucket.indices if i in note.hooks), default=launch),
+                launched_s=launch,
+                started_s=min(start, end),
+                wire_s=None,
+                finished_s=end,
+                written_s=max(end, usable),
+            )
+            for bucket, launch, start, end, usable in zip(note.buckets, launches, started, ends, written, strict=True)
+        ), exposed
+
+    def _written(self, note: Note, ends: Sequence[float]) -> tuple[list[float], float]:
+        stamped = [bucket.written for bucket in note.buckets]
+        if None not in stamped:
+            waits = [bucket.waited for bucket in note.buckets]
+            return [self._at(moment) for moment in stamped], sum(self._length(pair) for pair in waits)
+        if note.finish is None:
+            return list(ends), 0.0
+        begin, end = (self._at(moment) for moment in note.finish)
+        return write_back(begin, end, ends, [bucket.size_bytes for bucket in note.buckets])
+
+    def _finished(self, bucket: BucketNote) -> float:
+        """Return the end of a bucket: its own stamp, but no later than the return of the wait for it."""
+        stamps = [moment for moment in (bucket.finished(),) if moment is not None]
+        stamps += [bucket.waited[1]] if bucket.waited is not None else []
+        return min((self._at(moment) for moment in stamps), default=self._at(bucket.launched))
+
+    def _lanes_of(self, buckets: Sequence[BucketTimes]) -> list[int]:
+        """Return for each bucket the first communication stream that was free when it started."""
+        ends: list[float] = []
+        chosen = []
+        for bucket in buckets:
+            lane = next((lane for lane, end in enumerate(ends) if end <= bucket.started_s), len(ends))
+            ends[lane : lane + 1] = [bucket.finished_s]
+            chosen.append(lane)
+        return chosen
+
+    def _at(self, moment: Moment) -> float:
+        return self._clock.device_s(moment) + self._offset_s
+
+    def _host(self, moment: Moment) -> float:
+        return self._clock.host_s(moment) + self._offset_s
+
+    def _length(self, pair: Pair | None) -> float:
+        return 0.0 if pair is None else self._clock.device_s(pair[1]) - self._clock.device_s(pair[0])
+
+
+def begun(launched: Sequence[float], finished: Sequence[float], in_flight: int, groups: int = 1) -> list[float]:
+    """Return when each collective began, given when it was launched and finished, in launch order.
+
+    Backends do not say. The i-th goes to group i modulo `groups`; a group takes its collectives from its queue in
+    order, `in_flight` at a time, so one begins when it is launched or when a place comes free, whichever is later.
+
+    >>> begun([0.0, 1.0, 2.0], [10.0, 4.0, 12.0], in_flight=2)
+    [0.0, 1.0, 4.0]
+    """
+    places: list[list[float]] = [[float("-inf")] * in_flight for _ in range(groups)]
+    started = []
+    for position, (launch, end) in enumerate(zip(launched, finished, strict=True)):
+        group = places[position % groups]
+        start = max(launch, heapq.heappop(group))
+        heapq.heappush(group, end)
+        started.append(start)
+    return started
+
+
+def write_back(begin: float, end: float, finished: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], float]:
+    """Return when each bucket was written back, and the time spent waiting, where only begin and end are known.
+
+    Buckets are waited for and written back one after the other from `begin` on; writing takes time in proportion to
+    size, and as much in all as makes the last one end at `end`.
+    """
+    total = max(1, sum(sizes))
+    low, high = 0.0, max(0.0, end - begin)
+    for _ in range(50):
+        copying = (low + high) / 2
+        written, _ = _write_back(begin, finished, [copying * size / total for size in sizes])
+        low, high = (copying, high) if written and written[-1] < end else (low, copying)
+    return _write_back(begin, finished, [low * size / total for size in sizes])
+
+
+def _write_back(begin: float, finished: Sequence[float], copies: Sequence[float]) -> tuple[list[float], float]:
+    written, waited, now = [], 0.0, begin
+    for end, copy in zip(finished, copies, strict=True):
+        waited += max(0.0, end - now)
+        now = max(now, end) + copy
+        written.append(now)
+    return written, waited

@@ -1,0 +1,273 @@
+"""Fit a transport's constants to measured allreduce tables of one machine type.
+
+Few physical constants are fitted (log error, robust); what the rows cannot determine keeps its prior and is named.
+Rows of exactly a machine and rank count also become a curve that corrects the model there. The held-out error is that
+of the whole procedure, constants and curves, on rows that took no part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit
+from ddpsim.calibrating.samples import Sample, predicted
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.nccl.versions import OLD
+from ddpsim.errors import CalibrationError, UnknownNameError
+from ddpsim.measured import MeasuredTable
+from ddpsim.simulation.costs import all_priors
+from ddpsim.topology.graph import Topology
+
+_FOLDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRow:
+    """A measured row beside the fitted model, and beside a model fitted without it.
+
+    `fitted_s` is the physical model's, `held_out_s` that of constants and curve from the other rows.
+    """
+
+    table: str
+    size_bytes: int
+    measured_s: float
+    fitted_s: float
+    held_out_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """A calibration and how well it explains its rows.
+
+    Attributes:
+        fit_error: mean absolute relative error of the physical model on its own rows.
+        held_out_error: the same of constants and curves on rows left out, a quarter at a time.
+        undetermined: constants that the rows say little of, which kept their priors.
+        unused: constants that no row depends on, which kept theirs.
+        notes: rows merged or left out, outliers, constants that kept their priors.
+    """
+
+    calibration: Calibration
+    fit_error: float
+    held_out_error: float
+    undetermined: tuple[str, ...]
+    unused: tuple[str, ...]
+    notes: tuple[str, ...]
+    rows: tuple[CalibrationRow, ...]
+
+
+def calibrate(
+    tables: Sequence[MeasuredTable],
+    topology: Topology,
+    nodes: Sequence[int | None] | int | None = None,
+    *,
+    backend: str | None = None,
+) -> CalibrationReport:
+    """Return the constants of `topology`'s kinds of links as the tables show them, and DDP's costs.
+
+    Host costs that a table's microbenchmark measured replace their priors.
+
+    Args:
+        tables: measured on machines of this topology, at one or several node counts.
+        nodes: of each table; what its header says, else as many as its ranks need, where None.
+        backend: `nccl` or `gloo`; what a table's header says, else gloo on a machine without GPUs, where None.
+
+    Raises:
+        CalibrationError: fewer than two rows, tables of two backends, or of NCCL on a machine without GPUs, a host cost
+            out of range.
+        UnknownNameError: a backend that is not modelled.
+        TopologyError: ranks that the topology cannot hold.
+    """
+    samples = [
+        Sample.of(table, topology, count) for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
+    ]
+    if sum(len(sample.sizes) for sample in samples) < 2:
+        place = tables[0].rows[0].place if tables else None
+        raise CalibrationError("one row determines nothing", place=place, remedy="measure several sizes")
+    start = _priors(tables, topology, backend)
+    samples = with_versions(samples, start)
+    found, calibration = fit_samples(samples, start)
+    if start.backend == "nccl":
+        version = max(sample.version for sample in samples)
+        calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
+    held_out, uncorrected = _held_out(samples, start)
+    measured = np.concatenate([sample.measured for sample in samples])
+    fitted = predicted(samples, replace(calibration, curves=()))
+    calibration = replace(
+        _with_host_costs(_with_residuals(calibration, measured, uncorrected), tables),
+        provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
+    )
+    places = [(sample.table, row) for sample in samples for row in sample.table.rows]
+    rows = (
+        CalibrationRow(table.name, row.size_bytes, row.time_s, float(f), float(h))
+        for (table, row), f, h in zip(places, fitted, held_out, strict=True)
+    )
+    return CalibrationReport(
+        calibration,
+        _error(fitted, measured),
+        _error(held_out, measured),
+        found.undetermined,
+        found.unused,
+        _notes(samples, found),
+        tuple(rows),
+    )
+
+
+def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]:
+    """Return the samples with the NCCL version that explains their rows best, where their header states none.
+
+    Two lines of constants are known; where the older explains the rows better, it is taken.
+    """
+    if start.backend != "nccl" or all(sample.version_known for sample in samples):
+        return list(samples)
+    older = [sample if sample.version_known else sample.at_version(OLD) for sample in samples]
+    losses = [fit_samples(candidate, start)[0].loss for candidate in (samples, older)]
+    return older if losses[1] < losses[0] else list(samples)
+
+
+def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Calibration]:
+    """Return the fit of `start`'s free constants to the samples, and the calibration with it and their curves.
+
+    What the rows do not determine is put back to its prior, and the rest fitted again.
+    """
+    priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
+    measured = np.concatenate([sample.undisturbed for sample in samples])
+
+    def predict(values: Mapping[str, float]) -> Vector:
+        return predicted(samples, start.with_values(values, source="trial"))
+
+    found = fit(predict, priors, measured)
+    unused, undetermined = found.unused, list[str]()
+    while found.undetermined and len(found.undetermined) < len(found.values):
+        undetermined += found.undetermined
+        priors = {name: priors[name] for name in found.values if name not in found.undetermined}
+        found = fit(predict, priors, measured, found.values)
+    found = replace(found, undetermined=(*undetermined, *found.undetermined), unused=unused)
+    names = ", ".join(dict.fromkeys(sample.table.name for sample in samples))
+    stds = dict(zip(found.values, np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
+    known = {name: value for name, value in found.values.items() if name not in found.undetermined}
+    keep = [index for index, name in enumerate(found.values) if name in known]
+    calibration = replace(
+        start.with_values(known, source=f"fitted to {names}", log_std=stds),
+        fitted_names=tuple(known),
+        covariance=tuple(map(tuple, found.covariance[np.ix_(keep, keep)].tolist())),
+        curves=_curves(samples),
+    )
+    return found, calibration
+
+
+def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
+    """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
+    measured = np.concatenate([sample.measured for sample in samples])
+    return _with_residuals(calibration, measured, _held_out(samples, start)[1])
+
+
+def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
+    """Return `calibration` with the residuals of `held_out`: of the constants alone, for machines without rows."""
+    low, high = np.percentile(np.log(measured / held_out), [10, 90])
+    return replace(calibration, residual_low=float(low), residual_high=float(high))
+
+
+def _node_counts(tables: Sequence[MeasuredTable], nodes: Sequence[int | None] | int | None) -> list[int | None]:
+    counts = [nodes] * len(tables) if nodes is None or isinstance(nodes, int) else list(nodes)
+    if len(counts) != len(tables):
+        raise CalibrationError(
+            f"{len(counts)} node counts for {len(tables)} tables", place="--nodes", remedy="give one for each table"
+        )
+    return counts
+
+
+def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | None) -> Calibration:
+    """Return the priors of `backend`, else of the tables', else of the topology's own."""
+    known, place = all_priors(), "--backend"
+    if backend is None:
+        named = {table.header["backend"]: table.name for table in tables if "backend" in table.header}
+        if len(named) > 1:
+            what = f"tables of {' and '.join(sorted(named))}"
+            raise CalibrationError(what, remedy="calibrate each backend by itself")
+        backend, place = next(iter(named.items()), (topology.backend, place))
+    if backend not in known:
+        raise UnknownNameError.among("backend", backend, known, place=place)
+    if backend == "nccl" and topology.backend != "nccl":
+        raise CalibrationError(f"NCCL needs GPUs, {topology.name} has none", place=place, remedy="name their machine")
+    return Calibration(backend, {constant.name: constant for constant in known[backend]})
+
+
+def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Vector]:
+    """Return the time of each row from constants and curves of the others, a quarter left out at a time.
+
+    And from their constants alone.
+    """
+    owners = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
+    folds = min(_FOLDS, len(owners))
+    result, uncorrected = np.empty(len(owners)), np.empty(len(owners))
+    for fold in range(folds):
+        kept: list[list[int]] = [[] for _ in samples]
+        left_out: list[list[int]] = [[] for _ in samples]
+        for number, (index, row) in enumerate(owners):
+            (left_out if number % folds == fold else kept)[index].append(row)
+        _, calibration = fit_samples([s.only(rows) for s, rows in zip(samples, kept, strict=True) if rows], start)
+        numbers = [number for number in range(len(owners)) if number % folds == fold]
+        asked = [s.only(rows) for s, rows in zip(samples, left_out, strict=True)]
+        result[numbers] = predicted(asked, calibration)
+        uncorrected[numbers] = predicted(asked, replace(calibration, curves=()))
+    return result, uncorrected
+
+
+def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
+    """Return a curve for each machine, rank count and algorithm; a size measured in several tables takes the median.
+
+    Of tables by one process a GPU and by one for several, those that launch as DDP does are taken.
+    """
+    found: dict[tuple[str, int, int, str], list[Curve]] = {}
+    for curve in (sample.curve() for sample in samples):
+        found.setdefault((curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm), []).append(curve)
+    return tuple(_joined(curves) for curves in found.values())
+
+
+def _joined(curves: Sequence[Curve]) -> Curve:
+    fewest = min(curve.gpus_per_process for curve in curves)
+    alike = [curve for curve in curves if curve.gpus_per_process == fewest]
+    times: dict[int, list[float]] = {}
+    for point in (point for curve in alike for point in curve.points):
+        times.setdefault(point.size_bytes, []).append(point.time_s)
+    points = (CurvePoint(size, float(np.median(values))) for size, values in sorted(times.items()))
+    return replace(alike[0], points=tuple(points))
+
+
+def _with_host_costs(calibration: Calibration, tables: Sequence[MeasuredTable]) -> Calibration:
+    """Return the calibration with the host costs that the tables' microbenchmarks measured.
+
+    Raises:
+        CalibrationError: a cost that no machine has.
+    """
+    for table in tables:
+        costs = {f"{calibration.backend}.ddp.{what}": value for what, value in table.ddp.items()}
+        known = {name: value for name, value in costs.items() if name in calibration.constants}
+        for name, value in known.items():
+            if not calibration.constants[name].allows(value):
+                place = f"{table.name}: ddp.{name.rpartition('.')[2]}"
+                raise CalibrationError(f"{value!r} is out of range", place=place, remedy="measure it again")
+        calibration = calibration.with_values(known, source=f"measured beside {table.name}")
+    return calibration
+
+
+def _error(predicted: Vector, measured: Vector) -> float:
+    return float(np.abs(predicted / measured - 1).mean())
+
+
+def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
+    notes = [note for sample in samples for note in sample.table.notes]
+    places = [row.place for sample in samples for row in sample.table.rows]
+    for index in found.outliers:
+        factor = math.exp(found.residuals[index])
+        notes.append(f"{places[index]}: outlier, measured {factor:.3g} times the fitted time")
+    if found.undetermined:
+        notes.append(f"the rows do not determine {', '.join(found.undetermined)}: the priors stay")
+    if found.unused:
+        notes.append(f"no row depends on {', '.join(found.unused)}: the priors stay")
+    return tuple(notes)

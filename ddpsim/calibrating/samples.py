@@ -1,0 +1,160 @@
+"""Measured tables put on the machines they were measured on, and what a calibration predicts for their rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ddpsim.calibrating.fitting import Vector
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.curve import CurveTransport, matching
+from ddpsim.collectives.gloo.transport import GlooTransport
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import PRIORS, NcclTransport
+from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.transport import Transport
+from ddpsim.errors import CalibrationError, InputError
+from ddpsim.measured import Conditions, MeasuredTable
+from ddpsim.topology.graph import Placement, Topology
+
+_ISOLATED_S = next(constant.value for constant in PRIORS if constant.name == "nccl.isolated_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A table on its placement, with the conditions its header states.
+
+    Attributes:
+        sizes: bytes of each row.
+        measured: seconds of each row.
+        undisturbed: what fits and curves take for it (`MeasuredRow.undisturbed_s`).
+        version: of NCCL, major * 1000 + minor; the current one where the header says nothing.
+        version_known: whether the header says.
+        algorithm: the one that was forced, or `auto`.
+        gpus_per_process: more than one where one process launched on several GPUs.
+        isolated: whether each collective was measured by itself, on an idle stream, instead of back to back.
+        simple_only: whether NCCL_PROTO was Simple.
+    """
+
+    table: MeasuredTable
+    placement: Placement
+    sizes: tuple[int, ...]
+    measured: Vector
+    undisturbed: Vector
+    version: int
+    version_known: bool
+    algorithm: str
+    gpus_per_process: int
+    isolated: bool = False
+    simple_only: bool = False
+    _layouts: dict[str, Layout] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Sample:
+        """Return the sample of `table` on `nodes` nodes of `topology`; see `place_table`."""
+        stated = Conditions.of(table)
+        return cls(
+            table=table,
+            placement=place_table(table, topology, nodes),
+            sizes=tuple(row.size_bytes for row in table.rows),
+            measured=np.array([row.time_s for row in table.rows]),
+            undisturbed=np.array([row.undisturbed_s for row in table.rows]),
+            version=stated.version or CURRENT,
+            version_known=stated.version is not None,
+            algorithm=stated.algorithm,
+            gpus_per_process=stated.gpus_per_process,
+            isolated=stated.isolated,
+            simple_only=stated.simple_only,
+        )
+
+    def only(self, rows: Sequence[int]) -> Sample:
+        """Return the sample of some rows."""
+        return replace(
+            self,
+            sizes=tuple(self.sizes[row] for row in rows),
+            measured=self.measured[list(rows)],
+            undisturbed=self.undisturbed[list(rows)],
+            _layouts=self._layouts,
+        )
+
+    def predicted(self, calibration: Calibration) -> Vector:
+        """Return the time of each row in seconds."""
+        transport = self.transport(calibration)
+        return np.fromiter(map(transport.allreduce_s, self.sizes), float, len(self.sizes))
+
+    def curve(self) -> Curve:
+        """Return the rows as a curve of exactly this machine and rank count, as if measured back to back."""
+        points = zip(self.sizes, self._back_to_back(), strict=True)
+        placement = self.placement
+        return Curve(
+            placement.topology.fingerprint(),
+            placement.nodes,
+            placement.gpus_per_node,
+            tuple(CurvePoint(size, time_s) for size, time_s in points),
+            self.algorithm,
+            self.gpus_per_process,
+        )
+
+    def _back_to_back(self) -> list[float]:
+        """Return the times without an idle stream's start; no less than half of them is left."""
+        backend = self.table.header.get("backend", self.placement.topology.backend)
+        start_s = _ISOLATED_S if self.isolated and backend == "nccl" else 0.0
+        times: list[float] = np.maximum(self.undisturbed - start_s, self.undisturbed / 2).tolist()
+        return times
+
+    def layout(self) -> Layout:
+        """Return what NCCL's patterns load on the placement, found once."""
+        if "layout" not in self._layouts:
+            self._layouts["layout"] = Layout(self.placement, self.version, simple_only=self.simple_only)
+        return self._layouts["layout"]
+
+    def at_version(self, version: int) -> Sample:
+        """Return the sample as if measured with `version` of NCCL."""
+        return replace(self, version=version, _layouts={})
+
+    def transport(self, calibration: Calibration) -> Transport:
+        """Return what the rows were measured on, as `calibration` has it."""
+        if calibration.backend == "gloo":
+            return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
+        curve = matching(calibration, self.placement, self.algorithm)
+        transport = NcclTransport(
+            self.layout(),
+            calibration,
+            algorithm=self.algorithm,
+            isolated=self.isolated and curve is None,
+            gpus_per_process=self.gpus_per_process,
+        )
+        return self._corrected(transport, calibration, calibration["nccl.isolated_s"] if self.isolated else 0.0)
+
+    def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
+        """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
+        curve = matching(calibration, self.placement, self.algorithm)
+        return transport if curve is None else CurveTransport.over(transport, curve, start_s)
+
+
+def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Placement:
+    """Return the placement of a table's ranks on `topology`.
+
+    Raises:
+        InputError: no nodes, ranks that do not divide over them, or that the topology cannot hold.
+    """
+    per_node = len(topology.template_of(0).gpus)
+    count = (table.nodes or max(1, math.ceil((table.ranks or 0) / per_node))) if nodes is None else nodes
+    if table.ranks is None and topology.compute_device == "cpu":
+        raise CalibrationError("no rank count", place=table.name, remedy="put `# ranks: 2` into its header")
+    if table.ranks is None or count < 1:
+        return topology.place(count)
+    if table.ranks % count:
+        raise CalibrationError(f"{table.ranks} ranks on {count} nodes", place=table.name, remedy="give --nodes")
+    try:
+        return topology.place(count, table.ranks // count)
+    except InputError as error:
+        error.at(f"{table.name}: {table.ranks} ranks")
+
+
+def predicted(samples: Sequence[Sample], calibration: Calibration) -> Vector:
+    """Return the times of all rows of all samples, one sample after the other."""
+    return np.concatenate([sample.predicted(calibration) for sample in samples])

@@ -1,0 +1,1 @@
+"""Gloo as PyTorch uses it: a ring over TCP."""

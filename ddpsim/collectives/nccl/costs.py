@@ -1,0 +1,216 @@
+"""What NCCL's algorithms and protocols take on a layout, from the constants in force.
+
+The time of an algorithm and protocol is a start, a latency for each step, and the bytes at the rate of the slower of
+two: the links at the protocol's efficiency, and the channels in use at what one channel's threads can move. A tree's
+channels move no more between nodes than NCCL has measured (`tuning.tree_max`). Trees and in-switch reductions pass the
+message on in pieces, and the first has to reach the root and come back. Small messages use few channels: NCCL gives
+each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.nccl import pieces as nccl_pieces
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.loads import HOST, NET, NVSWITCH, Pattern
+from ddpsim.collectives.nccl.tuning import Entry, generation, ll_max, tree_max
+from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+
+_THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
+_BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
+_MAX_CHANNELS = 32
+
+_PACES = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
+"""Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""
+
+_CORNER = 8.0
+"""Exponent of the norm that joins limits; large is a sharp corner."""
+
+
+def least(rates: Iterable[float]) -> float:
+    """Return the least of some rates, less where others are near it."""
+    return float(sum(rate**-_CORNER for rate in rates) ** (-1 / _CORNER))
+
+
+def most(times_s: Iterable[float]) -> float:
+    """Return the most of some times, more where others are near it."""
+    return float(sum(time_s**_CORNER for time_s in times_s) ** (1 / _CORNER))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an entry takes: a latency, and the rate at which the bytes follow.
+
+    Attributes:
+        ends: message bytes per second that the channels in use move, whatever the links carry.
+        slack: by what the lesser of links and ends is above `rate`, where both are near each other.
+        pieces: into which a channel cuts its bytes where it passes on whole ones.
+        net_ends: message bytes per second that they move between nodes, where that is known to be less.
+    """
+
+    entry: Entry
+    channels: int
+    latency_s: float
+    rate: float
+    ends: float = math.inf
+    slack: float = 1.0
+    pieces: int = 1
+    net_ends: float = math.inf
+
+    def time_s(self, size_bytes: float) -> float:
+        """Return the time of `size_bytes`."""
+        return self.latency_s + size_bytes / self.rate
+
+
+class Costs:
+    """Costs of NCCL's entries on a layout.
+
+    Args:
+        get: constants by name, without `nccl.`.
+    """
+
+    def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
+        self.layout, self._get = layout, get
+        self._hopper = generation(layout.shape.sm) >= generation(90)
+        self._pace = get["hopper.latency"] if self._hopper else 1.0
+        self._rates: dict[tuple[str, str], dict[str, float]] = {}
+        self._hops: dict[str, tuple[list[list[float]], float]] = {}
+
+    def of(self, entry: Entry, size_bytes: int) -> Cost:
+        """Return what an allreduce of `size_bytes` takes by `entry`."""
+        algorithm, protocol = entry.algorithm, entry.protocol
+        channels = self._channels(entry, size_bytes)
+        rates = self._link_rates(entry)
+        links = min(rates.values())
+        latency_s = self._latency_s(algorithm, protocol)
+        if algorithm in (NVLS, NVLS_TREE):
+            cut = self._cut(entry, channels, size_bytes)
+            latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates)
+            return Cost(entry, channels, latency_s, links, pieces=cut)
+        latency_s += self.start_s(protocol)
+        sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
+        limits = [links, channels * self._channel_rate(protocol) / sent]
+        if protocol == LL:
+            place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"
+            limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
+        ends, net_ends = min(limits[1:]), math.inf
+        if algorithm == TREE and protocol != LL and self.layout.nodes > 1:
+            net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
+            limits.append(net_ends)
+        rate = least(limits)
+        cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
+        if algorithm == RING or protocol == LL:
+            return cost
+        cut = self._cut(entry, channels, size_bytes)
+        inner, outer = self.hop_rates(cost)
+        hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
+        return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
+
+    def _channel_rate(self, protocol: str) -> float:
+        """Return the bytes per second that one channel's threads move."""
+        paces = _PACES.get(protocol)
+        return self._get[f"channel.{protocol}"] * (paces[generation(self.layout.shape.sm)] if paces else 1.0)
+
+    def _link_rates(self, entry: Entry) -> Mapping[str, float]:
+        """Return the message bytes per second that each group of links allows."""
+        key = (entry.algorithm, entry.protocol)
+        if key not in self._rates:
+            self._rates[key] = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
+        return self._rates[key]
+
+    def _cut(self, entry: Entry, channels: int, size_bytes: int) -> int:
+        layout = self.layout
+        channel_bytes = size_bytes / channels
+        return nccl_pieces.pieces(
+            entry.algorithm, entry.protocol, channel_bytes, per_node=layout.per_node, nodes=layout.nodes
+        )
+
+    def hop_rates(self, cost: Cost) -> tuple[float, float]:
+        """Return the message bytes per second of a tree's hop inside a node and between nodes.
+
+        Inside, the harmonic mean of the slowest chain's.
+
+        Between nodes a hop carries half a piece of one tree, twice where a parent has two children.
+        """
+        chains, between = self._hop_links(cost.entry.protocol)
+        slow = max((sum(1 / min(cost.ends, links) for links in chain) for chain in chains), default=0.0)
+        inner = (self.layout.per_node - 1) / slow if slow else math.inf
+        return inner / cost.slack, min(cost.ends, cost.net_ends, between) / cost.slack
+
+    def _hop_links(self, protocol: str) -> tuple[list[list[float]], float]:
+        """Return what the links of each hop of each chain allow, and of a hop between nodes."""
+        if protocol not in self._hops:
+            layout = self.layout
+
+            def slowest(rates: Mapping[str, float]) -> float:
+                return min((rate * self.efficiency(g, protocol) for g, rate in rates.items()), default=math.inf)
+
+            alone = layout.carried * 2 / layout.fan
+            between = {g: rate * alone for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
+            self._hops[protocol] = (
+                [[slowest(rates) for rates in chain] for chain in layout.chains],
+                slowest(between if layout.nodes > 1 else {}),
+            )
+        return self._hops[protocol]
+
+    def _switch_fill_s(self, round_bytes: float, rates: Mapping[str, float]) -> float:
+        """Return the time until a head's first piece has gone through both switches, without its time at the full rate.
+
+        A round is a piece for each head; a GPU's link carries 1 + 1/m of it.
+        """
+        layout = self.layout
+        piece = round_bytes / layout.per_node
+        inner = rates[NVSWITCH] * (1 + 1 / layout.per_node)
+        outer = rates[NET] * layout.carried if NET in rates else math.inf
+        return nccl_pieces.tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
+
+    def _channels(self, entry: Entry, size_bytes: int) -> int:
+        protocol = entry.protocol
+        least = _THREADS[protocol] * _BYTES_PER_THREAD[protocol]
+        if (entry.algorithm, protocol) == (RING, LL):
+            least *= self.layout.ranks
+        return max(1, min(size_bytes // least, 2 * self.layout.rings, _MAX_CHANNELS))
+
+    def pattern(self, entry: Entry) -> Pattern:
+        """Return what `entry` loads."""
+        layout = self.layout
+        return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
+
+    def efficiency(self, group: str, protocol: str) -> float:
+        """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
+        share = self._get[f"nic.share.{self.layout.nic_share}"] if group == NET and self.layout.nic_share else 1.0
+        return self._get[f"efficiency.{group}.{protocol}"] * share
+
+    def reached(self, entry: Entry, group: str) -> float:
+        """Return the part of a link's rate that `entry` reaches."""
+        in_switch = entry.algorithm in (NVLS, NVLS_TREE) and group == NVSWITCH
+        part = self._get["nvls.efficiency"] if in_switch else 1.0
+        return part * self.efficiency(group, entry.protocol)
+
+    def start_s(self, protocol: str) -> float:
+        """Return the time before the first step."""
+        return self._get[f"start.{protocol}_s"] * self._pace
+
+    def hop_s(self, algorithm: str, protocol: str) -> float:
+        """Return the latency of a hop inside a node."""
+        kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
+        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._pace
+
+    def net_s(self, algorithm: str, protocol: str) -> float:
+        """Return the latency of a hop between nodes."""
+        pattern = RING if algorithm == RING else TREE
+        card_s = self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
+        return self._get[f"{pattern}.hop.net.{protocol}_s"] + card_s
+
+    def _latency_s(self, algorithm: str, protocol: str) -> float:
+        """Return the steps' latencies: 2(p-1) hops around the ring, or to the root of the tree and back."""
+        layout = self.layout
+        outer = layout.crossings if algorithm == RING else 2 * layout.depth
+        outer_s = outer * self.net_s(algorithm, protocol) if outer else 0.0
+        if algorithm in (NVLS, NVLS_TREE):
+            return outer_s
+        inner = 2 * (layout.ranks - 1) - outer if algorithm == RING else 2 * (layout.per_node - 1)
+        return inner * self.hop_s(algorithm, protocol) + outer_s

@@ -1,0 +1,266 @@
+"""What NCCL's rings and trees load on a placement, before any constant: links, kinds of hops, the shape it tunes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain as joined
+
+from ddpsim.collectives.channels import Channel, Channels, find_channels
+from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
+from ddpsim.collectives.nccl.priors import NIC_KINDS
+from ddpsim.collectives.nccl.tuning import InSwitch, Shape, table, time_us
+from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.network.fairness import LinkId
+from ddpsim.topology.graph import NodeTemplate, Placement
+from ddpsim.topology.paths import KINDS, Route
+
+_LATENCY_KNOWN_FROM = 2013
+"""Version from which network plugins tell NCCL their latency (net API v6)."""
+
+_NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
+
+
+class Layout:
+    """Channels of a placement as loads on its links.
+
+    Args:
+        version: of NCCL, major * 1000 + minor.
+        expand: whether every node has links of its own.
+        simple_only: whether NCCL_PROTO rules out the other protocols.
+    """
+
+    def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
+        self.placement, self.wiring, self._simple_only = placement, Wiring(placement, expand), simple_only
+        self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
+        self._channels = [
+            find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
+            for each in placement.classes
+        ]
+        self.rings = min(len(channels.rings) for channels in self._channels)
+        self.carried = _most_carried(self.nodes)
+        self.depth = max(tree.depth() for tree in double_binary_tree(self.nodes))
+        self.fan = max((len(each) for tree in double_binary_tree(self.nodes) for each in tree.children), default=0) or 1
+        self.ring = Pattern.of(self._ring_loads())
+        self.tree = Pattern.of(self._tree_loads())
+        self.chains = tuple(self._chains())
+        self.nvls = Pattern.of(self._switch_loads())
+        between = (load for load in self.tree.loads if load.group in (NET, HOST))
+        self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
+        kinds = {nic.kind for each in placement.classes for nic in each.template.nics} & set(NIC_KINDS)
+        self.nic_share = min(kinds, default=None) if placement.nodes > 1 else None
+        nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
+        self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
+        routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
+        self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)
+        self.shape = self._shape(version)
+        self.entries = table(self.shape)
+        self._believed: dict[int, tuple[float, ...]] = {}
+
+    @property
+    def capacities(self) -> dict[LinkId, float]:
+        """Bytes per second of every link that a pattern loads."""
+        patterns = (self.ring, self.tree, self.nvls_tree)
+        return {load.link.name: load.link.link.bandwidth for pattern in patterns for load in pattern.loads}
+
+    def believed_us(self, size_bytes: int) -> tuple[float, ...]:
+        """Return what NCCL believes an allreduce of `size_bytes` takes by each of `entries`."""
+        if size_bytes not in self._believed:
+            self._believed[size_bytes] = tuple(time_us(entry, self.shape, size_bytes) for entry in self.entries)
+        return self._believed[size_bytes]
+
+    @property
+    def crossings(self) -> int:
+        """Hops between nodes that a chunk meets on its 2(p-1) hops around the ring, at most."""
+        return 0 if self.nodes == 1 else -(-2 * (self.ranks - 1) // self.per_node)
+
+    def channels_of(self, node: int) -> Channels:
+        """Return the channels of `node`."""
+        return next(
+            found
+            for found, each in zip(self._channels, self.placement.classes, strict=True)
+            if node in each.node_indices
+        )
+
+    def between(
+        self, source: int, leaving: Channel, target: int, entering: Channel
+    ) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the way of a ring from a node's last GPU to the next node's first: links, groups, loads."""
+        if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
+            return
+        yield from self._to_nic(source, leaving.exit)
+        yield self.wiring.port_out(source, leaving.nic_out), NET, 1.0
+        for placed in self._trunks(source, leaving, target, entering):
+            yield placed, NET, 1.0
+        yield self.wiring.port_in(target, entering.nic_in), NET, 1.0
+        yield from self._to_nic(target, entering.entry)
+
+    def _trunks(self, source: int, leaving: Channel, target: int, entering: Channel) -> tuple[PlacedLink, ...]:
+        """Return the fabric's links from a ring's NIC to the next node's.
+
+        Where rings cross over, every other node takes the ring of the opposite direction, so that bytes stay on a rail.
+        """
+        if leaving.nic_out is None or entering.nic_in is None:
+            return ()
+        crosses = leaving.nic_in != leaving.nic_out
+        return self.wiring.trunks(source, leaving.nic_out, target, leaving.nic_out if crosses else entering.nic_in)
+
+    def inside(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the links of a route on `node`."""
+        for link, group, load in route_loads(route):
+            yield self.wiring.at(node, [link])[0], group, load
+
+    def _to_nic(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield the way between a GPU and a NIC: part of the hop between nodes, unless through host memory."""
+        for placed, group, load in self.inside(node, route):
+            yield placed, HOST if group == HOST else NET, load
+
+    def _ring_loads(self) -> Iterator[Load]:
+        """Yield 2(p-1)/p bytes for each hop of each ring, the rings sharing the message.
+
+        Every node sends to one other and hears from one: its NICs are loaded once, whatever kinds of boundaries it has.
+        """
+        share = 2 * (self.ranks - 1) / self.ranks
+        for node in self.wiring.nodes:
+            rings = self.channels_of(node).rings
+            for ring in rings:
+                for route in ring.routes:
+                    for placed, group, load in self.inside(node, route):
+                        yield Load(placed, group, load * share / len(rings))
+            for ring in rings[: self.rings]:
+                for placed, group, load in self._at_nics(node, ring):
+                    yield Load(placed, group, load * share / self.rings)
+        for source, target in self.wiring.boundaries:
+            leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
+            for out, into in zip(leaving, entering, strict=False):
+                for placed in self._trunks(source, out, target, into):
+                    yield Load(placed, NET, share / self.rings)
+
+    def _at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
+        """Yield what a ring loads between a node's GPUs and the network."""
+        if ring.exit is None or ring.nic_out is None or ring.entry is None or ring.nic_in is None:
+            return
+        yield from self._to_nic(node, ring.exit)
+        yield self.wiring.port_out(node, ring.nic_out), NET, 1.0
+        yield self.wiring.port_in(node, ring.nic_in), NET, 1.0
+        yield from self._to_nic(node, ring.entry)
+
+    def _tree_loads(self) -> Iterator[Load]:
+        """Yield bytes up and down each chain, and at the NIC those of the node that carries most."""
+        carried = self.carried
+        for node in self.wiring.nodes:
+            chains = self.channels_of(node).trees
+            template = self.wiring.template(node)
+            for chain in chains:
+                for route in chain.routes:
+                    yield from self._both_ways(node, template, route, 1 / len(chains))
+                if self.nodes > 1 and chain.entry is not None:
+                    for load in self._both_ways(node, template, chain.entry, carried / len(chains)):
+                        yield replace(load, group=HOST if load.group == HOST else NET)
+            for chain in chains[: self.rings]:
+                if self.nodes > 1 and chain.nic_in is not None:
+                    for port in (self.wiring.port_out(node, chain.nic_in), self.wiring.port_in(node, chain.nic_in)):
+                        yield Load(port, NET, carried / self.rings)
+        for source, target in _edges(self.nodes) if self.placement.topology.fabric.nodes_per_leaf else ():
+            for out, into in zip(self.channels_of(source).trees, self.channels_of(target).trees, strict=False):
+                if out.nic_in is not None and into.nic_in is not None:
+                    for placed in self.wiring.trunks(source, out.nic_in, target, into.nic_in):
+                        yield Load(placed, NET, 1 / self.rings / 2)
+
+    def _chains(self) -> Iterator[tuple[Mapping[str, float], ...]]:
+        """Yield for every chain what each of its hops allows while all chains are at the same one.
+
+        Message bytes per second by group of links, as in `Pattern.rates`.
+        """
+        for node in self.wiring.nodes:
+            hops = [list(self._hop_loads(node, hop)) for hop in range(self.per_node - 1)]
+            shared = [{(load.link.name, load.group): load for load in Pattern.of(joined(*each)).loads} for each in hops]
+            for number in range(len(self.channels_of(node).trees)):
+                yield tuple(
+                    Pattern.of(together[load.link.name, load.group] for load in each[number]).rates
+                    for each, together in zip(hops, shared, strict=True)
+                )
+
+    def _hop_loads(self, node: int, hop: int) -> Iterator[list[Load]]:
+        """Yield what each chain on `node` loads at one of its hops."""
+        trees = self.channels_of(node).trees
+        for tree in trees:
+            route = self.inside(node, tree.routes[hop])
+            yield [Load(placed, group, load / len(trees)) for placed, group, load in route]
+
+    def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
+        reverse = {(link.source, link.target): link for link in template.links}
+        for link, group, load in route_loads(route):
+            for each in (link, reverse.get((link.target, link.source))):
+                if each is not None:
+                    yield Load(self.wiring.at(node, [each])[0], group, load * share)
+
+    def _switch_loads(self) -> Iterator[Load]:
+        """Yield what an in-switch reduction puts on each GPU's link: its data out once, 1/m of the sum besides."""
+        for node in self.wiring.nodes:
+            gpus = self.placement.gpus(self.placement.class_of(node))
+            for link in self.wiring.template(node).links:
+                if {link.source, link.target} & set(gpus) and "nvswitch" in link.source + link.target:
+                    yield Load(self.wiring.at(node, [link])[0], NVSWITCH, 1 + 1 / self.per_node)
+
+    def _shape(self, version: int) -> Shape:
+        slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
+        templates = [each.template for each in self.placement.classes]
+        sm = min(gpu.sm for template in templates for gpu in template.gpus)
+        near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
+        # Before Hopper not through another GPU.
+        nic_near = KINDS.index(slowest.nic_kind) <= KINDS.index("PXN" if sm >= 90 else "PXB")
+        vendors = {template.cpu.vendor for template in templates}
+        return Shape(
+            ranks=self.ranks,
+            nodes=self.nodes,
+            channels=len(slowest.rings),
+            channel_bandwidth=slowest.channel_bandwidth / 1e9,
+            tree_bandwidth=slowest.tree_intra_bandwidth / 1e9,
+            sm=sm,
+            nvlink=self.hop in (NVLINK, NVSWITCH),
+            nic_latency_us=self.nic_latency_s * 1e6 if version >= _LATENCY_KNOWN_FROM else 0.0,
+            amd=vendors == {"amd"},
+            mixed=len(vendors) > 1,
+            ll128=sm >= 70 and near and nic_near and version >= 2005,
+            simple_only=self._simple_only or (self.nodes > 1 and any(map(_keeps_no_order, templates))),
+            nvls=self._in_switch(sm, version),
+            x86=all(template.cpu.arch == "x86_64" for template in templates),
+            version=version,
+        )
+
+    def _in_switch(self, sm: int, version: int) -> InSwitch | None:
+        """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
+        first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
+        if sm < 90 or version < first or self.per_node <= 2:
+            return None
+        graphs = [
+            find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)
+            for each in self.placement.classes
+        ]
+        found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
+        return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
+
+
+def _keeps_no_order(template: NodeTemplate) -> bool:
+    """Whether a NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
+    return any(nic.gpudirect and not nic.in_order for nic in template.nics)
+
+
+def _edges(nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield (source, target) of every edge of both trees, up and down."""
+    for tree in double_binary_tree(nodes):
+        for node, parent in enumerate(tree.parents):
+            if parent is not None:
+                yield node, parent
+                yield parent, node
+
+
+def _most_carried(nodes: int) -> float:
+    """Return bytes that the busiest node sends, or receives, for a byte of the message, half of it down each tree."""
+    trees = double_binary_tree(nodes)
+    return max(
+        sum((tree.parents[node] is not None) + len(tree.children[node]) for tree in trees) / 2 for node in range(nodes)
+    )

@@ -1,0 +1,74 @@
+"""What a pattern loads: bytes on links by kind of hop, and what each kind then allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.routes import PlacedLink
+from ddpsim.network.fairness import LinkId
+from ddpsim.topology.graph import Link, NodeTemplate
+from ddpsim.topology.paths import Route
+
+NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
+GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
+"""Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch,
+peer-to-peer over PCIe, through host memory, to another node."""
+
+_GROUP_OF = {"nic": NET, "network": NET}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes that a link carries for a byte of the message, as part of a kind of hop."""
+
+    link: PlacedLink
+    group: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The loads of a pattern, all channels together.
+
+    Attributes:
+        rates: message bytes per second that each group of links allows at efficiency 1.
+    """
+
+    loads: tuple[Load, ...]
+    rates: Mapping[str, float]
+
+    @classmethod
+    def of(cls, loads: Iterable[Load]) -> Pattern:
+        """Return the pattern, loads of one link and group added up."""
+        total: dict[tuple[LinkId, str], Load] = {}
+        for load in loads:
+            key = (load.link.name, load.group)
+            before = total[key].bytes if key in total else 0.0
+            total[key] = Load(load.link, load.group, before + load.bytes)
+        rates: dict[str, float] = {}
+        for load in total.values():
+            rate = load.link.link.bandwidth / load.bytes
+            rates[load.group] = min(rates.get(load.group, rate), rate)
+        return cls(tuple(total.values()), rates)
+
+
+def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
+    """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
+    for link, load in route.loads():
+        if link.kind == "nvlink":
+            yield link, NVSWITCH if "nvswitch" in link.source + link.target else NVLINK, load
+        else:
+            yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
+
+
+def reversed_route(template: NodeTemplate, route: Route) -> Route:
+    """Return the way back over the same links."""
+    links = {(link.source, link.target): link for link in template.links}
+    back = tuple(links[link.target, link.source] for link in reversed(route.links))
+    return replace(route, source=route.target, target=route.source, links=back)
+
+
+def route_group(route: Route) -> str:
+    """Return the slowest kind of hop on a route."""
+    return max((group for _, group, _ in route_loads(route)), key=GROUPS.index, default=NVLINK)

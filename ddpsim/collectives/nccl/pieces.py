@@ -1,0 +1,69 @@
+"""The pieces in which NCCL's trees and in-switch reductions pass a message on, and the time until the pipe is full.
+
+A GPU passes a piece on when it has all of it. Simple sends chunks, halved for small messages so that the pipe fills
+(`src/enqueue.cc`, `calcCollChunking`, 2.30). Of LL128 a piece is what all threads of a channel write at once, 20 warps
+of 1920 bytes. LL passes on every 8 bytes as they arrive: the latency of its hops is all that fills its pipe.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ddpsim.collectives.nccl.versions import LL128, NVLS, NVLS_TREE
+
+_STEPS = 8
+"""Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""
+
+_STEP_BYTES, _LL128_STEP_BYTES = 1 << 19, 576_000
+_LL128_BYTES = 20 * 1920
+_MOST_NVLS_BYTES = 1 << 17
+_MOST_LINES = 512
+
+
+def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int) -> int:
+    """Return in how many pieces a channel passes on its `channel_bytes`, in an in-switch reduction a head its part."""
+    if algorithm in (NVLS, NVLS_TREE):
+        channel_bytes /= per_node
+        size = _switch_chunk(algorithm, channel_bytes, nodes)
+    else:
+        size = _LL128_BYTES if protocol == LL128 else _tree_chunk(channel_bytes, per_node, nodes)
+    return max(1, math.ceil(channel_bytes / size))
+
+
+def window(protocol: str) -> int:
+    """Return how many pieces may be under way between two GPUs."""
+    return _STEPS * _LL128_STEP_BYTES // _LL128_BYTES if protocol == LL128 else _STEPS
+
+
+def ll_pieces(transfer_s: float, hop_s: float) -> int:
+    """Return pieces so small that each of a message of `transfer_s` takes less than half the latency of a hop."""
+    return max(1, min(math.ceil(2 * transfer_s / hop_s), _MOST_LINES))
+
+
+def tree_fill_s(piece_bytes: float, inner: tuple[int, float], outer: tuple[int, float], rate: float) -> float:
+    """Return the time from the first byte until a piece has gone up and down, without that of the piece at `rate`.
+
+    Args:
+        piece_bytes: of all channels together.
+        inner, outer: hops inside nodes and between them, with the bytes per second each moves.
+        rate: of the whole, full pipe.
+    """
+    return piece_bytes * (inner[0] / inner[1] + outer[0] / outer[1] - 1 / rate)
+
+
+def _tree_chunk(channel_bytes: float, per_node: int, nodes: int) -> int:
+    depth = int(math.log2(nodes)) + (per_node if per_node > 1 else 0)
+    size = _STEP_BYTES
+    for least_pieces, least_bytes in ((8 * depth, 1 << 17), (4 * depth, 1 << 16), (depth, 1 << 15)):
+        while channel_bytes // size < least_pieces and size > least_bytes:
+            size //= 2
+    return size
+
+
+def _switch_chunk(algorithm: str, head_bytes: float, nodes: int) -> int:
+    size = _MOST_NVLS_BYTES if algorithm == NVLS or nodes < 4 else 1 << 16
+    limits = ((64, 1 << 16), (8, 1 << 15), (2, 1 << 14)) if algorithm == NVLS else ((4, 1 << 16), (1, 1 << 15))
+    for rounds, smaller in limits:
+        if head_bytes < rounds * size and size > smaller:
+            size = smaller
+    return size

@@ -1,0 +1,88 @@
+"""NCCL's rings as single transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ddpsim.collectives import schedules
+from ddpsim.collectives.channels import Channel
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.pieces import window
+from ddpsim.collectives.nccl.versions import SIMPLE
+from ddpsim.collectives.routes import PlacedLink
+from ddpsim.collectives.transport import Lane, Steps, Wire
+from ddpsim.network.fairness import LinkId
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a transfer costs.
+
+    Attributes:
+        start_s: before the first step.
+        hop_s, net_s: latency of a step inside a node, and between nodes.
+        rate: bytes per second that all channels together move.
+        net_rate: the same between nodes, of a tree.
+        load_factors: bytes on a link for a byte of the chunk, by kind of hop.
+    """
+
+    start_s: float
+    hop_s: float
+    net_s: float
+    rate: float
+    net_rate: float
+    load_factors: Mapping[str, float]
+
+
+_Way = tuple[float, list[tuple[PlacedLink, str, float]]]
+
+
+def ring(timing: Timing, layout: Layout, size_bytes: int) -> Steps:
+    """Return each ring's 2(p-1) steps; where one node stands for all, its part of them.
+
+    Rings of the same hops are one lane that carries the bytes of all.
+    """
+    lanes: dict[tuple[tuple[object, ...], ...], tuple[list[_Way], int]] = {}
+    for index in range(layout.rings):
+        ways = list(_ways(timing, layout, index))
+        key = tuple(tuple(placed.name for placed, _, _ in links) for _, links in ways)
+        lanes[key] = (ways, lanes[key][1] + 1 if key in lanes else 1)
+    parts = tuple(_lane(timing, layout, size_bytes, *lane) for lane in lanes.values())
+    return Steps(timing.start_s, parts, layout.capacities)
+
+
+def _lane(timing: Timing, layout: Layout, size_bytes: int, ways: list[_Way], rings: int) -> Lane:
+    share = rings / layout.rings
+    wires = [wire(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
+    if len(ways) == layout.ranks:
+        schedule = schedules.ring(layout.ranks)
+    else:
+        schedule = schedules.periodic_ring(len(ways), 2 * (layout.ranks - 1))
+    return Lane(
+        schedule, size_bytes * share / layout.ranks, lambda source, _: wires[source], window(SIMPLE), weight=rings
+    )
+
+
+def wire(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Wire:
+    """Return what a transfer over the links of `way` asks of them."""
+    loads: dict[LinkId, float] = {}
+    for placed, group, load in way:
+        loads[placed.name] = loads.get(placed.name, 0.0) + load * timing.load_factors[group]
+    return Wire(latency_s, loads, rate)
+
+
+def _ways(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:
+    """Yield the hop from each GPU of ring `index` to the next, node by node."""
+    boundaries = dict(layout.wiring.boundaries)
+    for node in layout.wiring.nodes:
+        here = layout.channels_of(node).rings[index]
+        for route in here.routes:
+            yield timing.hop_s, list(layout.inside(node, route))
+        if layout.nodes > 1:
+            after = boundaries[node]
+            yield timing.net_s, list(layout.between(node, here, after, _ring_of(layout, after, index)))
+
+
+def _ring_of(layout: Layout, node: int, index: int) -> Channel:
+    return layout.channels_of(node).rings[index]

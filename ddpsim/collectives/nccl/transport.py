@@ -1,0 +1,213 @@
+"""NCCL: rings, trees and in-switch reduction over the channels of a placement, with protocols as NCCL picks them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl import pieces as nccl_pieces
+from ddpsim.collectives.nccl import priors as nccl_priors
+from ddpsim.collectives.nccl import steps as nccl_steps
+from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
+from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
+from ddpsim.collectives.nccl.costs import Cost, Costs, most
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.loads import GROUPS, NET
+from ddpsim.collectives.nccl.tuning import Entry
+from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.patterns import PATTERNS
+from ddpsim.collectives.transport import Choice, Steps
+from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.network.fairness import Demand, LinkId
+
+PRIORS = nccl_priors.PRIORS
+ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
+
+_SHARPNESS = 30.0
+"""How firmly the cheaper of NCCL's entries is taken: near a crossover the time is between those of both."""
+
+_LEAST_WEIGHT = 0.1
+"""Weight, of one the cheapest has, below which an entry is out."""
+
+_BROADCAST_SIMPLE_BYTES = 1 << 16
+"""From here on a broadcast, for which there is no model of protocols, is taken to run Simple."""
+
+
+class NcclTransport:
+    """NCCL on a placement.
+
+    Args:
+        layout: the placement's channels.
+        calibration: constants; the priors where None.
+        algorithm: `ring`, `tree`, `nvls` or `nvls_tree` to force one.
+        isolated: a collective by itself, as DDP issues them, or one of many back to back as in nccl-tests.
+        gpus_per_process: GPUs that one process launches on, one after the other.
+
+    Raises:
+        UnknownNameError: an algorithm that is not modelled.
+        TopologyError: an algorithm that the machine cannot run.
+    """
+
+    backend = "nccl"
+    streams_per_group = 1
+
+    def __init__(
+        self,
+        layout: Layout,
+        calibration: Calibration | None = None,
+        *,
+        algorithm: str = "auto",
+        isolated: bool = True,
+        gpus_per_process: int = 1,
+    ) -> None:
+        if algorithm not in ("auto", *ALGORITHMS):
+            known = ("auto", *ALGORITHMS, *PATTERNS)
+            raise UnknownNameError.among("algorithm", algorithm, known, place="--algorithm")
+        self.calibration = calibration or Calibration("nccl", {constant.name: constant for constant in PRIORS})
+        self.layout = layout
+        self._isolated, self._gpus_per_process = isolated, gpus_per_process
+        self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
+        self._cost = Costs(layout, self._get)
+        self._entries = layout.entries
+        self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
+        if not self._allowed:
+            raise TopologyError(
+                f"{algorithm} cannot run on {layout.placement.topology.name}", place="--algorithm", remedy="use auto"
+            )
+        self.capacities: Mapping[LinkId, float] = layout.capacities
+
+    def choice(self, size_bytes: int) -> Choice:
+        """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.
+
+        One rank, or no bytes, is one launch, which has the name of a ring.
+        """
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return Choice(RING, SIMPLE)
+        cost = self._costs(size_bytes)[0][0]
+        return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides."""
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return Demand(self._cost.start_s(SIMPLE), 0, {})
+        costs = self._costs(size_bytes)
+        cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
+        factor = time_s / cost.time_s(size_bytes)
+        pattern = self._cost.pattern(cost.entry)
+        loads: dict[LinkId, float] = {}
+        for load in pattern.loads:
+            value = load.bytes * factor / self._cost.reached(cost.entry, load.group)
+            loads[load.link.name] = loads.get(load.link.name, 0.0) + value
+        # A ring's latencies lie between its steps. Trees are one message, their latency before it.
+        stall_s = (
+            (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if cost.entry.algorithm == RING else 0.0
+        )
+        return Demand(
+            cost.latency_s * factor - stall_s,
+            size_bytes,
+            loads,
+            cost.rate / factor,
+            stall_s=stall_s,
+            hops=self._hops(cost.entry.protocol),
+        )
+
+    def _hops(self, protocol: str) -> tuple[tuple[float, float], ...]:
+        """Return the parts of a ring's hops between nodes and inside, with their links' room over the tightest."""
+        rates = {group: rate * self._cost.efficiency(group, protocol) for group, rate in self.layout.ring.rates.items()}
+        tightest = min(rates.values())
+        if NET not in rates:
+            return ((1.0, 1.0),)
+        across, inside = rates.pop(NET), min(rates.values(), default=tightest)
+        part = 1 / self.layout.per_node
+        return ((part, across / tightest), (1 - part, inside / tightest))
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce with nothing else in flight."""
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return self._cost.start_s(SIMPLE)
+        return self._joined_s(self._costs(size_bytes), size_bytes)
+
+    def broadcast(self, size_bytes: int) -> Demand:
+        """Return a chain along the rings, half the steps of an allreduce; each link carries the message once."""
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return Demand(self._cost.start_s(SIMPLE), 0, {})
+        protocol = SIMPLE if size_bytes >= _BROADCAST_SIMPLE_BYTES or self.layout.shape.simple_only else LL
+        entry = Entry(RING, protocol, 0.0, 1.0)
+        cost = self._cost.of(entry, size_bytes)
+        share = self.layout.ranks / (2 * (self.layout.ranks - 1))
+        loads: dict[LinkId, float] = {}
+        for load in self.layout.ring.loads:
+            value = load.bytes * share / self._cost.efficiency(load.group, protocol)
+            loads[load.link.name] = loads.get(load.link.name, 0.0) + value
+        start_s = self._cost.start_s(protocol)
+        alone_s = self._get["isolated_s"] if self._isolated else 0.0
+        return Demand(alone_s + (start_s + cost.latency_s) / 2, size_bytes, loads, cost.rate / share)
+
+    def steps(self, size_bytes: int) -> Steps:
+        """Return the chosen pattern transfer by transfer, scaled as `allreduce` is."""
+        if self.layout.ranks == 1 or size_bytes == 0:
+            return Steps(self._cost.start_s(SIMPLE), ())
+        costs = self._costs(size_bytes)
+        cost = costs[0][0]
+        factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
+        if cost.entry.algorithm == RING:
+            return nccl_steps.ring(self._timing(cost, factor), self._stepped(), size_bytes)
+        timing, cut, window = self._timing(cost, factor), cost.pieces, nccl_pieces.window(cost.entry.protocol)
+        if cost.entry.algorithm != TREE:
+            return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
+        if cost.entry.protocol == LL:
+            # A hop's latency holds the time of what it passes on at once.
+            cut = window = nccl_pieces.ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
+            inner_s, outer_s = (size_bytes / cut * factor / rate for rate in self._cost.hop_rates(cost))
+            hop_s, net_s = max(timing.hop_s - inner_s, 0.0), max(timing.net_s - outer_s, 0.0)
+            timing = replace(timing, hop_s=hop_s, net_s=net_s)
+        return nccl_tree_steps.tree(timing, self._expanded, size_bytes, cut, window)
+
+    def _stepped(self) -> Layout:
+        """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
+        return self.layout if self.layout.wiring.uniform else self._expanded
+
+    @cached_property
+    def _expanded(self) -> Layout:
+        layout = self.layout
+        return layout if layout.wiring.expand else Layout(layout.placement, layout.shape.version, expand=True)
+
+    def _timing(self, cost: Cost, factor: float) -> nccl_steps.Timing:
+        algorithm, protocol = cost.entry.algorithm, cost.entry.protocol
+        ring, switch = algorithm == RING, algorithm in (NVLS, NVLS_TREE)
+        start_s = self._get["nvls.start_s"] if switch else self._cost.start_s(protocol)
+        share = 2 * (self.layout.ranks - 1) / self.layout.ranks
+        scale = factor if ring else factor * cost.slack
+        return nccl_steps.Timing(
+            start_s=start_s * factor,
+            hop_s=0.0 if switch else self._cost.hop_s(algorithm, protocol) * factor,
+            net_s=self._cost.net_s(algorithm, protocol) * factor,
+            rate=cost.rate * share / factor if ring else cost.ends / scale,
+            net_rate=min(cost.ends, cost.net_ends) / scale,
+            load_factors={group: scale / self._cost.reached(cost.entry, group) for group in GROUPS},
+        )
+
+    def _joined_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:
+        """Return the geometric mean of the entries' times, weighted by how likely NCCL takes each."""
+        total = sum(weight for _, weight in costs)
+        time_s = math.exp(sum(weight * math.log(cost.time_s(size_bytes)) for cost, weight in costs) / total)
+        if self._isolated:
+            return time_s + self._get["isolated_s"]
+        floor_s = self._gpus_per_process * self._get["launch_s"]
+        return most((time_s, floor_s))
+
+    def _costs(self, size_bytes: int) -> list[tuple[Cost, float]]:
+        """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
+        table = self.layout.believed_us(size_bytes)
+        believed = sorted((table[index] * self._crossover(self._entries[index]), index) for index in self._allowed)
+        least = believed[0][0]
+        weights = [((least / us) ** _SHARPNESS - _LEAST_WEIGHT, index) for us, index in believed]
+        return [(self._cost.of(self._entries[index], size_bytes), weight) for weight, index in weights if weight > 0]
+
+    def _crossover(self, entry: Entry) -> float:
+        """Return by what NCCL's belief of `entry` is multiplied."""
+        factor = self._get[f"crossover.{entry.protocol}"] if entry.protocol != SIMPLE else 1.0
+        return factor * self._get["crossover.tree"] if entry.algorithm == TREE else factor

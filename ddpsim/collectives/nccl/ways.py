@@ -1,0 +1,78 @@
+"""NCCL's ways between any two GPUs: its routes, at the Simple protocol's efficiencies and latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
+from ddpsim.collectives.nccl.versions import SIMPLE
+from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.transport import Wire
+from ddpsim.network.fairness import LinkId
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.paths import KINDS, Paths, find_paths
+
+
+class NcclWays:
+    """Ways between the GPUs of a placement: between nodes by the NIC nearest to each."""
+
+    backend = "nccl"
+    protocol = SIMPLE
+    streams_per_group = 1
+
+    def __init__(self, placement: Placement, calibration: Calibration) -> None:
+        self.calibration, self._placement = calibration, placement
+        self._wiring = Wiring(placement, expand=True)
+        self.capacities: dict[LinkId, float] = {}
+        self._found: dict[int, Paths] = {}
+
+    def start_s(self, size_bytes: int) -> float:
+        """Return the protocol's start."""
+        return self.calibration["nccl.start.simple_s"]
+
+    def wire(self, source: int, target: int) -> Wire:
+        """Return the way from one rank to another."""
+        way = list(self._way(source, target))
+        loads: dict[LinkId, float] = {}
+        for placed, group, load in way:
+            self.capacities[placed.name] = placed.link.bandwidth
+            efficiency = self.calibration[f"nccl.efficiency.{group}.{SIMPLE}"]
+            loads[placed.name] = loads.get(placed.name, 0.0) + load / efficiency
+        return Wire(self._hop_s(max((group for _, group, _ in way), key=GROUPS.index)), loads)
+
+    def _hop_s(self, group: str) -> float:
+        kind = group if group in (NVLINK, NVSWITCH, NET) else "pcie"
+        nics = [nic.latency_s for each in self._placement.classes for nic in each.template.nics]
+        card_s = max(nics, default=0.0) * self.calibration[f"nccl.nic.latency.{SIMPLE}"] if group == NET else 0.0
+        return self.calibration[f"nccl.ring.hop.{kind}.{SIMPLE}_s"] + card_s
+
+    def _way(self, source: int, target: int) -> Iterator[tuple[PlacedLink, str, float]]:
+        (here, first), (there, second) = map(self._gpu, (source, target))
+        if here == there:
+            yield from self._inside(here, first, second, to_nic=False)
+            return
+        out, back = self._nearest(here, first), self._nearest(there, second)
+        yield from self._inside(here, first, out, to_nic=True)
+        for placed in self._wiring.between(here, out, there, back):
+            yield placed, NET, 1.0
+        yield from self._inside(there, back, second, to_nic=True)
+
+    def _gpu(self, rank: int) -> tuple[int, str]:
+        node, index, kind = self._placement.node_of(rank)
+        return node, self._placement.gpus(kind)[index]
+
+    def _inside(self, node: int, source: str, target: str, *, to_nic: bool) -> Iterator[tuple[PlacedLink, str, float]]:
+        for link, group, load in route_loads(self._paths(node)[source, target]):
+            yield self._wiring.at(node, [link])[0], NET if to_nic and group != HOST else group, load
+
+    def _nearest(self, node: int, gpu: str) -> str:
+        paths = self._paths(node)
+        names = [nic.name for nic in self._wiring.template(node).nics]
+        return min(names, key=lambda nic: KINDS.index(paths[gpu, nic].kind))
+
+    def _paths(self, node: int) -> Paths:
+        if node not in self._found:
+            used = self._placement.gpus(self._placement.class_of(node))
+            self._found[node] = find_paths(self._wiring.template(node).only(used), pxn=False)
+        return self._found[node]

@@ -1,0 +1,1 @@
+"""The network: flows on links, shared max-min fair."""

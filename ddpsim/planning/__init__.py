@@ -1,0 +1,1 @@
+"""Plans: which buckets to use where, and what they gain."""

@@ -1,0 +1,46 @@
+"""Whether the host holds a step up, and on which constants that verdict rests where nobody measured them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpsim.collectives.calibration import Calibration, Constant
+from ddpsim.prediction.predict import Prediction, predict
+from ddpsim.simulation.costs import all_priors
+
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
+"""Constants of DDP that are a GPU's host's time."""
+
+_NO_TIME = 1e-9
+
+
+def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) -> float:
+    """Return how much shorter a step would be on a host that takes no time for anything; 0 where there is one clock."""
+    workload = prediction.workload
+    if workload.one_clock:
+        return 0.0
+    backend = prediction.options.backend_for(workload)
+    costs = _calibration(backend, calibration)
+    names = [f"{backend}.ddp.{name}" for name in HOST_COSTS]
+    free = predict(
+        workload,
+        prediction.topology,
+        nodes=prediction.nodes,
+        gpus_per_node=prediction.placement.gpus_per_node,
+        options=replace(prediction.options, scale_host=_NO_TIME),
+        calibration=costs.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time"),
+        local_s=prediction.local_s,
+        band=False,
+    )
+    return prediction.iteration_s - free.iteration_s
+
+
+def launch_priors(backend: str, calibration: Calibration | None) -> list[Constant]:
+    """Return the constants of the host's time that are priors, not measured."""
+    constants = _calibration(backend, calibration).constants
+    named = [constants[f"{backend}.ddp.{name}"] for name in HOST_COSTS]
+    return [constant for constant in named if not constant.fitted]
+
+
+def _calibration(backend: str, calibration: Calibration | None) -> Calibration:
+    return calibration or Calibration(backend, {constant.name: constant for constant in all_priors()[backend]})

@@ -1,0 +1,199 @@
+"""Which buckets to use where: sweeps over caps and node counts, an optimised list of caps, hardware side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing.caps import DEFAULT_CAP_MB
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.planning.host_bound import host_cost_s, launch_priors
+from ddpsim.planning.partition import best_partition
+from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.prediction.predict import Prediction, predict, with_band
+from ddpsim.simulation import Options
+from ddpsim.topology.graph import Topology
+from ddpsim.workload import Workload
+
+Progress = Callable[[int, int], None]
+
+CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
+"""Uniform caps a plan tries, in MiB."""
+
+TELLING = 0.005
+"""Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one."""
+
+
+def sweep(
+    workload: Workload,
+    topology: Topology,
+    *,
+    nodes: Sequence[int | None],
+    caps: Sequence[BucketCaps],
+    options: Options | None = None,
+    gpus_per_node: int | None = None,
+    calibration: Calibration | None = None,
+    executor: Executor | None = None,
+) -> Iterator[Prediction]:
+    """Predict every cap at every node count, nodes outermost, in the order given.
+
+    Args:
+        executor: where the predictions are computed: processes on one machine, or a cluster's; None is here, one by
+            one.
+    """
+    base = options or Options()
+    one = partial(_one, workload, topology, gpus_per_node, calibration)
+    work = [(count, replace(base, caps=cap)) for count in nodes for cap in caps]
+    yield from (executor.map if executor else map)(one, *zip(*work, strict=True))
+
+
+def plan(
+    workload: Workload,
+    topologies: Sequence[Topology],
+    *,
+    nodes: Sequence[int | None] = (None,),
+    caps: Sequence[BucketCaps] | None = None,
+    options: Options | None = None,
+    gpus_per_node: int | None = None,
+    calibration: Calibration | None = None,
+    progress: Progress | None = None,
+) -> PlanReport:
+    """Find the buckets that make an iteration shortest on each topology and node count.
+
+    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
+    those within `TELLING` of the fastest the simplest is the plan. Node counts that a topology cannot hold raise as
+    `Topology.place` does.
+
+    Args:
+        caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
+        progress: called with (rows done, rows in all).
+    """
+    cells = [(topology, count) for topology in topologies for count in nodes]
+    rows = []
+    for done, (topology, count) in enumerate(cells):
+        if progress:
+            progress(done, len(cells))
+        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration))
+    if progress:
+        progress(len(cells), len(cells))
+    return PlanReport(tuple(rows))
+
+
+def _row(
+    workload: Workload,
+    topology: Topology,
+    nodes: int | None,
+    given: Sequence[BucketCaps] | None,
+    options: Options,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+) -> PlanRow:
+    default = _one(
+        workload, topology, gpus_per_node, calibration, nodes, replace(options, caps=BucketCaps(), plan=None)
+    )
+    one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s, band=False)
+    total_mb = workload.gradient_bytes / (1 << 20)
+    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
+    caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
+    uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
+    tried = [default, *uniform]
+    best = _simplest(tried)
+    if given is None and (partition := pipeline_plan(default, calibration)) is not None:
+        listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
+        best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
+        tried.append(listed)
+    curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
+    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
+    if not row.keep_default:
+        row = replace(row, best=with_band(best, calibration))
+    if not row.chosen.workload.estimated:
+        return row
+    priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
+    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
+
+
+def _simplest(predictions: Sequence[Prediction]) -> Prediction:
+    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own."""
+    fastest = min(prediction.iteration_s for prediction in predictions)
+    close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
+
+    def distance(prediction: Prediction) -> float:
+        cap = prediction.options.caps.bucket_cap_mb
+        return 0.0 if cap is None else 1.0 + abs(np.log(max(cap, 1e-3) / DEFAULT_CAP_MB))
+
+    return min(close, key=distance)
+
+
+def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
+    """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
+
+    None too where buckets are compressed, differ from iteration to iteration, or are not filled in arrival order: the
+    model knows none of these.
+
+    Args:
+        default: a prediction whose gradients' ready times, ranks and algorithm are used.
+    """
+    parameters, options = default.workload.parameters, default.options
+    if options.compression != "none" or options.drop or options.order is not None:
+        return None
+    if options.assignment_in_force != "rebuilt":
+        return None
+    if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
+        return None
+    synced = [it for it in default.trace.of_rank(0) if it.synced and it.gradients]
+    if not synced or default.summary.world_size == 1:
+        return None
+    gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)
+    if len(gradients) < len(parameters):
+        return None
+    backend = options.backend_for(default.workload)
+    collectives = Collectives(
+        None, default.placement, backend=backend, calibration=calibration, algorithm=options.algorithm
+    )
+    order = [g.parameter for g in gradients]
+    ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
+    sizes = [parameters[index].size_bytes for index in order]
+    lengths = best_partition(ready.tolist(), sizes, _interpolated(collectives.estimate_s, sum(sizes)))
+    ends = np.cumsum(lengths)
+    groups = [tuple(order[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
+    return custom_plan(parameters, groups)
+
+
+def _interpolated(
+    seconds: Callable[[int], float], largest: int
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return `seconds` as a vectorised function, linear in the logarithm of its argument between 64 samples."""
+    sizes = np.unique(np.geomspace(64, max(largest, 128), 64).astype(np.int64))
+    times = np.array([seconds(int(size)) for size in sizes])
+    log_sizes, log_times = np.log(sizes), np.log(times)
+    return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
+
+
+def _one(
+    workload: Workload,
+    topology: Topology,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+    nodes: int | None,
+    options: Options,
+    local_s: float | None = None,
+    band: bool = True,
+) -> Prediction:
+    return predict(
+        workload,
+        topology,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=options,
+        calibration=calibration,
+        local_s=local_s,
+        band=band,
+    )

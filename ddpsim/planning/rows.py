@@ -1,0 +1,127 @@
+"""What `ddpsim.planning.planner` found: a row for each machine and node count, and what is advised there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.collectives.calibration import Constant
+from ddpsim.prediction.predict import Prediction
+
+WORTH_IT = 0.01
+"""Gain below which the advice is to keep torch's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """The best plan found for one machine and node count, beside torch's default.
+
+    Attributes:
+        best: the plan found; within `planner.TELLING` of the fastest tried. Where it is not advised its band is of its
+            iterations alone.
+        default: torch's, [1, 25] MiB.
+        sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
+        fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
+        host_cost_s: how much shorter what is advised would be on a host that takes no time.
+        priors: constants of the host's time that nobody measured.
+    """
+
+    best: Prediction
+    default: Prediction
+    sweep: tuple[tuple[float, float], ...]
+    fastest_s: float
+    host_cost_s: float = 0.0
+    priors: tuple[Constant, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """Share of the default's iteration that the best plan saves."""
+        return 1 - self.best.iteration_s / self.default.iteration_s
+
+    @property
+    def most(self) -> float:
+        """Share of the default's iteration that the fastest of all tried saves."""
+        return 1 - self.fastest_s / self.default.iteration_s
+
+    @property
+    def keep_default(self) -> bool:
+        """Whether the gain is under 1 % or inside the default's band."""
+        return self.gain < WORTH_IT or self.best.iteration_s >= self.default.low_s
+
+    @property
+    def chosen(self) -> Prediction:
+        """What is advised: the default, where the best gains too little."""
+        return self.default if self.keep_default else self.best
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host costs a step more than a gain is worth."""
+        return self.host_cost_s > WORTH_IT * self.chosen.iteration_s
+
+    @property
+    def rests_on_priors(self) -> bool:
+        """Whether a gain is advised that rests on launch costs nobody measured."""
+        return not self.keep_default and self.host_bound and (self.chosen.workload.estimated or bool(self.priors))
+
+    @property
+    def advice(self) -> str:
+        """The constructor call to paste."""
+        return self.chosen.plan.torch
+
+    def document(self) -> dict[str, object]:
+        """Return one row of the `plan` document."""
+        chosen, summary = self.chosen, self.chosen.summary
+        return {
+            "topology": chosen.topology.name,
+            "workload": chosen.workload.name,
+            "compute_device": chosen.workload.device,
+            "estimated": chosen.workload.estimated,
+            "nodes": chosen.nodes,
+            "world_size": summary.world_size,
+            "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
+            "plan_fingerprint": chosen.plan.fingerprint(),
+            "torch": self.advice,
+            "keep_default": self.keep_default,
+            "iteration_s": chosen.iteration_s,
+            "iteration_low_s": chosen.low_s,
+            "iteration_high_s": chosen.high_s,
+            "default_iteration_s": self.default.iteration_s,
+            "gain": 0.0 if self.keep_default else self.gain,
+            "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
+            "forward_s": summary.forward_s,
+            "backward_compute_s": summary.backward_compute_s,
+            "exposed_comm_s": summary.exposed_comm_s,
+            "exposed_skew_s": summary.exposed_skew_s,
+            "buffer_broadcast_s": summary.buffer_broadcast_s,
+            "ddp_overhead_s": summary.ddp_overhead_s,
+            "optimizer_s": summary.optimizer_s,
+            "local_s": chosen.local_s,
+            "overlap_ratio": summary.overlap_ratio,
+            "scaling_efficiency": chosen.scaling_efficiency,
+            "samples_per_s": summary.world_size * chosen.workload.batch_size / chosen.iteration_s,
+            "host_bound": self.host_bound,
+            "host_cost_s": self.host_cost_s,
+            "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
+            "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
+            "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """Rows by machine and node count."""
+
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def best(self) -> PlanRow:
+        """The row with the most samples a second over all its ranks; the fewest ranks among equals."""
+
+        def rate(row: PlanRow) -> tuple[float, int]:
+            ranks = row.chosen.summary.world_size
+            return ranks / row.chosen.iteration_s, -ranks
+
+        return max(self.rows, key=rate)
+
+    def document(self) -> dict[str, object]:
+        """Return the `plan` document."""
+        return {"rows": [row.document() for row in self.rows], "best": self.best.document()}

@@ -1,0 +1,1 @@
+"""Predictions of a step: simulated, summarised, written and read as documents."""

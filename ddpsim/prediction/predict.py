@@ -1,0 +1,245 @@
+"""A prediction: the simulated trace, its summary, and what the same step takes without DDP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean, median
+
+from ddpsim import __version__
+from ddpsim.bucketing import BucketPlan
+from ddpsim.collectives.bands import Band
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import correcting_curve
+from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.costs import at_end
+from ddpsim.topology.graph import Placement, Topology
+from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.records import Trace
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.single_clock import single_clock
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What `predict` returns.
+
+    Attributes:
+        placement: the ranks that take part, and where.
+        summary: iteration latency and its breakdown.
+        local_s: the period of one rank without DDP.
+        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
+            its collectives, and the doubt of DDP's measured costs, change where there is a calibration.
+        plan: the buckets used.
+        trace: of the simulated ranks.
+        calibrated: whether measured constants took the place of priors.
+        correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
+    """
+
+    workload: Workload
+    placement: Placement
+    options: Options
+    summary: Summary
+    local_s: float
+    low_s: float
+    high_s: float
+    plan: BucketPlan
+    trace: Trace
+    calibrated: bool
+    correcting_rows: int = 0
+
+    @property
+    def topology(self) -> Topology:
+        """The machine."""
+        return self.placement.topology
+
+    @property
+    def nodes(self) -> int:
+        """How many of its nodes take part."""
+        return self.placement.nodes
+
+    @property
+    def iteration_s(self) -> float:
+        """Steady-state period in seconds."""
+        return self.summary.iteration_s
+
+    @property
+    def scaling_efficiency(self) -> float:
+        """Share of one rank's speed without DDP that each rank keeps."""
+        return self.local_s / self.iteration_s
+
+    @property
+    def other_devices(self) -> list[str]:
+        """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
+        classes = (each.template for each in self.placement.classes)
+        models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
+        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if model.lower() not in kept]
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether several ranks recorded the workload at once and another number computes on a machine here."""
+        return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
+
+    def wire_bytes(self, parameters: Sequence[int]) -> int:
+        """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
+        bucket = [self.workload.parameters[index] for index in parameters]
+        messages = self.options.scheme.messages(bucket)
+        return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
+
+    def document(self) -> dict[str, object]:
+        """Return the `predict` document; the units are in its keys."""
+        s = self.summary
+        return {
+            "iteration_s": s.iteration_s,
+            "iteration_low_s": self.low_s,
+            "iteration_high_s": self.high_s,
+            "forward_s": s.forward_s,
+            "backward_compute_s": s.backward_compute_s,
+            "exposed_comm_s": s.exposed_comm_s,
+            "exposed_skew_s": s.exposed_skew_s,
+            "buffer_broadcast_s": s.buffer_broadcast_s,
+            "ddp_overhead_s": s.ddp_overhead_s,
+            "optimizer_s": s.optimizer_s,
+            "local_s": self.local_s,
+            "overlap_ratio": s.overlap_ratio,
+            "scaling_efficiency": self.scaling_efficiency,
+            "world_size": s.world_size,
+            "nodes": self.nodes,
+            "compute_device": self.workload.device,
+            "topology": self.topology.name,
+            "workload": self.workload.name,
+            "buckets": [
+                {
+                    "index": b.index,
+                    "size_bytes": b.size_bytes,
+                    "wire_bytes": self.wire_bytes(b.parameters),
+                    "parameters": list(b.parameters),
+                    "ready_s": b.ready_s,
+                    "launched_s": b.launched_s,
+                    "started_s": b.started_s,
+                    "wire_s": b.wire_s,
+                    "finished_s": b.finished_s,
+                    "written_s": b.written_s,
+                }
+                for b in s.buckets
+            ],
+            "plan_fingerprint": self.plan.fingerprint(),
+            "torch": self.plan.torch,
+            "provenance": {
+                "ddpsim": __version__,
+                "seed": self.options.seed,
+                "topology_fingerprint": self.topology.fingerprint(),
+                "workload_estimated": self.workload.estimated,
+                "calibrated": self.calibrated,
+                "correcting_rows": self.correcting_rows,
+                "fidelity": self.options.fidelity,
+                "compression": self.options.compression,
+                "drop": dict(self.options.drop),
+                "order": self.options.order,
+            },
+        }
+
+
+def predict(
+    workload: Workload,
+    topology: Topology,
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    options: Options | None = None,
+    calibration: Calibration | None = None,
+    local_s: float | None = None,
+    band: bool = True,
+) -> Prediction:
+    """Predict the iteration latency of `workload` on `topology`.
+
+    Args:
+        workload: one rank's iteration without communication; its device's pace is kept on any topology. A GPU's on
+            a node without GPUs is replayed by timed layers (`single_clock`).
+        topology: the machine.
+        nodes: how many; None is the topology's own count.
+        gpus_per_node: the first so many of each node; None is all.
+        options: of the run; None is torch's defaults.
+        calibration: measured constants; None is the documented priors.
+        local_s: one rank's period without DDP where it is known already; None simulates it.
+        band: whether to simulate what a calibration leaves open, four runs more; `with_band` does so afterwards.
+
+    Raises:
+        InputError: as `simulate` and `Topology.place`.
+    """
+    options = options or Options()
+    placement = topology.place(nodes, gpus_per_node)
+    workload = _on(topology, workload)
+    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    summary = summarise(trace)
+    curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
+    prediction = Prediction(
+        workload=workload,
+        placement=placement,
+        options=options,
+        summary=summary,
+        local_s=local_period_s(workload, options) if local_s is None else local_s,
+        low_s=summary.iteration_low_s,
+        high_s=summary.iteration_high_s,
+        plan=trace.plan,
+        trace=trace,
+        calibrated=calibration is not None,
+        correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
+    )
+    return with_band(prediction, calibration) if band else prediction
+
+
+def with_band(prediction: Prediction, calibration: Calibration | None) -> Prediction:
+    """Return `prediction` with what its calibration leaves open joined into its band.
+
+    Args:
+        prediction: whose band is of its iterations alone.
+        calibration: that it was made with.
+    """
+    workload, placement, options = prediction.workload, prediction.placement, prediction.options
+    if calibration is None or placement.world_size == 1 or options.comm != "real":
+        return prediction
+    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement))
+    sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
+    wire = Band.of(placement, calibration, sizes, options.algorithm)
+    ends = (
+        [summarise(run(calibration, wire_factor=factor)) for factor in (wire.low, wire.high)],
+        [summarise(run(at_end(calibration, end))) for end in (-1, 1)],
+    )
+    low_s, high_s = _band(prediction.summary, ends)
+    return replace(prediction, low_s=low_s, high_s=high_s)
+
+
+def _workloads_on(placement: Placement) -> dict[str, Workload]:
+    """Return by name the workloads of node templates that have their own."""
+    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
+    return {name: _on(placement.topology, load_workload(name)) for name in named}
+
+
+def _on(topology: Topology, workload: Workload) -> Workload:
+    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none."""
+    return single_clock(workload) if topology.compute_device == "cpu" and not workload.on_cpu else workload
+
+
+def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:
+    """Return 10th and 90th percentile of an iteration, of computing and of what each doubt changes in it.
+
+    `ends` has for each doubt the summaries at the fast and at the slow end. Doubts are independent; all collectives of
+    a step are at the same end of their bands at once, and so are all of DDP's own costs.
+    """
+    middle_s = summary.iteration_s
+    faster = [min(fast.iteration_s - middle_s, 0.0) for fast, _ in ends]
+    slower = [max(slow.iteration_s - middle_s, 0.0) for _, slow in ends]
+    low_s = math.hypot(middle_s - summary.iteration_low_s, *faster)
+    return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
+
+
+def local_period_s(workload: Workload, options: Options) -> float:
+    """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration."""
+    periods = [it.iteration_s for it in simulate_local(workload, options)]
+    cycle = options.no_sync_every
+    return median(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

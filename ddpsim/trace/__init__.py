@@ -1,0 +1,1 @@
+"""The trace of a run, simulated or real: its records, its numbers, its files."""

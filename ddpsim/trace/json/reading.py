@@ -1,0 +1,206 @@
+"""Files to a `Trace`, with errors that name file and event."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddpsim.errors import TraceError
+from ddpsim.files import read_json
+from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Span, Trace
+
+_REMEDY = "run again with --out (or --trace) to write it anew"
+_MOST = 1 << 63
+"""No time, count or size is as large."""
+
+
+def read_trace(directory: str | Path) -> Trace:
+    """Read the trace that `write_trace`, or the ranks of a run, left under `directory`.
+
+    Ranks that never wrote are missing from the result; without a `run.json` (a run that broke off) provenance is empty.
+
+    Raises:
+        TraceError: no such folder, no rank file in it, files of runs of different sizes, a file truncated or malformed;
+            the message names file and place.
+    """
+    files = rank_files(directory)
+    iterations: list[Iteration] = []
+    spans: list[Span] = []
+    world_size, backend, provenance = 0, "", _provenance(Path(directory))
+    for file in files.values():
+        rank, size, backend, events = _open(file)
+        if world_size not in (0, size):
+            what = f"of a run of {size} ranks, the files before it of one of {world_size}"
+            raise TraceError(what, place=file, remedy="remove the older, or give each run a folder of its own")
+        world_size = size
+        its, found = _parse(events, rank, file)
+        iterations += its
+        spans += found
+    iterations.sort(key=lambda it: (it.rank, it.index))
+    spans.sort(key=lambda span: (span.rank, span.start_s))
+    return Trace(world_size, backend, iterations, spans, provenance)
+
+
+def rank_files(directory: str | Path) -> dict[int, str]:
+    """Return the rank files under `directory` by rank, as HolisticTraceAnalysis' `trace_files` takes them.
+
+    HolisticTraceAnalysis takes every JSON in a `trace_dir` for a rank's trace, `run.json` too: give it these files.
+
+    Raises:
+        TraceError: no such folder, or no rank file in it.
+    """
+    folder, remedy = Path(directory), "give the folder that --out or --trace wrote"
+    if not folder.is_dir():
+        raise TraceError("no such folder", place=str(directory), remedy=remedy)
+    files = {rank: str(file) for rank, file in files_by_rank(folder).items()}
+    if not files:
+        raise TraceError("holds no rank*.json.gz", place=str(directory), remedy=remedy)
+    return files
+
+
+def files_by_rank(folder: Path) -> dict[int, Path]:
+    """Return the rank files in `folder` by rank, ascending."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    matches = ((re.fullmatch(r"rank(\d+)\.json\.gz", file.name), file) for file in files)
+    return dict(sorted((int(match[1]), file) for match, file in matches if match))
+
+
+def _provenance(folder: Path) -> dict[str, object]:
+    path = folder / "run.json"
+    if not path.is_file():
+        return {}
+    run = read_json(path, TraceError, _REMEDY)
+    if not isinstance(run, dict) or not isinstance(run.get("provenance"), dict):
+        raise TraceError("not a run file", place=str(path), remedy=f'expected "schema": "{RUN_SCHEMA}"')
+    return dict(run["provenance"])
+
+
+def _open(path: str) -> tuple[int, int, str, list[object]]:
+    """Return rank, world size, backend and events of a rank file."""
+    document = read_json(path, TraceError, _REMEDY)
+    ours = document.get("ddpsim") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(ours, dict) or ours.get("schema") != SCHEMA:
+        remedy = f'expected "ddpsim": {{"schema": "{SCHEMA}"}}; take other traces in with `ddpsim workload import`'
+        raise TraceError("not a trace of ddpsim or ddpexec", place=path, remedy=remedy)
+    info, events = document.get("distributedInfo"), document.get("traceEvents")
+    match info:
+        case {"rank": int(rank), "world_size": int(world_size), "backend": str(backend)}:
+            pass
+        case _:
+            what = f"{info!r} lacks rank, world_size or backend"
+            raise TraceError(what, place=f"{path}: distributedInfo", remedy=_REMEDY)
+    if not isinstance(events, list):
+        raise TraceError(f"{type(events).__name__} is not a list", place=f"{path}: traceEvents", remedy=_REMEDY)
+    return rank, world_size, backend, events
+
+
+def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span]]:
+    streams: dict[int, str] = {}
+    iterations: list[Iteration] = []
+    spans: list[Span] = []
+    for number, event in enumerate(events):
+        try:
+            _parse_event(event, rank, streams, iterations, spans)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"lacks {error}" if isinstance(error, KeyError) else f"malformed: {error}"
+            raise TraceError(what, place=f"{file}: traceEvents.{number}", remedy=_REMEDY) from error
+    return iterations, spans
+
+
+def _parse_event(
+    event: object, rank: int, streams: dict[int, str], iterations: list[Iteration], spans: list[Span]
+) -> None:
+    if not isinstance(event, dict):
+        raise TypeError(f"{event!r} is not an object")
+    phase, args = event["ph"], event.get("args", {})
+    if phase == "M":
+        if event["name"] == "thread_name":
+            streams[int(event["tid"])] = str(args["name"])
+    elif phase == "b":
+        spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
+    elif phase == "X" and RECORD in args:
+        iterations.append(iteration_from(args[RECORD]))
+    elif phase == "X" and not _derived(event):
+        category = event["cat"]
+        kernel = category in ("kernel", "gpu_user_annotation")
+        added = ("device", "stream", "correlation") if category == "kernel" else ("backend",)
+        dropped = added if kernel or str(event["name"]).startswith(COLLECTIVE) else ()
+        spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k not in dropped}, kernel))
+
+
+def _derived(event: Mapping[str, object]) -> bool:
+    """Return whether the event was added for the tools' sake: a launch, or the kernel under an annotation."""
+    return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(KERNEL)
+
+
+def _span(
+    event: Mapping[str, object], rank: int, streams: Mapping[int, str], args: dict[str, object], kernel: bool
+) -> Span:
+    start_us, tid = _number(event["ts"]), int(_number(event["tid"]))
+    given = event.get("args")
+    whole = given.get("duration_s") if isinstance(given, dict) and event["ph"] == "b" else None
+    duration_s = _number(event["dur"]) * 1e-6 if whole is None else _number(whole)
+    name = str(event["name"])
+    return Span(
+        rank=rank,
+        stream=streams[tid],
+        name=name,
+        start_s=start_us * 1e-6,
+        duration_s=duration_s,
+        kernel=kernel,
+        args=args,
+    )
+
+
+def iteration_from(record: Mapping[str, object]) -> Iteration:
+    """Return the iteration that `iteration_document` made a record of.
+
+    Raises:
+        KeyError, TypeError: a field missing or of the wrong kind.
+    """
+    fields = dict(_checked(record))
+    buckets, gradients = fields["buckets"], fields["gradients"]
+    if not isinstance(buckets, list) or not isinstance(gradients, list):
+        raise TypeError("buckets or gradients is not a list")
+    fields["buckets"] = tuple(_bucket(bucket) for bucket in buckets)
+    fields["gradients"] = tuple(
+        Gradient(parameter=_integer(p), hook_s=_number(h), ready_s=_number(r)) for p, h, r in gradients
+    )
+    return Iteration(**fields)  # type: ignore[arg-type]
+
+
+def _bucket(record: Mapping[str, object]) -> BucketTimes:
+    fields = dict(_checked(record))
+    parameters = fields["parameters"]
+    if not isinstance(parameters, list):
+        raise TypeError(f"parameters {parameters!r} is not a list")
+    fields["parameters"] = tuple(_integer(index) for index in parameters)
+    return BucketTimes(**fields)  # type: ignore[arg-type]
+
+
+def _checked(record: Mapping[str, object]) -> Mapping[str, object]:
+    """Return `record` where its times are numbers, its counts whole and its flag a flag."""
+    for name, value in record.items():
+        if name == "wire_s" and value is None:
+            continue
+        if name.endswith("_s"):
+            _number(value)
+        elif name in ("rank", "index", "size_bytes"):
+            _integer(value)
+        elif name == "synced" and not isinstance(value, bool):
+            raise TypeError(f"synced {value!r} is neither true nor false")
+    return record
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < _MOST:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value

@@ -1,0 +1,144 @@
+"""A `Trace` to files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ddpsim.files import compress, json_text, remove, write_whole
+from ddpsim.trace.json.reading import files_by_rank
+from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
+from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, Iteration, Span, Trace
+
+_TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
+_FIRST_COMMUNICATION_TID = 20
+
+Event = dict[str, object]
+
+
+def write_trace(trace: Trace, directory: str | Path) -> None:
+    """Write every recorded rank and `run.json` under `directory`; files of other ranks, an earlier trace's, go."""
+    ranks = {*trace.ranks, *(span.rank for span in trace.spans)}
+    for rank in sorted(ranks):
+        write_rank(trace, rank, directory)
+    write_run(trace, directory)
+    for rank, file in files_by_rank(Path(directory)).items():
+        if rank not in ranks:
+            remove(file)
+
+
+def discard_trace(directory: str | Path, rank: int, world_size: int) -> None:
+    """Remove an earlier trace under `directory`, as every rank of a new run does before it writes.
+
+    Each removes its own file, so that none waits for another; rank 0 also `run.json` and files of ranks beyond the new.
+
+    Raises:
+        InputError: where a file cannot be removed.
+    """
+    folder = Path(directory)
+    remove(folder / f"rank{rank}.json.gz")
+    if rank == 0:
+        remove(folder / "run.json")
+        for other, file in files_by_rank(folder).items():
+            if other >= world_size:
+                remove(file)
+
+
+def write_rank(trace: Trace, rank: int, directory: str | Path) -> None:
+    """Write what `trace` knows of `rank` as `rank{N}.json.gz`: same trace, same bytes."""
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": rank, "backend": trace.backend, "world_size": trace.world_size},
+        "ddpsim": {"schema": SCHEMA},
+        "displayTimeUnit": "ms",
+        "traceEvents": list(_events(trace, rank)),
+    }
+    write_whole(Path(directory) / f"rank{rank}.json.gz", compress(json.dumps(document, allow_nan=False)))
+
+
+def write_run(trace: Trace, directory: str | Path) -> None:
+    """Write `run.json`: world size, backend, recorded ranks and provenance."""
+    document = {
+        "schema": RUN_SCHEMA,
+        "world_size": trace.world_size,
+        "backend": trace.backend,
+        "ranks": trace.ranks,
+        "provenance": dict(trace.provenance),
+    }
+    write_whole(Path(directory) / "run.json", json_text(document))
+
+
+def _events(trace: Trace, rank: int) -> Iterator[Event]:
+    iterations = trace.of_rank(rank)
+    spans = sorted((span for span in trace.spans if span.rank == rank), key=lambda span: span.start_s)
+    tids = _tids(spans)
+    yield from _metadata(rank, tids)
+    for it in iterations:
+        args = {RECORD: iteration_document(it)}
+        yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
+    for correlation, span in enumerate(spans, start=1):
+        yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
+
+
+def _tids(spans: Iterable[Span]) -> dict[str, int]:
+    tids = dict(_TIDS)
+    for stream in sorted({span.stream for span in spans} - tids.keys(), key=lambda name: (len(name), name)):
+        tids[stream] = _FIRST_COMMUNICATION_TID + len(tids) - len(_TIDS)
+    return tids
+
+
+def _metadata(rank: int, tids: Mapping[str, int]) -> Iterator[Event]:
+    base: Event = {"ph": "M", "ts": 0, "pid": rank}
+    yield {**base, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}
+    yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": rank}}
+    for stream, tid in tids.items():
+        yield {**base, "tid": tid, "name": "thread_name", "args": {"name": stream}}
+        yield {**base, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+
+
+def _span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) -> Iterator[Event]:
+    where = (span.rank, tid)
+    args = dict(span.args)
+    if span.stream == BUCKETS:
+        begin = {"ph": "b", "cat": "bucket", "id": number, "name": span.name, "pid": span.rank, "tid": tid}
+        yield {**begin, "ts": _us(span.start_s), "args": {**args, "duration_s": span.duration_s}}
+        yield {**begin, "ph": "e", "ts": _us(span.end_s)}
+        return
+    collective = span.name.startswith(COLLECTIVE)
+    args |= {"backend": backend} if collective else {}
+    if not span.kernel:
+        yield _complete(*where, span.name, "user_annotation", span.start_s, span.end_s, args)
+        return
+    launched = span.args.get("launched_s")
+    launch_s = min(launched, span.start_s) if isinstance(launched, float) else span.start_s
+    launch = {"correlation": number}
+    yield _complete(span.rank, host_tid, "cudaLaunchKernel", "cuda_runtime", launch_s, launch_s, launch)
+    if collective:
+        yield _complete(*where, span.name, "gpu_user_annotation", span.start_s, span.end_s, args)
+        kernel: dict[str, object] = {"backend": backend, "Collective name": span.name.removeprefix(COLLECTIVE)}
+        name = KERNEL + "".join(word.title() for word in span.name.removeprefix(COLLECTIVE).split("_"))
+    else:
+        kernel, name = args, span.name
+    kernel = {**kernel, "device": 0, "stream": tid, "correlation": number}
+    yield _complete(*where, name, "kernel", span.start_s, span.end_s, kernel)
+
+
+def _complete(
+    pid: int, tid: int, name: str, category: str, start_s: float, end_s: float, args: Mapping[str, object]
+) -> Event:
+    start = _us(start_s)
+    event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start}
+    return {**event, "dur": round(max(_us(end_s) - start, 0.0), 3), "args": dict(args)}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def iteration_document(it: Iteration) -> dict[str, object]:
+    """Return `it` as JSON values."""
+    record = asdict(it)
+    record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
+    return record

@@ -1,0 +1,292 @@
+"""The numbers of a trace: period and its breakdown, bucket times, overlap, skew.
+
+The same for simulated and measured traces, so that a prediction and a run are compared on equal terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+
+from ddpsim.errors import TraceError
+from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
+
+PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
+"""The breakdown of `iteration_s`; its members sum to it."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSummary:
+    """One bucket's times on rank 0, median over iterations, in seconds from the start of forward.
+
+    `wire_s` is when the last rank had arrived and `skew_s` how long this rank's collective waited for it; both None
+    where the trace cannot tell.
+    """
+
+    index: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    ready_s: float
+    launched_s: float
+    started_s: float
+    wire_s: float | None
+    finished_s: float
+    written_s: float
+    skew_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a trace says of the steady state.
+
+    Attributes:
+        iteration_s: period between starts of forward: median over iterations, maximum over ranks.
+        iteration_low_s, iteration_high_s: 10th and 90th percentile over iterations of that rank.
+        forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period, scaled
+            to sum to `iteration_s`.
+        exposed_skew_s: of `exposed_comm_s`, what was waiting for the last rank to arrive; None where unknown.
+        overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
+            comp_comm_overlap; None at one rank or without communication.
+        iterations: periods that were counted.
+        buckets: in launch order; empty under a noop hook or at no synchronised iteration.
+    """
+
+    iteration_s: float
+    iteration_low_s: float
+    iteration_high_s: float
+    forward_s: float
+    backward_compute_s: float
+    exposed_comm_s: float
+    buffer_broadcast_s: float
+    ddp_overhead_s: float
+    optimizer_s: float
+    exposed_skew_s: float | None
+    overlap_ratio: float | None
+    world_size: int
+    iterations: int
+    buckets: tuple[BucketSummary, ...]
+
+    def document(self) -> dict[str, object]:
+        """Return the summary as JSON values."""
+        return {**asdict(self), "buckets": [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]}
+
+
+def summarise(trace: Trace) -> Summary:
+    """Return the numbers of `trace`.
+
+    Under `no_sync` a period is the mean over one cycle, from the first local step to the synchronised one that ends it,
+    so that steps saved count; with every step synchronised a period is one iteration.
+
+    Raises:
+        TraceError: where no rank, or not rank 0 (the lowest recorded rank stands in), left an iteration.
+    """
+    if not trace.iterations:
+        raise TraceError("the trace holds no iteration", remedy="run at least one iteration after the warm-up")
+    periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank))] for rank in trace.ranks}
+    slowest = max(periods.values(), key=median)
+    first = trace.ranks[0]
+    iteration_s = median(slowest)
+    middle = _middle(cycles(trace.of_rank(first)))
+    parts, scale = _breakdown(middle, iteration_s)
+    arrived = arrivals(trace)
+    skews = [skew for it in middle if (skew := exposed_skew_s(it, arrived)) is not None]
+    return Summary(
+        iteration_s=iteration_s,
+        iteration_low_s=quantile(slowest, 0.1),
+        iteration_high_s=quantile(slowest, 0.9),
+        **parts,
+        exposed_skew_s=fmean(skews) * scale if len(skews) == len(middle) else None,
+        overlap_ratio=overlap_ratio(trace, first),
+        world_size=trace.world_size,
+        iterations=len(slowest),
+        buckets=_buckets(trace, first, arrived),
+    )
+
+
+def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
+    """Group one rank's iterations into cycles that end with a synchronised one; an unfinished cycle is left out.
+
+    Without any synchronised iteration each is a cycle of its own.
+    """
+    if not any(it.synced for it in iterations):
+        return [[it] for it in iterations]
+    groups: list[list[Iteration]] = [[]]
+    for it in iterations:
+        groups[-1].append(it)
+        if it.synced:
+            groups.append([])
+    whole = groups[:-1]
+    longest = max(len(group) for group in whole)
+    return [group for group in whole if len(group) == longest]
+
+
+def cycle_length(trace: Trace) -> int:
+    """Return of how many iterations one synchronises gradients: 1 without `no_sync`."""
+    return len(cycles(trace.of_rank(trace.ranks[0]))[0])
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the `share` quantile of `values`, interpolated linearly between order statistics."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def overlap_ratio(trace: Trace, rank: int) -> float | None:
+    """Return the share of `rank`'s communication time during which it also computed.
+
+    From kernel spans where the trace has them (every kernel that is no collective is computation), else from the
+    iterations' exposed time against the union of their buckets' collectives.
+    """
+    if trace.world_size == 1:
+        return None
+    kernels = [span for span in trace.spans if span.rank == rank and span.kernel]
+    communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
+    if communication:
+        computation = union((span.start_s, span.end_s) for span in kernels if not is_collective(span))
+        total = length(communication)
+        return intersection(communication, computation) / total if total > 0 else None
+    iterations = trace.of_rank(rank)
+    total = sum(length(union((b.started_s, b.finished_s) for b in it.buckets)) for it in iterations)
+    exposed = sum(it.exposed_comm_s for it in iterations)
+    return max(0.0, 1 - exposed / total) if total > 0 else None
+
+
+def is_collective(span: Span) -> bool:
+    """Return whether `span` is a collective's."""
+    return span.name.startswith("nccl")
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return disjoint intervals that cover the same instants, ascending."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def length(intervals: Sequence[Interval]) -> float:
+    """Return the summed length of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
+
+
+def intersection(one: Sequence[Interval], other: Sequence[Interval]) -> float:
+    """Return the length of what two lists of disjoint ascending intervals share."""
+    shared, i, j = 0.0, 0, 0
+    while i < len(one) and j < len(other):
+        shared += max(0.0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return shared
+
+
+def _mean_period(cycle: Sequence[Iteration]) -> float:
+    return fmean(it.iteration_s for it in cycle)
+
+
+def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
+    """Return the iterations of the middle half of the cycles by period."""
+    ordered = sorted(groups, key=_mean_period)
+    cut = len(ordered) // 4
+    return [it for group in ordered[cut : len(ordered) - cut] for it in group]
+
+
+def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, float], float]:
+    """Return the six parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
+    parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
+    total = sum(parts.values())
+    scale = iteration_s / total if total > 0 else 1.0
+    scaled = {part: seconds * scale for part, seconds in parts.items()}
+    return {**scaled, "ddp_overhead_s": iteration_s - sum(scaled.values()) + scaled["ddp_overhead_s"]}, scale
+
+
+def exposed_skew_s(iteration: Iteration, arrived: Mapping[tuple[int, int], float]) -> float | None:
+    """Return how long a rank waited for a collective that was itself waiting for the last rank.
+
+    Buckets are waited for in order, each from when the one before was written until it is finished; the waits end with
+    the last bucket and are as long as the exposed communication together. Counted is what of each lies between the
+    collective's start on this rank and the arrival of the last.
+
+    Args:
+        iteration: with its buckets in launch order.
+        arrived: when the last rank's collective began, by iteration and bucket, for buckets whose `wire_s` is None.
+
+    Returns:
+        None where the arrival of the last rank is unknown.
+    """
+    left, skew = iteration.exposed_comm_s, 0.0
+    earlier = (iteration.start_s, *(bucket.written_s for bucket in iteration.buckets[:-1]))
+    for before_s, bucket in reversed(list(zip(earlier, iteration.buckets, strict=False))):
+        wire = arrived.get((iteration.index, bucket.index)) if bucket.wire_s is None else bucket.wire_s
+        if wire is None:
+            return None
+        begin = max(bucket.finished_s - left, before_s)
+        skew += max(0.0, min(wire, bucket.finished_s) - max(begin, bucket.started_s))
+        left = max(0.0, left - max(0.0, bucket.finished_s - begin))
+    return skew
+
+
+def _buckets(trace: Trace, rank: int, arrived: Mapping[tuple[int, int], float]) -> tuple[BucketSummary, ...]:
+    synced = [it for it in trace.of_rank(rank) if it.synced and it.buckets]
+    if not synced:
+        return ()
+    shape = _last_shape(synced)
+    seen: dict[int, list[tuple[Iteration, BucketTimes, float | None]]] = {index: [] for index in sorted(shape)}
+    for it in synced:
+        for bucket in it.buckets:
+            if shape.get(bucket.index) == bucket.parameters:
+                seen[bucket.index].append((it, bucket, arrived.get((it.index, bucket.index))))
+    return tuple(_bucket(times) for times in seen.values())
+
+
+def _last_shape(synced: Sequence[Iteration]) -> dict[int, tuple[int, ...]]:
+    """Return the parameters of each bucket since the last rebuild; an iteration may leave buckets out."""
+    shape: dict[int, tuple[int, ...]] = {}
+    owner: dict[int, int] = {}
+    for it in reversed(synced):
+        here = {index: bucket.index for bucket in it.buckets for index in bucket.parameters}
+        if any(owner.get(index, number) != number for index, number in here.items()):
+            break
+        owner |= here
+        shape |= {bucket.index: bucket.parameters for bucket in it.buckets}
+    return shape
+
+
+def arrivals(trace: Trace) -> dict[tuple[int, int], float]:
+    """Return when the last rank's collective began, by iteration and bucket, where every rank left a record."""
+    if len(trace.ranks) < trace.world_size:
+        return {}
+    last: dict[tuple[int, int], float] = {}
+    for it in trace.iterations:
+        for bucket in it.buckets:
+            key = (it.index, bucket.index)
+            last[key] = max(last.get(key, bucket.started_s), bucket.started_s)
+    return last
+
+
+def _bucket(seen: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> BucketSummary:
+    bucket = seen[0][1]
+    wires = [(it, b, arrival if b.wire_s is None else b.wire_s) for it, b, arrival in seen]
+    known = [(it, b, wire) for it, b, wire in wires if wire is not None]
+    times = {
+        name: median(getattr(b, name) - it.start_s for it, b, _ in seen)
+        for name in ("ready_s", "launched_s", "started_s", "finished_s", "written_s")
+    }
+    return BucketSummary(
+        index=bucket.index,
+        size_bytes=bucket.size_bytes,
+        parameters=bucket.parameters,
+        wire_s=median(wire - it.start_s for it, _, wire in known) if known else None,
+        skew_s=median(max(0.0, wire - b.started_s) for _, b, wire in known) if known else None,
+        **times,
+    )

@@ -1,0 +1,153 @@
+"""What a run left behind, simulated or real: iterations, buckets, gradients and spans by rank and stream.
+
+`ddpsim.simulation.simulate` and `ddpexec.running.run` both make a `Trace`; what comes after cannot tell which made it.
+Times are seconds on one clock common to all ranks. The names of streams and events stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+HOST = "host"
+COMPUTE = "compute"
+BUCKETS = "buckets"
+
+ITERATION = "iteration"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+COPY_OUT = "copy_out"
+WAIT = "wait"
+ALLREDUCE = "nccl:all_reduce"
+BROADCAST = "nccl:broadcast"
+
+
+def communication_stream(index: int) -> str:
+    """Return the name of the `index`-th communication stream of a rank."""
+    return f"communication {index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that took time on one stream of one rank.
+
+    `kernel` is True for what a GPU would show as a kernel (compute and communication streams); only these count for
+    overlap. `args` are JSON values; times in them end in `_s` and are on the trace's clock.
+    """
+
+    rank: int
+    stream: str
+    name: str
+    start_s: float
+    duration_s: float
+    kernel: bool = False
+    args: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def end_s(self) -> float:
+        """End of the span."""
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """One gradient: when its hook fired on the host, and when it existed on the device."""
+
+    parameter: int
+    hook_s: float
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTimes:
+    """The life of one bucket in one iteration of one rank.
+
+    Attributes:
+        index: place in launch order.
+        size_bytes: gradient bytes in it.
+        parameters: registration indices.
+        ready_s: its last gradient was complete on the device.
+        launched_s: the host handed the collective to the backend.
+        started_s: the collective began on this rank (it may then wait for peers).
+        wire_s: the last rank had arrived, so that bytes could move; None where unknown.
+        finished_s: the collective ended on this rank.
+        written_s: gradients were usable by the optimizer (copied out where a copy is made).
+    """
+
+    index: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    ready_s: float
+    launched_s: float
+    started_s: float
+    wire_s: float | None
+    finished_s: float
+    written_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One iteration of one rank; `end_s` is the start of the next forward.
+
+    The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
+    `ddp_overhead_s`. `synced` is False under `no_sync`.
+    """
+
+    rank: int
+    index: int
+    start_s: float
+    end_s: float
+    forward_s: float
+    backward_compute_s: float
+    exposed_comm_s: float
+    buffer_broadcast_s: float
+    optimizer_s: float
+    synced: bool = True
+    buckets: tuple[BucketTimes, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
+
+    @property
+    def iteration_s(self) -> float:
+        """Period from this start of forward to the next."""
+        return self.end_s - self.start_s
+
+    @property
+    def ddp_overhead_s(self) -> float:
+        """What the other five parts leave."""
+        return (
+            self.iteration_s
+            - self.forward_s
+            - self.backward_compute_s
+            - self.exposed_comm_s
+            - self.buffer_broadcast_s
+            - self.optimizer_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything recorded, by rank and then by time.
+
+    Attributes:
+        world_size: number of ranks of the run; some may have left no record.
+        backend: `nccl` or `gloo`.
+        iterations: of every recorded rank.
+        spans: for people, Perfetto and HTA; numbers are taken from `iterations`.
+        provenance: as in `run.json`: versions, seed, fingerprints, command, options.
+    """
+
+    world_size: int
+    backend: str
+    iterations: Sequence[Iteration]
+    spans: Sequence[Span] = ()
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that left a record, ascending."""
+        return sorted({iteration.rank for iteration in self.iterations})
+
+    def of_rank(self, rank: int) -> list[Iteration]:
+        """Return the iterations of `rank`, by index."""
+        return sorted((it for it in self.iterations if it.rank == rank), key=lambda it: it.index)

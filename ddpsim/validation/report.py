@@ -1,0 +1,41 @@
+"""Results as Markdown and as text: validations side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpsim.validation.validate import Validation
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; None is a dash."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(" --- " for _ in header) + "|"]
+    lines += ["| " + " | ".join("-" if cell is None else str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def signed_percent(error: float | None) -> str:
+    """Return a signed error for a cell."""
+    return "-" if error is None else f"{error * 100:+.1f} %"
+
+
+HEADER = (
+    "run", "measured ms", "predicted ms", "step error", "overhead measured ms", "predicted ms", "overhead error",
+    "one process", "+ communication",
+)  # fmt: skip
+
+
+def validation_row(label: str, validation: Validation) -> tuple[str, ...]:
+    """Return the cells of one run under `HEADER`; the last two are the trivial predictors' step errors."""
+    step, overhead, baselines = validation.iterations, validation.overhead, validation.baselines
+    return (
+        label,
+        f"{step.measured_s * 1e3:.1f}",
+        f"{step.predicted_s * 1e3:.1f}",
+        signed_percent(step.error),
+        f"{overhead.measured_s * 1e3:.1f}",
+        f"{overhead.predicted_s * 1e3:.1f}",
+        signed_percent(overhead.error),
+        signed_percent(baselines["one_process"]["error"]),
+        signed_percent(baselines["one_process_plus_communication"]["error"]),
+    )

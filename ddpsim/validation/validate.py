@@ -1,0 +1,266 @@
+"""Hold a prediction against a measured trace: the step, the overhead, every bucket, and what trivial predictors say.
+
+Errors are predicted / measured - 1, signed; a bucket's are (predicted - measured) / measured step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from ddpsim.errors import InputError, TraceError
+from ddpsim.prediction.document import BUCKET_TIMES
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, length, summarise, union
+from ddpsim.trace.records import Trace
+from ddpsim.validation.baselines import baselines
+
+_HALVES = ("latency", "bandwidth")
+
+Pair = tuple[Mapping[str, object], BucketSummary]
+"""A bucket as predicted, and as measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity, measured and predicted, and the signed relative error; None where nothing was measured."""
+
+    measured_s: float
+    predicted_s: float
+    error: float | None
+
+    @classmethod
+    def of(cls, measured_s: float, predicted_s: float) -> Compared:
+        """Return both with predicted / measured - 1."""
+        return cls(measured_s, predicted_s, predicted_s / measured_s - 1 if measured_s > 0 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketError:
+    """One bucket's times from the start of forward and their errors as a share of the measured step."""
+
+    index: int
+    size_bytes: int
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+    errors: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of the step, or of a bucket's way, and what its error is worth of the measured step."""
+
+    name: str
+    measured_s: float
+    predicted_s: float
+    share_of_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A prediction beside a measurement.
+
+    Attributes:
+        iterations: the steady-state period.
+        overhead: the period over that of one process without DDP.
+        local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
+        buckets: those that both sides have, in launch order.
+        terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
+        baselines: trivial predictors of the same step, fed with the prediction's times.
+    """
+
+    iterations: Compared
+    overhead: Compared
+    local_source: str
+    buckets: tuple[BucketError, ...]
+    terms: tuple[Term, ...]
+    baselines: Mapping[str, Mapping[str, float | None]]
+
+    @property
+    def errors(self) -> list[float]:
+        """The step's error and each bucket's finish error, absolute."""
+        step = abs(self.iterations.error or 0.0)
+        return [step, *(abs(bucket.errors["finished_s"]) for bucket in self.buckets)]
+
+    @property
+    def largest_term(self) -> Term:
+        """The term whose error is worth most of the step.
+
+        Of the wire's two halves one is named where both err to the same side; a line through few buckets that trades
+        one for the other tells nothing.
+        """
+        halves = [term for term in self.terms if term.name in _HALVES]
+        largest = max((term for term in self.terms if term not in halves), key=lambda term: abs(term.share_of_step))
+        if largest.name == "wire" and math.prod(term.share_of_step for term in halves) > 0 and len(halves) == 2:
+            return max(halves, key=lambda term: abs(term.share_of_step))
+        return largest
+
+    def document(self) -> dict[str, object]:
+        """Return the `validate` document."""
+        return {
+            "iterations": asdict(self.iterations),
+            "overhead": asdict(self.overhead),
+            "local_source": self.local_source,
+            "buckets": [
+                {
+                    "index": b.index,
+                    "size_bytes": b.size_bytes,
+                    **{f"measured_{name}": value for name, value in b.measured.items()},
+                    **{f"predicted_{name}": value for name, value in b.predicted.items()},
+                    **{f"{name.removesuffix('_s')}_error": value for name, value in b.errors.items()},
+                }
+                for b in self.buckets
+            ],
+            "terms": [asdict(term) for term in self.terms],
+            "largest_term": self.largest_term.name,
+            "baselines": {name: dict(values) for name, values in self.baselines.items()},
+            "mean_abs_error": fmean(self.errors),
+            "max_error": max(self.errors),
+        }
+
+
+def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
+    """Hold a predict document against a measured trace of the same configuration.
+
+    One process's time is the run's own where its provenance has `local_s`, else the prediction's.
+
+    Raises:
+        TraceError: a trace without iterations, or of another world size, or a bucket of another size than predicted.
+    """
+    summary = summarise(measured)
+    pairs = _paired(_dicts(prediction["buckets"]), summary.buckets)
+    _check_same(prediction, pairs, summary)
+    own = measured.provenance.get("local_s")
+    known = isinstance(own, float) and math.isfinite(own)
+    local_s = _float(prediction["local_s"])
+    measured_local_s = _float(own) if known else local_s
+    step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
+    return Validation(
+        iterations=Compared.of(step, predicted_step),
+        overhead=Compared.of(step - measured_local_s, predicted_step - local_s),
+        local_source="run" if known else "prediction",
+        buckets=tuple(_bucket_error(ours, theirs, step) for ours, theirs in pairs),
+        terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
+        baselines=_baselines(prediction, step, measured_local_s, cycle_length(measured)),
+    )
+
+
+def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+    """Return the buckets of either side by index: where layers are left out, one side may not have met all of them."""
+    ours = {bucket["index"]: bucket for bucket in predicted}
+    return [(ours[theirs.index], theirs) for theirs in measured if theirs.index in ours]
+
+
+def _check_same(prediction: Mapping[str, object], pairs: Sequence[Pair], summary: Summary) -> None:
+    if prediction["world_size"] != summary.world_size:
+        what = f"the run has {summary.world_size} ranks, the prediction {prediction['world_size']}"
+        raise TraceError(what, remedy="predict with the run's --nodes and --gpus-per-node")
+    differing = next((theirs.index for ours, theirs in pairs if ours["size_bytes"] != theirs.size_bytes), None)
+    if differing is not None:
+        counts = len(summary.buckets), len(_dicts(prediction["buckets"]))
+        what = f"the run has {counts[0]} buckets, the prediction {counts[1]}; they differ from bucket {differing} on"
+        raise TraceError(what, remedy="predict with the run's bucket options and --assignment")
+
+
+def _bucket_error(ours: Mapping[str, object], theirs: BucketSummary, step_s: float) -> BucketError:
+    mine = {name: _float(ours[name]) for name in BUCKET_TIMES}
+    real = {name: float(getattr(theirs, name)) for name in BUCKET_TIMES}
+    difference = {name: (mine[name] - real[name]) / step_s for name in BUCKET_TIMES}
+    return BucketError(theirs.index, theirs.size_bytes, real, mine, difference)
+
+
+def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term]:
+    pairs = [(part, float(getattr(summary, part)), _float(prediction[part])) for part in PARTS]
+    return [Term(part.removesuffix("_s"), m, p, (p - m) / summary.iteration_s) for part, m, p in pairs]
+
+
+def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
+    """Return launch, skew and wire, summed over buckets, and the wire's halves.
+
+    The wire times of each side are fitted by latency + bytes / bandwidth; the two are compared apart where bucket sizes
+    differ enough to tell them.
+    """
+    if not pairs:
+        return []
+    ours = [_Way.of(bucket) for bucket, _ in pairs]
+    theirs = [_Way.of(asdict(bucket)) for _, bucket in pairs]
+    sizes = [bucket.size_bytes for _, bucket in pairs]
+    sums = {
+        "launch": (sum(way.launch_s for way in theirs), sum(way.launch_s for way in ours)),
+        "skew": (sum(way.skew_s for way in theirs), sum(way.skew_s for way in ours)),
+    }
+    sums["wire"] = (sum(way.wire_s for way in theirs), sum(way.wire_s for way in ours))
+    real, mine = _line(sizes, [way.wire_s for way in theirs]), _line(sizes, [way.wire_s for way in ours])
+    if real and mine:
+        count, total = len(sizes), sum(sizes)
+        sums["latency"] = (real[0] * count, mine[0] * count)
+        sums["bandwidth"] = (real[1] * total, mine[1] * total)
+    return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in sums.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What a bucket spends between ready and finished."""
+
+    launch_s: float
+    skew_s: float
+    wire_s: float
+
+    @classmethod
+    def of(cls, bucket: Mapping[str, object]) -> _Way:
+        ready, launched, started, finished = (_float(bucket[name]) for name in BUCKET_TIMES)
+        wire = bucket.get("wire_s")
+        moving = started if wire is None else _float(wire)
+        return cls(max(0.0, launched - ready), max(0.0, moving - started), finished - moving)
+
+
+def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float] | None:
+    """Return intercept and slope of least squares; None where there are too few distinct sizes."""
+    if len(sizes) < 3 or max(sizes) < 2 * max(min(sizes), 1):
+        return None
+    mean_size, mean_time = fmean(sizes), fmean(times)
+    spread = sum((size - mean_size) ** 2 for size in sizes)
+    slope = sum((s - mean_size) * (t - mean_time) for s, t in zip(sizes, times, strict=True)) / spread
+    return mean_time - slope * mean_size, slope
+
+
+def _baselines(
+    prediction: Mapping[str, object], step_s: float, measured_local_s: float, no_sync_every: int
+) -> dict[str, Mapping[str, float | None]]:
+    """Return what trivial predictors say of the step, fed with the prediction's own times, not with measured ones."""
+    local_s = _float(prediction["local_s"])
+    ways = [(_float(b["ready_s"]), _Way.of(b).wire_s, _float(b["finished_s"])) for b in _dicts(prediction["buckets"])]
+    said = baselines(
+        ((ready, wire) for ready, wire, _ in ways),
+        local_s=local_s,
+        optimizer_s=_float(prediction["optimizer_s"]),
+        under_s=_float(prediction["backward_compute_s"]),
+        communication_s=length(union((finished - wire, finished) for _, wire, finished in ways)),
+        no_sync_every=no_sync_every,
+    )
+    predictors = {
+        "one_process": said.one_process_s,
+        "one_process_plus_communication": said.sum_s,
+        "max_of_backward_and_communication": said.max_s,
+        "in_order_pipeline": said.in_order_pipeline_s,
+    }
+    overhead = step_s - measured_local_s
+    return {
+        name: {
+            "predicted_s": seconds,
+            "error": seconds / step_s - 1,
+            "overhead_error": (seconds - local_s) / overhead - 1 if overhead > 0 else None,
+        }
+        for name, seconds in predictors.items()
+    }
+
+
+def _dicts(value: object) -> list[Mapping[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _float(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Workloads and buckets out of torch.profiler's Kineto traces."""

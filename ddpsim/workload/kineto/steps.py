@@ -1,0 +1,257 @@
+"""The iterations of a Kineto trace: phases, gradients, and what of it all is DDP's own work.
+
+DDP's part is cut out of the host's time line interval by interval: the broadcast of buffers at the start of forward,
+what follows each gradient's accumulation inside autograd's node (the hook), and the end of backward.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ddpsim.errors import TraceError
+from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
+
+_NODE = "autograd::engine::evaluate_function: "
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_DDP_FORWARD = "DistributedDataParallel.forward"
+_REDUCER_MARKS = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
+_DDP_MARKS = (*_REDUCER_MARKS, "c10d::")
+_OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+_SHORT_WAIT_S = 50e-6
+"""A wait for an event shorter than this found it done; DDP's own timers wait so."""
+
+_BROADCAST_OPERATORS = {
+    "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "aten::view", "aten::empty", "aten::cat",
+    "aten::narrow", "aten::slice", "aten::as_strided", "aten::copy_", "aten::split", "aten::split_with_sizes",
+    "c10d::broadcast_", "record_param_comms", "nccl:broadcast", "gloo:broadcast",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stretch of the host's time, seconds on the trace's clock."""
+
+    start_s: float
+    end_s: float
+
+
+class Cut:
+    """The host's time line without DDP's intervals, which must not overlap."""
+
+    def __init__(self, intervals: Iterable[Interval]) -> None:
+        self._intervals = sorted(intervals, key=lambda interval: interval.start_s)
+        self._starts = [interval.start_s for interval in self._intervals]
+        self._sums = [0.0, *accumulate(interval.end_s - interval.start_s for interval in self._intervals)]
+
+    def moment(self, moment_s: float) -> float:
+        """Return `moment_s` as it would have been without what DDP did before it."""
+        index = bisect_right(self._starts, moment_s)
+        removed = self._sums[index]
+        if index and moment_s < (end := self._intervals[index - 1].end_s):
+            removed -= end - moment_s
+        return moment_s - removed
+
+    def holds(self, moment_s: float) -> bool:
+        """Whether `moment_s` is DDP's."""
+        index = bisect_right(self._starts, moment_s) - 1
+        return index >= 0 and moment_s < self._intervals[index].end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A bucket's allreduce that the host launched in backward.
+
+    Attributes:
+        launched_s: the call's start.
+        after: gradients that had arrived by then.
+        elements: summed by it; None where the trace does not say.
+        dtype: of what it summed, as torch names it; likewise.
+    """
+
+    launched_s: float
+    after: int
+    elements: int | None
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration on the host.
+
+    Attributes:
+        name: the annotation's.
+        forward_s, backward_s, backward_end_s: starts of forward and backward, end of backward's computation.
+        optimizer: what the optimizer took, `zero_grad` included.
+        accumulations: one a gradient, in order: the accumulation proper, without hooks.
+        ddp: what of the host's time was DDP's.
+        collectives: allreduces in launch order.
+        waits: calls in which the host waited for the device.
+        end_s: end of the iteration.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    backward_end_s: float
+    optimizer: Sequence[Interval]
+    accumulations: Sequence[HostEvent]
+    ddp: Sequence[Interval]
+    collectives: Sequence[Collective]
+    waits: Sequence[HostEvent]
+    end_s: float
+
+    def phase_of(self, moment_s: float) -> str | None:
+        """Return the phase in which the host was at `moment_s`, None between phases."""
+        if any(interval.start_s <= moment_s < interval.end_s for interval in self.optimizer):
+            return "optimizer"
+        if self.backward_s <= moment_s <= self.backward_end_s:
+            return "backward"
+        return "forward" if self.forward_s <= moment_s < self.backward_s else None
+
+
+def find_steps(events: Events, place: str) -> list[Step]:
+    """Return the trace's complete iterations.
+
+    Raises:
+        TraceError: no annotations that mark iterations, or no iteration with a backward in it.
+    """
+    windows = [(event.name, event.start_s, event.end_s) for event in events.operators if "ProfilerStep#" in event.name]
+    if not windows:
+        ends = [event.end_s for event in events.operators if event.name.startswith(_OPTIMIZER[0])]
+        windows = [(f"step {n}", s, e) for n, (s, e) in enumerate(zip([0.0, *ends], ends, strict=False))]
+    if not windows:
+        remedy = "record it with torch.profiler, call its step() after each iteration"
+        raise TraceError(
+            "no iterations: neither ProfilerStep# nor Optimizer.step# is in it", place=place, remedy=remedy
+        )
+    starts = [event.start_s for event in events.operators]
+    steps = []
+    for name, start_s, end_s in sorted(windows, key=lambda window: window[1]):
+        inside = events.operators[bisect_left(starts, start_s) : bisect_left(starts, end_s)]
+        waits = [wait for wait in events.waits if start_s <= wait.start_s < end_s and _is_wait(wait)]
+        if (step := _step(name, end_s, inside, waits)) is not None:
+            steps.append(step)
+    if not steps:
+        remedy = "record CPU activity over whole training iterations"
+        raise TraceError("no iteration has gradients: no AccumulateGrad operator in it", place=place, remedy=remedy)
+    return steps
+
+
+def _is_wait(wait: HostEvent) -> bool:
+    return wait.name != "cudaEventSynchronize" or wait.end_s - wait.start_s > _SHORT_WAIT_S
+
+
+def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> Step | None:
+    nodes = [event for event in inside if event.name.startswith(_NODE)]
+    accumulations = [event for event in inside if event.name == _ACCUMULATE]
+    if not nodes or not accumulations:
+        return None
+    optimizer = [Interval(event.start_s, event.end_s) for event in inside if event.name.startswith(_OPTIMIZER)]
+    backward_s, backward_end_s = nodes[0].start_s, max(node.end_s for node in nodes)
+    forward_s, prefix = _forward(inside, optimizer, backward_s)
+    marks = [event for event in inside if event.name.startswith(_DDP_MARKS) and event.start_s >= backward_s]
+    functions: dict[str, list[HostEvent]] = {}
+    for event in inside:
+        functions.setdefault(event.name, []).append(event)
+    tail_s = _usual_tail(nodes, functions)
+    finish = Interval(backward_end_s, _finished_s(marks, backward_end_s))
+    intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
+    if not optimizer:
+        optimizer = [Interval(finish.end_s, end_s)]
+    collectives = _collectives(inside, nodes, accumulations)
+    return Step(
+        name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s
+    )
+
+
+def _forward(
+    inside: Sequence[HostEvent], optimizer: Sequence[Interval], backward_s: float
+) -> tuple[float, list[Interval]]:
+    """Return the start of forward, and the broadcast of buffers at its start, where there is one."""
+    ddp = next((event for event in inside if event.name == _DDP_FORWARD), None)
+    if ddp is None:
+        apart = (
+            e for e in inside if "#" not in e.name and not any(o.start_s <= e.start_s < o.end_s for o in optimizer)
+        )
+        return next((event.start_s for event in apart), backward_s), []
+    leading: list[HostEvent] = []
+    for event in inside:
+        if event.start_s > ddp.start_s:
+            if event.name not in _BROADCAST_OPERATORS:
+                break
+            leading.append(event)
+    if not any("broadcast" in event.name for event in leading):
+        return ddp.start_s, []
+    return ddp.start_s, [Interval(ddp.start_s, max(event.end_s for event in leading))]
+
+
+def _hooks(
+    nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent], marks: Sequence[HostEvent], tail_s: float
+) -> list[Interval]:
+    """Return what follows each accumulation inside its node where DDP is at work, but for autograd's usual tail."""
+    if not marks:
+        return []
+    starts = [mark.start_s for mark in marks]
+    outer = {node.start_s: node for node in nodes if node.name.endswith(_ACCUMULATE)}
+    outer_starts = sorted(outer)
+    found = []
+    for accumulation in accumulations:
+        index = bisect_right(outer_starts, accumulation.start_s) - 1
+        if index < 0 or (node := outer[outer_starts[index]]).end_s < accumulation.end_s:
+            continue
+        first = bisect_left(starts, accumulation.end_s)
+        if first < len(starts) and starts[first] < node.end_s:
+            found.append(Interval(accumulation.end_s, max(accumulation.end_s, node.end_s - tail_s)))
+    return found
+
+
+def _usual_tail(nodes: Sequence[HostEvent], functions: Mapping[str, Sequence[HostEvent]]) -> float:
+    """Return the median time from a function's end to its node's end, where no gradient is accumulated."""
+    tails = []
+    for node in nodes:
+        candidates = functions.get(node.name.removeprefix(_NODE), ())
+        index = bisect_left(candidates, node.start_s, key=lambda event: event.start_s)
+        if index < len(candidates) and candidates[index].end_s <= node.end_s and not node.name.endswith(_ACCUMULATE):
+            tails.append(node.end_s - candidates[index].end_s)
+    return statistics.median(tails) if tails else 0.0
+
+
+def _finished_s(marks: Sequence[HostEvent], backward_end_s: float) -> float:
+    """Return when DDP was done with backward; an allreduce of the loop's own, after that, is none of its marks."""
+    return max([backward_end_s, *(mark.end_s for mark in marks if mark.name.startswith(_REDUCER_MARKS))])
+
+
+def _collectives(
+    inside: Sequence[HostEvent], nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent]
+) -> list[Collective]:
+    """Return the allreduces of buckets: those that the hook of an accumulation launches, of numbers with a fraction.
+
+    Layers and the loop launch others elsewhere; the bitmap of unused parameters, behind the last bucket, is of integers
+    and, where the trace does not say so, brings no new gradient.
+    """
+    hooks = [node for node in nodes if node.name.endswith(_ACCUMULATE)]
+    starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
+    parameters = [event for event in inside if event.name == "record_param_comms"]
+    found: list[Collective] = []
+    for call in (event for event in inside if event.name == "c10d::allreduce_"):
+        hook = bisect_right(starts, call.start_s) - 1
+        if hook < 0 or call.start_s >= hooks[hook].end_s:
+            continue
+        args: Mapping[str, object] = next(
+            (e.args for e in parameters if call.start_s <= e.start_s <= call.end_s), call.args
+        )
+        nelems, dtype = args.get("In msg nelems"), dtype_named(args.get("dtype"))
+        elements, after = nelems if isinstance(nelems, int) else None, bisect_right(arrived, call.start_s)
+        new = elements is not None or not found or found[-1].after < after
+        if new and (dtype is None or "float" in dtype):
+            found.append(Collective(call.start_s, after, elements, dtype))
+    return found
+
+
+def is_communication(work: DeviceWork) -> bool:
+    """Whether the device's work is a collective."""
+    return "nccl" in work.name.lower()

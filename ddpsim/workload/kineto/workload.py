@@ -1,0 +1,241 @@
+"""A workload from a Kineto trace of somebody's training, under DDP or alone.
+
+A gradient is ready at the end of the last kernel that it depends on: on the compute stream, the last one the host had
+launched when autograd accumulated it. Communication and DDP's own host work and kernels are cut out, and the device's
+time line is replayed without them: a kernel that had waited for the host still waits as long after its launch, one
+that had waited for the device starts when the device is free.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ddpsim.errors import TraceError
+from ddpsim.files import read_json
+from ddpsim.units import format_time
+from ddpsim.workload.gpus import gpu_model
+from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, parse_events
+from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
+from ddpsim.workload.kineto.replay import Timeline
+from ddpsim.workload.kineto.steps import Step, find_steps
+from ddpsim.workload.profile import Phase, Workload
+
+_REMEDY = "export it again: torch.profiler's export_chrome_trace writes one file a rank"
+_PHASES = ("forward", "backward", "optimizer")
+_HOST_BOUND = 0.6
+"""Share of the step below which kernels leave the device idle for want of launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A workload from a trace, and what should be known about it.
+
+    Attributes:
+        workload: one rank without DDP.
+        notes: how arrivals were mapped, what was cut out, whether host or device sets the pace.
+    """
+
+    workload: Workload
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A Kineto file's events and what its header says; None where it says nothing."""
+
+    place: str
+    events: Events
+    device: str
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+
+
+def read_kineto(path: str | Path) -> TraceFile:
+    """Read a Kineto trace, `.json` or `.json.gz`.
+
+    Raises:
+        TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
+    """
+    document = read_json(path, TraceError, _REMEDY)
+    if not isinstance(document, dict) or "traceEvents" not in document:
+        raise TraceError("not a Kineto trace: no traceEvents", place=str(path), remedy=_REMEDY)
+    events = parse_events(document["traceEvents"], str(path))
+    properties, info = document.get("deviceProperties"), document.get("distributedInfo")
+    first = properties[0] if isinstance(properties, list) and properties else {}
+    name = first.get("name") if isinstance(first, dict) else None
+    device = "cpu" if not events.works else gpu_model(name) if isinstance(name, str) else "GPU"
+    info = info if isinstance(info, dict) else {}
+
+    def number(key: str) -> int | None:
+        value = info.get(key)
+        return value if isinstance(value, int) else None
+
+    backend = info.get("backend")
+    return TraceFile(
+        str(path), events, device, number("rank"), number("world_size"), backend if isinstance(backend, str) else None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A trace taken apart.
+
+    Attributes:
+        steps: its iterations with the usual number of gradients.
+        timeline: host and device without DDP.
+        mapping: which parameter each arrival is.
+        notes: what was left out.
+    """
+
+    file: TraceFile
+    steps: Sequence[Step]
+    timeline: Timeline
+    mapping: Mapping
+    notes: Sequence[str]
+
+
+def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
+    """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
+    file = read_kineto(path)
+    found = find_steps(file.events, file.place)
+    steps, notes = _alike(found)
+    mapping = map_arrivals(steps, shapes, file.place)
+    return Traced(file, steps, Timeline(file.events.works, found), mapping, notes)
+
+
+def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
+    """Return the workload recorded in a Kineto trace.
+
+    Args:
+        path: the trace of one rank.
+        shapes: a workload of the same model, whose parameters and buffers are taken; needed where the trace was
+            recorded without shapes.
+
+    Raises:
+        TraceError: an unreadable trace, one without iterations or gradients, or without shapes where none are given.
+        WorkloadError: `shapes` is of another model.
+    """
+    return workload_in(open_trace(path, shapes), shapes)
+
+
+def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
+    """Return the workload in a trace taken apart with `shapes`; see `import_trace`."""
+    file, steps, mapping = traced.file, traced.steps, traced.mapping
+    recorded = [_record(step, traced.timeline) for step in steps]
+    precision = _precision(traced, shapes)
+    batch_size = shapes.batch_size if shapes is not None else 1
+    model = shapes.name.partition("@")[0] if shapes is not None else Path(file.place).name.partition(".")[0]
+    hook, ready = (np.full((len(steps), len(mapping.parameters)), np.nan) for _ in range(2))
+    for row, record in enumerate(recorded):
+        hook[row, list(mapping.order)] = record.hooks
+        ready[row, list(mapping.order)] = record.ready
+    on_device = "cpu" if file.device == "cpu" else "cuda:0"
+    workload = Workload(
+        name=f"{model}@{file.device.lower()}-{precision}-b{batch_size}",
+        device=file.device,
+        precision=precision,
+        batch_size=batch_size,
+        threads=shapes.threads if shapes is not None and file.device == "cpu" else None,
+        estimated=False,
+        parameters=tuple(replace(parameter, device=on_device) for parameter in mapping.parameters),
+        buffers=shapes.buffers if shapes is not None else (),
+        forward=_phase(recorded, "forward"),
+        backward=_phase(recorded, "backward"),
+        optimizer=_phase(recorded, "optimizer"),
+        gradient_hook_s=hook.round(9),
+        gradient_ready_s=ready.round(9),
+        synchronises=_synchronises(steps),
+        provenance={"how": "imported from a Kineto trace; the profiler slows the host", "mapping": mapping.how},
+    )
+    return Imported(workload, (*traced.notes, mapping.how, *_pace(workload), *_batch(shapes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    host_s: dict[str, float]
+    device_s: dict[str, float]
+    hooks: list[float]
+    ready: list[float]
+
+
+def _alike(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
+    """Return the steps with the usual number of gradients, and a note on the others."""
+    usual = statistics.mode(len(step.accumulations) for step in steps)
+    kept = [step for step in steps if len(step.accumulations) == usual]
+    others = [
+        f"{s.name}: {len(s.accumulations)} gradients instead of {usual}, left out" for s in steps if s not in kept
+    ]
+    cut = "; ".join(f"{step.name}: {len(step.collectives)} allreduces" for step in kept if step.collectives)
+    return kept, [*others, *([f"communication and DDP's own work cut out ({cut})"] if cut else [])]
+
+
+def _record(step: Step, timeline: Timeline) -> _Record:
+    moment = timeline.moment
+    backward_s, begin_s = moment(step.backward_s), timeline.first_start_s(step.backward_s)
+    ends = [accumulation.end_s for accumulation in step.accumulations]
+    hooks = [moment(end_s) - backward_s for end_s in ends]
+    host = {
+        "forward": backward_s - moment(step.forward_s),
+        "backward": moment(step.backward_end_s) - backward_s,
+        "optimizer": sum(interval.end_s - interval.start_s for interval in step.optimizer),
+    }
+    for wait in step.waits:
+        if (phase := step.phase_of(wait.start_s)) is not None:
+            host[phase] = max(0.0, host[phase] - (wait.end_s - wait.start_s))
+    if not timeline.works:
+        return _Record(host, host, hooks, hooks)
+    by_phase: dict[str, list[DeviceWork]] = {phase: [] for phase in _PHASES}
+    for replayed in timeline.works:
+        if (phase := step.phase_of(replayed.launched_s)) is not None:
+            by_phase[phase].append(replayed.work)
+    ready = [max(timeline.done_s(end_s) - begin_s, 0.0) for end_s in ends]
+    return _Record(host, {phase: busy_s(by_phase[phase]) for phase in _PHASES}, hooks, ready)
+
+
+def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
+    host, device = (np.array([getattr(r, clock)[phase] for r in recorded]).round(9) for clock in ("host_s", "device_s"))
+    return Phase(host, device)
+
+
+def _synchronises(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the phases in which the host waits for the device in most iterations."""
+    phases = [{step.phase_of(wait.start_s) or "optimizer" for wait in step.waits} for step in steps]
+    return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(steps))
+
+
+def _precision(traced: Traced, shapes: Workload | None) -> str:
+    if any(parameter.dtype == "bfloat16" for parameter in traced.mapping.parameters):
+        return "bf16"
+    events = traced.file.events
+    if shapes is not None and not events.works:
+        return shapes.precision
+    names = {work.name for work in events.works}
+    marks = {"amp": ("bf16", "BFloat16", "c10::Half", "f16f16", "h884", "h1688", "h16816"), "tf32": ("tf32",)}
+    return next((p for p, words in marks.items() if any(w in name for name in names for w in words)), "fp32")
+
+
+def _pace(workload: Workload) -> list[str]:
+    host, device = (
+        sum(statistics.median(getattr(getattr(workload, phase), clock).tolist()) for phase in _PHASES)
+        for clock in ("host_s", "device_s")
+    )
+    if workload.device == "cpu":
+        return []
+    if device < _HOST_BOUND * host:
+        what = f"{format_time(device)} of kernels in {format_time(host)} of host work a step"
+        return [f"host-bound: {what}; a faster device would change little, and the profiler adds to the host's share"]
+    return [f"device-bound: {format_time(device)} of kernels, {format_time(host)} of host work a step"]
+
+
+def _batch(shapes: Workload | None) -> list[str]:
+    return (
+        ["batch size unknown, 1 is written"]
+        if shapes is None
+        else [f"batch size and buffers are those of {shapes.name}"]
+    )

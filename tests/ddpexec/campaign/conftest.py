@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpexec.campaign import stages
+from ddpexec.campaign.spec import Campaign, parse_campaign
+from ddpexec.netlab import support
+from tests.ddpexec.campaign.pretended import FILE, PretendedLab
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    return parse_campaign(FILE, "c.yaml")
+
+
+@pytest.fixture
+def lab(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedLab:
+    pretended = PretendedLab(campaign, tmp_path)
+    monkeypatch.setattr(stages, "in_lab", pretended)
+    monkeypatch.setattr(support, "missing", list)
+    return pretended

@@ -1,0 +1,284 @@
+"""A campaign carried out on a pretended lab: microbenchmarks from a formula, runs from the simulator itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpexec.campaign import predicting, stages
+from ddpexec.campaign.campaign import carry_out
+from ddpexec.campaign.pace import START_S, Pace, least_step_s, spoken
+from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
+from ddpexec.netlab import support
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.workload.files import load_workload, save_workload
+from tests.ddpexec.campaign.pretended import FILE, PretendedLab, go
+
+
+def test_what_the_simulator_measures_it_predicts(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert lab.commands == ["microbench", "run", "run", "run", "run"]
+    assert [result.caps for result in results] == ["default", "cap5"]
+    for result in results:
+        assert result.wire_over_backward == pytest.approx(2, rel=1e-3)
+        assert result.error == pytest.approx(0, abs=1e-9)
+        assert max(map(abs, result.bucket_errors)) < 1e-6
+        assert result.noise == 0
+        assert result.baselines_s["one_process"] == pytest.approx(result.local_s)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["step_error_median"] == pytest.approx(0, abs=1e-9)
+    assert len((tmp_path / "summary.md").read_text().splitlines()) > 30
+
+
+def test_a_network_is_measured_anew_beside_each_model_that_computes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = "- {network: flat, model: mlp, batch_size: 8, vary: {bucket_cap_mb: [null, 5]}}"
+    campaign = parse_campaign(FILE.replace("repeats: 2", "repeats: 1") + f"  {line}\n", "pretended.yaml")
+    lab = PretendedLab(campaign, tmp_path)
+    monkeypatch.setattr(stages, "in_lab", lab)
+    monkeypatch.setattr(support, "missing", list)
+    _, failures = go(campaign, tmp_path)
+    assert failures == []
+    replayed, computed = ["microbench", "run", "run"], [*["capture"] * stages.LAUNCHES, "microbench", "run", "run"]
+    assert lab.commands == replayed + computed
+    captured = tmp_path / "networks" / "flat-beside-mlp-b8" / "workload.json.gz"
+    computing = [each for each in campaign.configurations if each.run.model is not None]
+    for each in computing:
+        assert (tmp_path / "runs" / each.name / "workload.json.gz").read_bytes() == captured.read_bytes()
+    assert [" --under-load " in line for line in lab.lines if line.startswith("microbench")] == [False, True]
+    assert {path.name for path in (tmp_path / "networks").iterdir()} == {"flat", "flat-beside-mlp-b8"}
+    # A lab is a network of processes; a GPU that the machine has is not to be used.
+    for command, option in (("microbench", "--backend gloo"), ("run", "--backend gloo"), ("capture", "--device cpu")):
+        assert all(option in line for line in lab.lines if line.startswith(command))
+
+
+def test_an_interrupted_campaign_goes_on_where_it_stopped(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "cap5"
+    results, failures = go(campaign, tmp_path)
+    assert len(results) == 1
+    assert len(failures) == 1
+    assert "cap5" in failures[0]
+    assert "a rank died" in failures[0]
+    prediction = (tmp_path / "runs" / campaign.configurations[1].name / "prediction.json").read_bytes()
+    lab.failing, lab.commands = "", []
+    again, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert lab.commands == ["run", "run"]
+    assert again[0] == results[0]
+    assert (tmp_path / "runs" / campaign.configurations[1].name / "prediction.json").read_bytes() == prediction
+    lab.commands = []
+    assert go(campaign, tmp_path)[0] == again
+    assert lab.commands == []
+
+
+def test_some_configurations_run_alone_and_those_done_before_still_count(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    results, _ = go(campaign, tmp_path, "*-cap5")
+    assert [result.caps for result in results] == ["cap5"]
+    assert lab.commands == ["microbench", "run", "run"]
+    both, _ = go(campaign, tmp_path, campaign.configurations[0].name, "*-default")
+    assert [result.caps for result in both] == ["default", "cap5"]
+    assert json.loads((tmp_path / "summary.json").read_text())["configurations"] == 2
+    with pytest.raises(UnknownNameError, match=r"--only: .*mlp-flat-wire2-cap6.*did you mean mlp-flat-wire2-cap5"):
+        go(campaign, tmp_path, "mlp-flat-wire2-cap6")
+
+
+def test_a_fault_in_one_configuration_leaves_the_others_alone(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, first = predicting.write_prediction, campaign.configurations[0]
+
+    def faulty(configuration: Configuration, *rest: Any) -> None:
+        if configuration == first:
+            raise ZeroDivisionError("by a fault")
+        good(configuration, *rest)
+
+    monkeypatch.setattr(predicting, "write_prediction", faulty)
+    results, failures = go(campaign, tmp_path)
+    assert [result.caps for result in results] == ["cap5"]
+    assert len(failures) == 1
+    assert failures[0].startswith(f"{first.name}: ZeroDivisionError: by a fault; see ")
+    assert "Traceback" in (tmp_path / "runs" / first.name / "failure.txt").read_text()
+
+
+def test_each_line_of_progress_tells_the_time_left(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lines: list[str] = []
+    carry_out(campaign, tmp_path, lines.append)
+    heads = [line for line in lines if line.startswith("[")]
+    assert [re.sub("about .* left", "about T left", head) for head in heads] == [
+        "[1/2] mlp-flat-wire2-default (about T left)",
+        "[2/2] mlp-flat-wire2-cap5 (about T left)",
+    ]
+
+
+def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:
+    first, second = campaign.configurations
+    pace = Pace(campaign.configurations, 3.0)
+    expected_s = pace.left_s
+    step_s = least_step_s(second)
+    assert step_s is not None
+    assert expected_s == pytest.approx(2 * 2 * (START_S + 8 * step_s))
+    pace.done(first, expected_s)
+    assert pace.left_s == pytest.approx(expected_s)
+    pace.done(second, None)
+    assert pace.left_s == 0
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (89.6, "90 s"), (725, "12 min"), (7500, "2 h 5 min")])
+def test_durations_are_spoken(seconds: float, words: str) -> None:
+    assert spoken(seconds) == words
+
+
+def test_a_changed_configuration_is_done_anew_and_a_changed_network_measured_anew(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    lab.commands = []
+    go(parse_campaign(FILE.replace("iterations: 3", "iterations: 4"), "c.yaml"), tmp_path)
+    assert lab.commands == ["run"] * 4
+    lab.commands = []
+    go(parse_campaign(FILE.replace("1gbit", "2gbit"), "c.yaml"), tmp_path)
+    assert lab.commands == ["microbench", *["run"] * 4]
+
+
+def test_a_prediction_says_when_it_was_written_and_from_what(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    stamps = [
+        json.loads((tmp_path / "runs" / each.name / "prediction.json").read_text())["campaign"]
+        for each in campaign.configurations
+    ]
+    assert all(stamp["written_at"].endswith("Z") for stamp in stamps)
+    assert len({stamp["inputs_fingerprint"] for stamp in stamps}) == 2
+
+
+def test_steps_that_would_last_too_long_are_all_named(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    slow = parse_campaign(FILE.replace("1gbit", "10mbit"), "c.yaml")
+    with pytest.raises(InputError) as told:
+        go(slow, tmp_path)
+    assert all(each.name in str(told.value) for each in slow.configurations)
+    assert lab.commands == []
+
+
+def test_a_run_is_what_a_user_would_type() -> None:
+    runs = (
+        "{network: flat, workload: mlp, impl: ddpexec, bucket_cap_mb_list: [1, 25.0390625], no_sync_every: 2, "
+        "process_groups: 2, "
+        "straggler: {1: 1.2345678}, gradient_as_bucket_view: true, broadcast_buffers: false, seed: 7}"
+    )
+    text = FILE.split("runs:")[0] + f"runs:\n  - {runs}\n"
+    arguments = stages.run_arguments(parse_campaign(text, "c.yaml").configurations[0], Path("x"))
+    assert " ".join(arguments) == (
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --no-sync-every 2 --process-groups 2 "
+        "--gradient-as-bucket-view --no-broadcast-buffers --straggler 1:1.2345678 "
+        "--impl ddpexec --backend gloo --iterations 6 --seed 1007"
+    )
+
+
+def test_runs_that_differ_are_held_against_by_their_mean(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lab.stretch = {"run0": 1.0, "run1": 1.1}
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    for result in results:
+        fast, slow = result.repeats_s
+        assert slow == pytest.approx(1.1 * fast)
+        assert result.step_s == pytest.approx(1.05 * fast)
+        assert result.noise == pytest.approx(0.05 / 1.05)
+        held = json.loads((tmp_path / "runs" / result.name / "validation.json").read_text())
+        parts = [term["share_of_step"] for term in held["terms"][:6]]
+        assert sum(parts) == pytest.approx(result.error)
+        assert [bucket["finished_error"] for bucket in held["buckets"]] == pytest.approx(result.bucket_errors)
+        assert max(result.bucket_errors) < 0
+
+
+def _own(campaign: Campaign, folder: Path) -> Path:
+    return folder / "runs" / campaign.configurations[0].name
+
+
+def test_a_run_whose_prediction_is_gone_is_not_predicted_afterwards(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    go(campaign, tmp_path)
+    own = _own(campaign, tmp_path)
+    for name in ("prediction.json", "result.json"):
+        (own / name).unlink()
+    _, failures = go(campaign, tmp_path)
+    assert len(failures) == 1
+    assert "it has run, but its prediction is gone; delete the folder" in failures[0]
+    assert not (own / "prediction.json").exists()
+
+
+def test_a_prediction_from_other_constants_is_made_anew_before_runs_and_refused_after_them(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path)
+    own = _own(campaign, tmp_path)
+    old = json.loads((own / "prediction.json").read_text())["campaign"]["inputs_fingerprint"]
+    calibration = tmp_path / "networks" / "flat" / "calibration.json"
+    calibration.write_text(calibration.read_text() + "\n")
+    lab.failing = ""
+    results, failures = go(campaign, tmp_path)
+    assert failures == []
+    assert len(results) == 2
+    assert json.loads((own / "prediction.json").read_text())["campaign"]["inputs_fingerprint"] != old
+    calibration.write_text(calibration.read_text() + "\n")
+    (own / "result.json").unlink()
+    _, failures = go(campaign, tmp_path)
+    assert ["its workload, network or constants have changed since it was predicted" in f for f in failures] == [True]
+
+
+def test_a_workload_file_that_changed_is_run_anew(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    save_workload(load_workload("mlp"), given)
+    text = FILE.replace("workload: mlp", f"workload: {given}")
+    own = parse_campaign(text, "c.yaml")
+    lab.configurations = {each.name: each for each in own.configurations}
+    go(own, tmp_path / "out")
+    lab.commands = []
+    save_workload(replace(load_workload("mlp"), batch_size=7), given)
+    _, failures = go(own, tmp_path / "out")
+    assert failures == []
+    assert lab.commands == ["run"] * 4
+
+
+def test_other_sizes_are_measured_anew(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path, "*-default")
+    lab.commands, lab.lines = [], []
+    go(parse_campaign(FILE + "microbench: {stepfactor: 4, load_seconds: 1}\n", "c.yaml"), tmp_path, "*-default")
+    assert lab.commands[0] == "microbench"
+    assert " -f 4 --load-seconds 1 " in lab.lines[0]
+
+
+def test_a_table_that_was_removed_takes_its_constants_with_it(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.failing = "default"
+    go(campaign, tmp_path, "*-default")
+    network = tmp_path / "networks" / "flat"
+    (network / "allreduce.json").unlink()
+    (network / "calibration.json").write_text("of the old table")
+    lab.failing = ""
+    assert go(campaign, tmp_path, "*-default")[1] == []
+
+
+def test_a_result_that_cannot_be_read_follows_from_the_runs(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    results, _ = go(campaign, tmp_path)
+    lab.commands = []
+    (_own(campaign, tmp_path) / "result.json").write_text('{"name": "of another version"}')
+    assert go(campaign, tmp_path) == (results, [])
+    assert lab.commands == []

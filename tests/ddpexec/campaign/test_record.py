@@ -1,0 +1,155 @@
+"""A campaign's record: what it keeps gives the same numbers as the folder it was made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ddpexec.campaign import predicting, record, stages
+from ddpexec.campaign.campaign import finished
+from ddpexec.campaign.spec import Campaign, parse_campaign
+from ddpsim.errors import InputError
+from ddpsim.trace.json import read_trace, write_trace
+from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Span, Trace
+from tests.ddpexec.campaign.pretended import FILE, PretendedLab, go
+
+
+@pytest.fixture
+def carried_out(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> Path:
+    (tmp_path / "c.yaml").write_text(FILE)
+    go(campaign, tmp_path / "out")
+    return tmp_path
+
+
+def test_unpacked_it_concludes_as_the_campaign_did(carried_out: Path, campaign: Campaign, lab: PretendedLab) -> None:
+    out, again = carried_out / "out", carried_out / "again"
+    assert record.pack(carried_out / "c.yaml", campaign, out, carried_out / "record") == []
+    assert record.unpack(carried_out / "record", again).configurations == campaign.configurations
+    lab.commands = []
+    before, (after, failures) = go(campaign, out)[0], go(campaign, again)
+    assert (lab.commands, failures) == ([], [])
+    for one, other in zip(before, after, strict=True):
+        kept, given = (asdict(each) for each in (one, other))
+        for key in ("repeats_s", "step_s", "baselines_s", "bucket_errors"):
+            assert given.pop(key) == pytest.approx(kept.pop(key), abs=3e-6)
+        for errors in (kept, given):
+            errors.pop("largest_term")  # of errors that are zero
+        assert given == kept
+    for each in campaign.configurations:
+        own = [folder / "runs" / each.name for folder in (out, again)]
+        assert len({(path / "prediction.json").read_bytes() for path in own}) == 1
+        network = stages.Network(again / "networks" / "flat")
+        stamp = json.loads((own[1] / "prediction.json").read_text())["campaign"]
+        assert predicting.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
+
+
+def test_a_record_is_small_and_names_no_path_of_a_machine(carried_out: Path, campaign: Campaign) -> None:
+    folder = carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    assert len(list((folder / "workloads").iterdir())) == 1, "both configurations replay one workload"
+    for each in campaign.configurations:
+        assert (folder / "runs" / f"{each.name}.json.gz").stat().st_size < 8 << 10
+    unpacked = carried_out / "again"
+    record.unpack(folder, unpacked)
+    assert not any(str(carried_out) in path.read_text() for path in unpacked.rglob("*.json"))
+
+
+def test_what_has_no_result_is_named_and_left_out(carried_out: Path, campaign: Campaign) -> None:
+    more = parse_campaign(FILE.replace("[null, 5]", "[null, 5, 7]"), "c.yaml")
+    (name,) = (each.name for each in more.configurations if each.caps == "cap7")
+    assert record.pack(carried_out / "c.yaml", more, carried_out / "out", carried_out / "record") == [name]
+    with pytest.raises(InputError, match="no finished configuration"):
+        record.pack(carried_out / "c.yaml", more, carried_out / "elsewhere", carried_out / "record")
+
+
+def test_packing_again_leaves_nothing_of_what_was_there(carried_out: Path, campaign: Campaign) -> None:
+    folder = carried_out / "record"
+    (folder / "runs").mkdir(parents=True)
+    (folder / "runs" / "former.json.gz").write_bytes(b"")
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == sorted(
+        f"{each.name}.json.gz" for each in campaign.configurations
+    )
+
+
+def test_a_record_does_not_replace_the_folder_it_is_made_from(carried_out: Path, campaign: Campaign) -> None:
+    out = carried_out / "out"
+    with pytest.raises(InputError, match="would replace what it is made from; name another folder"):
+        record.pack(carried_out / "c.yaml", campaign, out, out / ".." / "out")
+    assert all(finished(each, out) for each in campaign.configurations)
+
+
+def test_unpacking_leaves_nothing_of_a_configuration_that_was_there(carried_out: Path, campaign: Campaign) -> None:
+    out, folder = carried_out / "out", carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, out, folder)
+    own = out / "runs" / campaign.configurations[0].name
+    (own / "run7").mkdir()
+    record.unpack(folder, out)
+    assert not (own / "run7").exists()
+    assert not (own / "result.json").exists()
+
+
+def test_a_damaged_record_names_its_file(carried_out: Path, campaign: Campaign) -> None:
+    folder = carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    victim = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
+    victim.write_bytes(record.compress('{"schema": "ddpexec.record/9"}'))
+    with pytest.raises(InputError, match=rf"{victim.name}: .*ddpexec.record/9"):
+        record.unpack(folder, carried_out / "again")
+
+
+def test_a_record_made_of_another_configuration_does_not_count(carried_out: Path, campaign: Campaign) -> None:
+    folder = carried_out / "record"
+    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
+    (folder / "campaign.yaml").write_text(FILE.replace("iterations: 3", "iterations: 4"))
+    changed = record.unpack(folder, carried_out / "again")
+    assert [finished(each, carried_out / "again") for each in changed.configurations] == [None, None]
+
+
+def iteration(rank: int, index: int, late_s: float) -> Iteration:
+    start_s = 10 + index * 0.5 + rank * 1e-4
+    bucket = BucketTimes(
+        index=0,
+        size_bytes=4096,
+        parameters=(1, 0),
+        ready_s=start_s + 0.1,
+        launched_s=start_s + 0.11,
+        started_s=start_s + 0.12 + late_s,
+        wire_s=None,
+        finished_s=start_s + 0.3,
+        written_s=start_s + 0.31,
+    )
+    return Iteration(
+        rank=rank,
+        index=index,
+        start_s=start_s,
+        end_s=start_s + 0.5,
+        forward_s=0.05,
+        backward_compute_s=0.2,
+        exposed_comm_s=0.1,
+        buffer_broadcast_s=0.0,
+        optimizer_s=0.01,
+        buckets=(bucket,),
+        gradients=(Gradient(parameter=0, hook_s=start_s, ready_s=start_s),),
+    )
+
+
+def test_a_reduced_trace_has_the_numbers_of_the_whole_one(tmp_path: Path) -> None:
+    iterations = [iteration(rank, index, 0.02 * rank + 1e-3 * index) for rank in range(3) for index in range(4)]
+    spans = [Span(rank=0, stream="host", name="forward", start_s=10.0, duration_s=0.05)]
+    whole = Trace(3, "gloo", iterations, spans, {"local_s": 0.26})
+    small = record.reduced(whole)
+    assert sum(len(it.buckets) for it in small.iterations) == 4
+    assert not any(it.gradients for it in small.iterations)
+    assert small.iterations[0].start_s == 0
+    kept, given = summarise(whole).document(), summarise(small).document()
+    theirs, ours = (document.pop("buckets")[0] for document in (kept, given))  # type: ignore[index]
+    assert ours.pop("parameters") == theirs.pop("parameters")
+    assert ours == pytest.approx(theirs, abs=2e-6)
+    assert given == pytest.approx(kept, abs=4e-6)
+    write_trace(small, tmp_path)
+    assert list(read_trace(tmp_path).iterations) == list(small.iterations)

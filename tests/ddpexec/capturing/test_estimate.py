@@ -1,0 +1,117 @@
+import functools
+import gzip
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.capturing.estimate import ANCHORS, SHIPPED, estimate_model, write_shipped  # noqa: E402
+from ddpexec.capturing.operators import model_shape  # noqa: E402
+from ddpexec.models import MODELS  # noqa: E402
+from ddpsim import shipped  # noqa: E402
+from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
+from ddpsim.workload.files import load_workload  # noqa: E402
+
+# Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
+PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
+
+
+@functools.cache
+def shape_of_two(name):
+    return model_shape(name, 2)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_GMAC)
+def test_forward_arithmetic_is_the_published(name):
+    shape = shape_of_two(name)
+    flops = sum(operator.flops for operator in shape.forward) / 2
+    assert flops / 2e9 == pytest.approx(PUBLISHED_GMAC[name], rel=0.02)
+    # Backward computes two products for each of forward's, but none for the gradient of the images.
+    assert sum(operator.flops for operator in shape.backward) / 4 == pytest.approx(flops, rel=0.05)
+
+
+def test_transformer_arithmetic_is_two_a_parameter_and_token():
+    flops = sum(operator.flops for operator in model_shape("bert-base", 1).forward)
+    matrices = 12 * 12 * 768**2
+    attention = 12 * 4 * 128**2 * 768
+    decoder = 2 * 20 * 30522 * 768
+    assert flops == pytest.approx(2 * matrices * 128 + attention + decoder, rel=0.001)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_gradient_has_its_operator(name):
+    shape = shape_of_two(name)
+    found = [index for operator in shape.backward for index in operator.gradients]
+    assert sorted(found) == list(range(len(shape.parameters)))
+
+
+@pytest.mark.parametrize("key", ANCHORS, ids=lambda key: key[0])
+def test_published_steps_are_met(key):
+    model, gpu, precision, batch_size = key
+    workload, anchor = estimate_model(model, gpu, precision, batch_size), ANCHORS[key]
+    phases = (
+        [workload.backward] if anchor.phase == "backward" else [workload.forward, workload.backward, workload.optimizer]
+    )
+    assert sum(phase.device_s[0] for phase in phases) == pytest.approx(anchor.seconds, rel=1e-6)
+    # The roofline alone was near: scaling is a correction, not the estimate.
+    assert workload.provenance["scale"] == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "images_per_s", "within"),
+    # NVIDIA DeepLearningExamples, ResNet-50 v1.5, one GPU; amp with channels last, which torch does not do by itself.
+    [("A100", "tf32", 938, 0.1), ("V100", "fp32", 367, 0.1), ("A100", "amp", 2470, 0.25)],
+)
+def test_throughput_is_near_what_was_published_and_not_used(gpu, precision, images_per_s, within):
+    workload = estimate_model("resnet50", gpu, precision, 256)
+    step = sum(phase.device_s[0] for phase in (workload.forward, workload.backward, workload.optimizer))
+    assert workload.provenance["scaled_to"] is None
+    assert 256 / step == pytest.approx(images_per_s, rel=within)
+
+
+def test_shipped_files_are_what_the_command_makes(tmp_path):
+    """Byte for byte, so that a change to the estimate is a change to the files."""
+    made = {path.name: gzip.decompress(path.read_bytes()) for path in write_shipped(tmp_path)}
+    assert len(made) == len(MODELS) * (len(SHIPPED) + 1)
+    shipped_bytes = {
+        name: gzip.decompress(shipped.find("workload", name.removesuffix(".json.gz")).read_bytes()) for name in made
+    }
+    stale = [name for name, content in made.items() if content != shipped_bytes[name]]
+    assert stale == [], "run `python -m ddpexec estimate --all -o traces/workloads`"
+
+
+def test_a_bare_name_is_the_v100s():
+    bare, named = load_workload("resnet50"), load_workload("resnet50@v100-fp32-b32")
+    assert (bare.name, bare.device, bare.precision, bare.batch_size) == ("resnet50", "V100", "fp32", 32)
+    assert (bare.gradient_ready_s == named.gradient_ready_s).all()
+    assert bare.estimated
+
+
+def test_arrival_order_gives_the_buckets_of_a_real_run():
+    workload = load_workload("resnet50")
+    plan = rebuilt_plan(workload.parameters, BucketCaps(), workload.arrival_order())
+    assert [bucket.size_bytes // 4 for bucket in plan.buckets] == [
+        2_049_000,
+        7_875_584,
+        6_563_840,
+        6_637_568,
+        2_431_040,
+    ]
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "w.json"
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--model", "mlp", "--gpu", "a100", "--precision", "amp", "-b", "8", "-o", str(path)])
+    assert end.value.code == 2  # no -b: batch size is spelled out
+    with pytest.raises(SystemExit) as end:
+        main(
+            ["estimate", "--model", "mlp", "--gpu", "a100", "--precision", "amp", "--batch-size", "8", "-o", str(path)]
+        )
+    assert end.value.code == 0
+    assert load_workload(path).name == "mlp@a100-amp-b8"
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--model", "mlp", "--gpu", "V100", "--precision", "tf32", "-o", str(path)])
+    assert end.value.code == 2
+    assert "V100 has no figures for precision 'tf32'" in capsys.readouterr().err

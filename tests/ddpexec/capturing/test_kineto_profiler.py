@@ -1,0 +1,133 @@
+"""Traces that torch's own profiler writes, imported."""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from ddpsim.workload.kineto.workload import import_trace  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+LAYERS, SLEEP_S = 4, 0.01
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(SLEEP_S)
+        return gradient.clone()
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4 + i, bias=False) for i in range(LAYERS))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = Slow.apply(layer(x)[..., :4])
+        return x
+
+
+def traced(path, **options):
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with profile(activities=[ProfilerActivity.CPU], **options) as profiler:
+        for _ in range(3):
+            net(torch.ones(7, 4)).sum().backward()
+            time.sleep(SLEEP_S / 2)
+            optimizer.step()
+            optimizer.zero_grad()
+            profiler.step()
+    profiler.export_chrome_trace(str(path))
+    return net
+
+
+def test_a_cpu_trace_with_shapes_needs_no_workload(tmp_path):
+    net = traced(tmp_path / "trace.json", record_shapes=True)
+    workload = import_trace(tmp_path / "trace.json").workload
+    assert workload.device == "cpu"
+    assert [p.shape for p in workload.parameters] == [tuple(p.shape) for p in net.parameters()]
+    assert workload.arrival_order() == [3, 2, 1, 0]
+    # A sleep stands before each gradient.
+    assert workload.iterations >= 2
+    for layer in range(LAYERS):
+        assert (workload.gradient_hook_s[:, layer] >= (LAYERS - layer) * SLEEP_S).all()
+    assert (workload.gradient_hook_s == workload.gradient_ready_s).all()
+    assert (workload.backward.host_s >= LAYERS * SLEEP_S).all()
+    # What the loop does between backward and optimizer is nobody's.
+    assert (workload.optimizer.host_s < workload.backward.host_s).all()
+
+
+def test_the_import_command(tmp_path, capsys):
+    from ddpsim.cli import main
+
+    traced(tmp_path / "trace.json", record_shapes=True)
+    with pytest.raises(SystemExit) as end:
+        main(["workload", "import", str(tmp_path / "trace.json"), "-o", str(tmp_path / "w.json"), "--json"])
+    assert end.value.code == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["parameters"] == LAYERS
+    assert "shapes from the trace" in captured.err
+    with pytest.raises(SystemExit) as end:
+        main(["workload", "import", str(tmp_path / "trace.json")])
+    assert json.loads(capsys.readouterr().out)["schema"] == "ddpsim.workload/1"
+    traced(tmp_path / "bare.json")
+    with pytest.raises(SystemExit) as end:
+        main(["workload", "import", str(tmp_path / "bare.json")])
+    assert end.value.code == 2
+    assert "the trace holds no shapes of gradients; give --shapes W" in capsys.readouterr().err
+
+
+LATE_S = 0.08
+
+
+def ddp_trace(rank, folder):
+    """Train under torch's DDP; rank 1 comes late to forward, so that rank 0 waits for it in its last bucket."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(Net(), torch.nn.BatchNorm1d(4))
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(4):
+            output = ddp(torch.ones(7, 4))
+            time.sleep(LATE_S * rank)
+            output.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            profiler.step()
+    if rank == 0:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+
+
+def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
+    run(2, ddp_trace, str(tmp_path))
+    result = import_trace(tmp_path / "trace.json")
+    workload = result.workload
+    assert any("allreduces" in note for note in result.notes)
+    assert len(workload.parameters) == LAYERS + 2
+    # The trace's own events bound what is the model's: backward ends with its last node, forward begins after the
+    # broadcast of buffers; what rank 0 waits for rank 1 comes after the one and in the other.
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e.get("ph") == "X"]
+    steps = sorted((start, end) for name, start, end in spans if name.startswith("ProfilerStep"))[
+        -workload.iterations :
+    ]
+    for row, (begin, stop) in enumerate(steps):
+        inside = [span for span in spans if begin <= span[1] < stop]
+        nodes = [span for span in inside if "evaluate_function" in span[0]]
+        backward_s = min(start for _, start, _ in nodes)
+        forward_s = next(start for name, start, _ in inside if name == "DistributedDataParallel.forward")
+        broadcasts = [end - start for name, start, end in inside if name == "c10d::broadcast_"]
+        assert LAYERS * SLEEP_S <= workload.backward.host_s[row] <= max(end for _, _, end in nodes) - backward_s + 1e-6
+        assert workload.forward.host_s[row] <= backward_s - forward_s - sum(broadcasts) + 1e-6
+    assert workload.arrival_order()[:2] in ([5, 4], [4, 5])

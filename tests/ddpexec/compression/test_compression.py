@@ -1,0 +1,256 @@
+"""Compressed communication hooks: codecs, error feedback, and training with them under torch's DDP."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ddpsim import compression
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import InputError
+
+torch = pytest.importorskip("torch")
+dist, nn = torch.distributed, torch.nn
+
+from ddpexec.compression import (  # noqa: E402
+    Adaptive,
+    ErrorFeedback,
+    HalfCodec,
+    Layout,
+    LinearCodec,
+    OneBitCodec,
+    TopKCodec,
+    adaptive_hook,
+    feedback_hook,
+    hook_for,
+    measure,
+)
+from ddpexec.compression.measure import fit  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+CODECS = [OneBitCodec(), LinearCodec(), HalfCodec(), TopKCodec(0.1)]
+LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
+
+
+class Bucket:
+    """What a hook needs of a GradBucket."""
+
+    def __init__(self, parameters, gradients, index=0):
+        self._parameters, self._index = parameters, index
+        self._buffer = torch.cat([g.flatten() for g in gradients])
+
+    def index(self):
+        return self._index
+
+    def buffer(self):
+        return self._buffer
+
+    def gradients(self):
+        return list(self._buffer.split([p.numel() for p in self._parameters]))
+
+    def parameters(self):
+        return self._parameters
+
+
+def decoded(codec, flat, lengths):
+    layout = Layout(lengths, flat.device)
+    into = torch.zeros_like(flat)
+    codec.decode(codec.encode(flat, layout), layout, into)
+    return into
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]))
+def test_one_bit_keeps_signs_and_the_sums_of_each_sign(lengths, seed, dtype):
+    flat = torch.randn(sum(lengths), generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    for piece, written in zip(flat.split(lengths), decoded(OneBitCodec(), flat, lengths).split(lengths), strict=True):
+        assert torch.equal(written > 0, piece > 0)
+        for sign in (piece > 0, piece <= 0):
+            assert written[sign].sum().item() == pytest.approx(piece[sign].sum().item(), abs=1e-5)
+            assert written[sign].unique().numel() <= 1
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(0, 99))
+def test_errors_of_the_other_codecs(lengths, seed):
+    flat = torch.randn(sum(lengths), generator=torch.Generator().manual_seed(seed))
+    steps = torch.cat([p.abs().max().expand_as(p) / 127 if p.numel() else p for p in flat.split(lengths)])
+    assert ((decoded(LinearCodec(), flat, lengths) - flat).abs() <= 0.501 * steps).all()
+    assert ((decoded(HalfCodec(), flat, lengths) - flat).abs() <= flat.abs() / 256).all()
+    kept = decoded(TopKCodec(0.1), flat, lengths)
+    assert torch.equal(kept[kept != 0], flat[kept != 0])
+    smallest_kept, largest_left = kept[kept != 0].abs().min(), (flat - kept).abs().max()
+    assert smallest_kept >= largest_left
+
+
+@pytest.mark.parametrize("name", ["onebit", "topk:0.1"])
+def test_payloads_have_the_size_that_the_simulator_counts(name):
+    state, _ = hook_for(name)
+    lengths = [7, 64, 1, 129]
+    payload = state.codec.encode(torch.randn(sum(lengths)), Layout(lengths, torch.device("cpu")))
+    message = compression.scheme(name).messages([Parameter(f"p{n}", (n,)) for n in lengths])[0]
+    assert payload.numel() == message.size_bytes
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), codec=st.sampled_from(CODECS))
+def test_what_is_sent_sums_to_the_gradients_but_for_the_last_error(one_rank, data, codec):
+    """sum of results = sum of gradients - last error: nothing is lost, also where buckets are rebuilt on the way."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    parameters = [nn.Parameter(torch.zeros(n, dtype=torch.float64)) for n in (5, 1, 30, 8)]
+    state = ErrorFeedback(codec)
+    sent = {p: torch.zeros_like(p) for p in parameters}
+    given = {p: torch.zeros_like(p) for p in parameters}
+    for _ in range(6):
+        order = data.draw(st.permutations(parameters))
+        cut = data.draw(st.integers(0, 4))
+        for members in filter(None, (order[:cut], order[cut:])):
+            gradients = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in members]
+            result = feedback_hook(state, Bucket(members, gradients)).wait()
+            for p, g, r in zip(members, gradients, result.split([p.numel() for p in members]), strict=True):
+                given[p] += g
+                sent[p] += r
+    for p in parameters:
+        assert torch.allclose(sent[p] + state._errors[p], given[p], atol=1e-5)
+
+
+def test_an_infinite_gradient_is_passed_on_and_then_forgotten(one_rank):
+    parameter = nn.Parameter(torch.zeros(16))
+    for codec in (OneBitCodec(), HalfCodec(), TopKCodec(0.1)):
+        state = ErrorFeedback(codec)
+        bad = torch.ones(16)
+        bad[3] = float("inf")
+        assert not feedback_hook(state, Bucket([parameter], [bad])).wait().isfinite().all()
+        assert feedback_hook(state, Bucket([parameter], [torch.ones(16)])).wait().isfinite().all()
+
+
+def test_half_precision_gradients_keep_their_dtype(one_rank):
+    parameter = nn.Parameter(torch.zeros(64, dtype=torch.bfloat16))
+    state = ErrorFeedback(OneBitCodec())
+    result = feedback_hook(state, Bucket([parameter], [torch.randn(64).bfloat16()])).wait()
+    assert result.dtype == torch.bfloat16
+    assert state._errors[parameter].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("tolerance", "bits"), [(0.9, 1), (0.05, 8), (0.004, 16), (0.0, 32)])
+def test_adaptive_precision_takes_the_fewest_bits_that_the_tolerance_allows(one_rank, tolerance, bits):
+    parameter = nn.Parameter(torch.zeros(1000))
+    state = Adaptive(tolerance, every=2)
+    gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    used = []
+    for _ in range(3):
+        adaptive_hook(state, Bucket([parameter], [gradient.clone()])).wait()
+        used.append(state.bits[0])
+    assert used == [bits] * 3
+    result = adaptive_hook(state, Bucket([parameter], [torch.zeros(1000)])).wait()
+    assert torch.isfinite(result).all()
+
+
+def test_adaptive_precision_starts_anew_with_a_rebuilt_bucket(one_rank):
+    state = Adaptive(0.9, every=100)
+    parameters = [nn.Parameter(torch.zeros(100)) for _ in range(2)]
+    adaptive_hook(state, Bucket(parameters, [torch.randn(100)] * 2)).wait()
+    assert state.bits[0] == 1
+    assert state.start(Bucket(parameters[:1], [torch.randn(100)])) == 32
+
+
+@pytest.mark.parametrize("options", [{"tolerance": -1}, {"every": 0}])
+def test_adaptive_options_out_of_range(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        Adaptive(**options)
+
+
+class SquaredNorm(nn.Module):
+    """A module whose forward is the squared norm of another's parameters."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self):
+        return sum(p.square().sum() for p in self.model.parameters())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_powersgd_sends_what_torch_reports(one_rank, rank):
+    scheme = compression.scheme(f"powersgd:{rank}")
+    state, hook = hook_for(scheme.name)
+    state.start_powerSGD_iter = 2
+    model = nn.Sequential(nn.Linear(64, 48), nn.Linear(48, 7), nn.Conv1d(1, 6, 1, bias=False), nn.LayerNorm(12))
+    parameters = [Parameter(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    ddp = nn.parallel.DistributedDataParallel(SquaredNorm(model))
+    ddp.register_comm_hook(state, hook)
+    for _ in range(3):
+        ddp().backward()
+    _, before, after = state.compression_stats()  # of the one iteration that was compressed
+    assert before == sum(p.numel for p in parameters)
+    assert after == sum(message.size_bytes for message in scheme.messages(parameters)) // 4
+
+
+def test_the_fit_finds_the_constants_that_made_the_times():
+    made = compression.Processor(launch_s=3e-6, memory_bandwidth=5e9)
+    works = [compression.Work(20 + n, 1000.0**n) for n in range(1, 4)]
+    found = fit(works, [made.time_s(work) for work in works])
+    assert found.launch_s == pytest.approx(made.launch_s)
+    assert found.memory_bandwidth == pytest.approx(made.memory_bandwidth)
+
+
+@pytest.mark.parametrize("name", ["fp16", "onebit", "topk:0.01"])
+def test_costs_are_measured(name):
+    processor = measure(name, elements=(1 << 10, 1 << 16), repeats=3)
+    assert 0 < processor.launch_s < 1
+    assert processor.memory_bandwidth > 1e6
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "message"), [("onebit", (4,), "two sizes"), ("powersgd:1", (1, 2), "not m")]
+)
+def test_what_cannot_be_measured(name, elements, message):
+    with pytest.raises(InputError, match=message):
+        measure(name, elements=elements)
+
+
+def opposed(state, hook, steps=200):
+    """Minimise the mean over ranks of |w - c|^2 / 2 where the ranks' largest entries cancel; return the distance."""
+    sign = 1.0 if dist.get_rank() == 0 else -1.0
+    target = torch.tensor([sign * 10, 1.0, -2.0, 0.5])
+    model = nn.Linear(4, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    ddp.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        # The gradient of this loss is weight - target.
+        loss = ddp(torch.eye(4)).flatten()
+        (0.5 * (loss - target).square()).sum().backward()
+        optimizer.step()
+    distance = (model.weight.detach() - torch.tensor([[0, 1.0, -2.0, 0.5]])).norm().item()
+    return distance, model.weight.detach().flatten().tolist()
+
+
+def opposed_all(rank):
+    cases = {
+        "none": hook_for("none"),
+        "fp16": hook_for("fp16"),
+        "onebit": hook_for("onebit"),
+        "topk": hook_for("topk:0.25"),
+        "topk without feedback": (ErrorFeedback(TopKCodec(0.25), feedback=False), feedback_hook),
+        "linear": (ErrorFeedback(LinearCodec()), feedback_hook),
+        "adaptive": (Adaptive(0.05, every=5), adaptive_hook),
+    }
+    return {name: opposed(*case) for name, case in cases.items()}
+
+
+def test_training_with_error_feedback_gets_where_plain_training_gets():
+    answers = run(2, opposed_all)
+    assert answers[0] == answers[1]  # ranks stay bit for bit alike
+    distances = {name: distance for name, (distance, _) in answers[0].items()}
+    assert distances["none"] < 1e-3
+    assert distances["topk without feedback"] > 2  # the largest entries cancel and hide the others for ever
+    assert distances["topk"] < 0.6
+    assert distances["fp16"] < 0.01
+    assert distances["linear"] < 0.1
+    assert distances["adaptive"] < 0.1
+    assert distances["onebit"] < 0.6

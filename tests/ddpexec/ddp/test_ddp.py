@@ -1,0 +1,218 @@
+"""The executor against one process on the joined batch, and against torch's own DDP, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.bucketing.plan import custom_plan
+from tests.ddpexec.groups import ranks
+
+STEPS, FEWER_STEPS = 20, 6
+SAMPLES = 4
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "view": {"gradient_as_bucket_view": True},
+    "cap": {"bucket_cap_mb": 0.001},
+    "a bucket a gradient": {"bucket_cap_mb": 0},
+    "caps": {"bucket_cap_mb_list": [0.0005, 0.002]},
+    "find unused": {"find_unused_parameters": True},
+    "find unused, view, small": {
+        "find_unused_parameters": True,
+        "gradient_as_bucket_view": True,
+        "bucket_cap_mb": 0.001,
+    },
+    "static graph": {"static_graph": True},
+    "batched": {"batched_grad_copy": True, "bucket_cap_mb": 0.001},
+    "no forward sync": {"forward_sync_buffers": False},
+    "no broadcast": {"broadcast_buffers": False},
+    "no init sync": {"init_sync": False},
+    "skip unused": {"skip_all_reduce_unused_params": True, "find_unused_parameters": True, "bucket_cap_mb": 0},
+    "static graph, view, batched, small": {
+        "static_graph": True,
+        "gradient_as_bucket_view": True,
+        "batched_grad_copy": True,
+        "bucket_cap_mb": 0.0003,
+    },
+    "mesh": {"device_mesh": "cpu"},
+    "process group": {"process_group": "all"},
+}
+
+
+class Branching(nn.Module):
+    """Uses one of its branches, or none, depending on its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.never = nn.Linear(2, 2)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, branch: int) -> dict[str, Any]:
+        if branch < 3:
+            x = self.branches[branch](x)
+        return {"out": (self.head(x.tanh()),)}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 90), nn.Tanh(), nn.Linear(90, 64), nn.BatchNorm1d(64), nn.Linear(64, 3)).double()
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    make = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    return make(SAMPLES, 5), make(SAMPLES, 3)
+
+
+def joined_steps(world_size: int, steps: int = STEPS) -> list[Tensor]:
+    """Train one process on the batches of all ranks, batch norm evaluating, as its statistics would differ."""
+    net = model()
+    net[3].eval()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for step in range(steps):
+        x, y = (torch.cat(parts) for parts in zip(*(batch(step, rank) for rank in range(world_size)), strict=True))
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in net.parameters()]
+
+
+def train(
+    rank: int, wrapper: Any, options: dict[str, Any], *, set_to_none: bool = True, steps: int = STEPS
+) -> list[Tensor]:
+    net = model()
+    net[3].eval()
+    options = dict(options)
+    if "device_mesh" in options:
+        options["device_mesh"] = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    if "process_group" in options:
+        options["process_group"] = torch.distributed.new_group()
+    ddp = wrapper(net, **options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    for step in range(steps):
+        x, y = batch(step, rank)
+        optimizer.zero_grad(set_to_none=set_to_none)
+        nn.functional.mse_loss(ddp(x), y).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in net.parameters()]
+
+
+def all_options(rank: int, names: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    expected = {steps: joined_steps(torch.distributed.get_world_size(), steps) for steps in (STEPS, FEWER_STEPS)}
+    for name in names:
+        options = OPTIONS[name]
+        for set_to_none, steps in ((True, STEPS), (False, FEWER_STEPS)):
+            kept = {"set_to_none": set_to_none, "steps": steps}
+            ours = train(rank, DistributedDataParallel, options, **kept)
+            theirs = train(rank, nn.parallel.DistributedDataParallel, options, **kept)
+            for one, other, reference in zip(ours, theirs, expected[steps], strict=True):
+                torch.testing.assert_close(one, reference, rtol=1e-10, atol=1e-10, msg=name)
+                assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
+def test_twenty_steps_equal_one_process_and_torch(world_size: int, names: list[str]) -> None:
+    ranks.run(world_size, all_options, names)
+
+
+def unused_by_rank(rank: int, as_view: bool) -> None:
+    world_size = torch.distributed.get_world_size()
+    torch.manual_seed(3)
+    local = Branching().double()
+    nets = [copy.deepcopy(local) for _ in range(2)]
+    wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
+    options = {"find_unused_parameters": True, "gradient_as_bucket_view": as_view, "bucket_cap_mb": 0.0002}
+    ddps = [wrapper(net, **options) for wrapper, net in zip(wrappers, nets, strict=True)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9) for net in (local, *nets)]
+    for step in range(STEPS):
+        inputs = [
+            torch.randn(4, 6, generator=torch.Generator().manual_seed(99 * step + r)).double()
+            for r in range(world_size)
+        ]
+        chosen = [(step // 2 + r) % 5 for r in range(world_size)]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        sum(local(x, b)["out"][0].square().mean() for x, b in zip(inputs, chosen, strict=True)).div(
+            world_size
+        ).backward()
+        for ddp in ddps:
+            ddp(inputs[rank], chosen[rank])["out"][0].square().mean().backward()
+        for (name, one), mine, theirs in zip(
+            local.named_parameters(), nets[0].parameters(), nets[1].parameters(), strict=True
+        ):
+            assert (one.grad is None) == (mine.grad is None) == (theirs.grad is None), (step, name)
+            if one.grad is not None:
+                torch.testing.assert_close(mine.grad, one.grad, rtol=1e-10, atol=1e-10, msg=name)
+                assert torch.equal(mine.grad, theirs.grad), (step, name)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize(("world_size", "as_view"), [(2, False), (4, True)])
+def test_unused_parameters_that_vary_by_rank(world_size: int, as_view: bool) -> None:
+    ranks.run(world_size, unused_by_rank, as_view)
+
+
+def accumulation(rank: int) -> None:
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        results = []
+        for wrapper in (DistributedDataParallel, nn.parallel.DistributedDataParallel):
+            net = model()
+            ddp = wrapper(net, **options)
+            for step in range(6):
+                x, y = batch(step, rank)
+                if step % 3 == 2:
+                    nn.functional.mse_loss(ddp(x), y).backward()
+                else:
+                    with ddp.no_sync():
+                        nn.functional.mse_loss(ddp(x), y).backward()
+            results.append([parameter.grad for parameter in net.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), options
+
+
+def plans(rank: int) -> None:
+    probe = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    assert len(probe.reducer.plan.buckets) == 1
+    x, y = batch(0, rank)
+    nn.functional.mse_loss(probe(x), y).backward()
+    arrived = probe.reducer.arrival
+    assert sorted(arrived) == list(range(8))
+    probe(x)
+    policy = probe.reducer.model.policy
+    assert probe.reducer.plan.groups() == rebuilt_plan(policy, BucketCaps(bucket_cap_mb=0.001), arrived).groups()
+    wild = custom_plan(policy, [[3, 7], [0, 1], [2], [6, 5, 4]])
+    expected = joined_steps(2)
+    for one, reference in zip(train(rank, DistributedDataParallel, {"plan": wild}), expected, strict=True):
+        torch.testing.assert_close(one, reference, rtol=1e-10, atol=1e-10)
+
+
+def noop(rank: int) -> None:
+    net = model()
+    ddp = DistributedDataParallel(net, comm="noop")
+    local = copy.deepcopy(net)
+    x, y = batch(0, rank)
+    nn.functional.mse_loss(ddp(x), y).backward()
+    nn.functional.mse_loss(local(x), y).backward()
+    for mine, theirs in zip(net.parameters(), local.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad / 2)
+
+
+def several(rank: int) -> None:
+    accumulation(rank)
+    plans(rank)
+    noop(rank)
+
+
+def test_accumulation_plans_and_noop() -> None:
+    ranks.run(2, several)

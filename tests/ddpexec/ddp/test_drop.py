@@ -1,0 +1,160 @@
+"""Layer dropping in the executor, held against stock torch that searches for what went unused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from ddpexec.ddp.drop import LayerDrop  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpsim.bucketing import Parameter  # noqa: E402
+from ddpsim.bucketing.drop import aligned_plan  # noqa: E402
+from ddpsim.errors import PlanError  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+BLOCKS = {f"blocks.{i}": 0.5 for i in range(4)}
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, value):
+        return value + torch.tanh(self.linear(value))
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.stem = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList([Residual() for _ in range(4)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, value):
+        value = self.stem(value)
+        for block in self.blocks:
+            value = block(value)
+        return self.head(value)
+
+
+def aligned(model, drop):
+    parameters = [Parameter(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    order = range(len(parameters) - 1, -1, -1)
+    return aligned_plan(parameters, drop.plan.layers, [1 << 20], order)
+
+
+def trained(rank, ddp, before=lambda iteration: None, accumulate=False):
+    """Train; return gradients by iteration."""
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.005)
+    taken = []
+    for iteration in range(1, 9):
+        before(iteration)
+        generator = torch.Generator().manual_seed(100 * rank + iteration)
+        optimizer.zero_grad()
+        if accumulate:
+            with ddp.no_sync():
+                ddp(torch.randn(5, 8, generator=generator)).square().sum().backward()
+        ddp(torch.randn(5, 8, generator=generator)).square().sum().backward()
+        taken.append([None if p.grad is None else p.grad.clone() for p in ddp.parameters()])
+        optimizer.step()
+    return taken
+
+
+def both(rank, accumulate, options):
+    model = Stack()
+    stock_model = copy.deepcopy(model)
+    drop, stock_drop = LayerDrop(model, BLOCKS, seed=3), LayerDrop(stock_model, BLOCKS, seed=3)
+    options = {**options, "plan": aligned(model, drop)} if options.pop("aligned", False) else options
+    ours = DistributedDataParallel(model, drop=drop, **options)
+    stock = nn.parallel.DistributedDataParallel(stock_model, find_unused_parameters=True)
+    sent = []
+    all_reduce = ours.communicator.all_reduce
+    ours.communicator.all_reduce = lambda tensor, number: sent.append(tensor.numel()) or all_reduce(tensor, number)
+    mine = trained(rank, ours, accumulate=accumulate)
+    theirs = trained(rank, stock, stock_drop.start, accumulate)
+    same = [
+        (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
+        for x, y in zip(mine, theirs, strict=True)
+        for a, b in zip(x, y, strict=True)
+    ]
+    dropped = [len(drop.plan.layers_dropped(iteration)) for iteration in range(1, 9)]
+    return all(same), sum(sent), dropped
+
+
+def cases(rank):
+    options = [{}, {"bucket_cap_mb": 0.0001}, {"gradient_as_bucket_view": True}, {"aligned": True}]
+    return [both(rank, accumulate, dict(some)) for some in options for accumulate in (False, True)]
+
+
+def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spared():
+    answers = run(2, cases)
+    assert answers[0] == answers[1]
+    assert [same for same, _, _ in answers[0]] == [True] * 8
+    _, sent, dropped = answers[0][-1]
+    assert 0 < sum(dropped) < 32
+    stem, block, head = 72, 72, 27
+    assert sent == 8 * (stem + head) + block * (32 - sum(dropped))  # aligned buckets send what is left, no more
+
+
+def evaluated(rank):
+    model = Stack()
+    ddp = DistributedDataParallel(model, drop=LayerDrop(model, dict.fromkeys(BLOCKS, 1.0)))
+    value = torch.ones(1, 8)
+    trained_output = ddp(value)
+    ddp.eval()
+    return torch.equal(trained_output, ddp(value)), torch.equal(ddp(value), Stack()(value))
+
+
+def test_nothing_is_left_out_in_evaluation():
+    assert run(1, evaluated) == [(False, True)]
+
+
+def ignoring(rank):
+    """A parameter that DDP ignores shifts the indices of those behind it."""
+    answers = []
+    for kind in (DistributedDataParallel, nn.parallel.DistributedDataParallel):
+        model = Stack()
+        kind._set_params_and_buffers_to_ignore_for_model(model, ["stem.weight"])
+        drop = LayerDrop(model, BLOCKS, seed=3)
+        ours = kind is DistributedDataParallel
+        ddp = kind(model, **({"drop": drop, "bucket_cap_mb": 0} if ours else {"find_unused_parameters": True}))
+        answers.append(trained(rank, ddp, (lambda iteration: None) if ours else drop.start))
+    for mine, theirs in zip(*answers, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or torch.equal(a, b)
+    model = Stack()
+    drop = LayerDrop(model, BLOCKS)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["stem.weight"])
+    with pytest.raises(OptionError, match=r"drop was made with other parameters than are trained: stem\.weight;"):
+        DistributedDataParallel(model, drop=drop)
+
+
+def test_parameters_that_are_ignored_are_not_counted():
+    run(2, ignoring)
+
+
+def refused(rank):
+    model = Stack()
+    drop = LayerDrop(model, BLOCKS)
+    for option in ("find_unused_parameters", "static_graph"):
+        with pytest.raises(OptionError, match=f"drop and {option}=True are both given; leave {option} out"):
+            DistributedDataParallel(model, drop=drop, **{option: True})
+    ddp = DistributedDataParallel(model, drop=drop)
+    with pytest.raises(OptionError, match=r"drop and join\(\) do not go together"), ddp.join():
+        ddp(torch.ones(1, 8))
+    with ddp.join(enable=False):
+        ddp(torch.ones(1, 8)).sum().backward()
+    with pytest.raises(PlanError, match=r"no parameter is below 'blocks\.7'"):
+        LayerDrop(Stack(), {"blocks.7": 0.1})
+
+
+def test_contradictions_are_refused():
+    run(1, refused)

@@ -1,0 +1,113 @@
+"""Hooks of a user's own on gradients, and what becomes of the reducer's, beside torch's DDP."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"bucket_cap_mb": 0},
+    {"gradient_as_bucket_view": True},
+    {"find_unused_parameters": True},
+    {"static_graph": True},
+    {"batched_grad_copy": True},
+)
+
+
+def model() -> nn.Module:
+    """Return a model with gradients that are copied as they come, and others that are copied together."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 20), nn.Tanh(), nn.Linear(20, 2000), nn.Tanh(), nn.Linear(2000, 3))
+
+
+def clip(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-0.01, 0.01)
+
+
+def double(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(2)
+
+
+def gradients(kind: Any, rank: int, options: dict[str, Any], when: str, set_to_none: bool) -> list[Tensor]:
+    """Return the gradients of each step; of the hooks before wrapping one is taken away after two steps."""
+    net = model()
+    taken, handles = [], []
+    if when != "after":
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(clip)
+            handles.append(parameter.register_post_accumulate_grad_hook(double))
+    ddp = kind(net, **options)
+    if when != "before":
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(clip)
+    for step in range(4):
+        if step == 2:
+            for handle in handles:
+                handle.remove()
+        ddp.zero_grad(set_to_none=set_to_none)
+        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+        ddp(x).square().sum().backward()
+        taken += [parameter.grad.clone() for parameter in net.parameters()]
+    return taken
+
+
+def compare(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    for options in OPTIONS:
+        for when in ("before", "after", "both"):
+            for set_to_none in (True, False):
+                ours, theirs = (gradients(kind, rank, options, when, set_to_none) for kind in BOTH)
+                for mine, other in zip(ours, theirs, strict=True):
+                    assert torch.equal(mine, other), (options, when, set_to_none)
+
+
+def test_what_is_reduced_is_what_other_hooks_leave() -> None:
+    run(2, compare)
+
+
+def again(kind: Any, rank: int, options: dict[str, Any]) -> list[Tensor]:
+    """Wrap a model again after a wrapper that trained it, and then saw a forward without a backward."""
+    net = model()
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(rank))
+    ddp = kind(net, **options)
+    ddp(x).square().sum().backward()
+    ddp(x)
+    former = weakref.ref(ddp.reducer) if kind is DistributedDataParallel else None
+    del ddp
+    gc.collect()
+    assert former is None or former() is None
+    net.zero_grad()
+    net(x).sum().backward()
+    taken = [parameter.grad.clone() for parameter in net.parameters()]
+    ddp = kind(net, **options)
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp(x).square().sum().backward()
+        taken += [parameter.grad.clone() for parameter in net.parameters()]
+    return taken
+
+
+def rewrapped(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    for options in OPTIONS:
+        ours, theirs = (again(kind, rank, options) for kind in BOTH)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert torch.equal(mine, other), options
+
+
+def test_hooks_and_buckets_go_with_the_wrapper() -> None:
+    run(2, rewrapped)

@@ -1,0 +1,175 @@
+"""Simulator and executor launch the same buckets for the same arrivals: rebuilt by policy, or with layers left out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from ddpexec.ddp.drop import LayerDrop  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
+from ddpsim.bucketing.drop import aligned_plan  # noqa: E402
+from ddpsim.simulation import Options, engine, simulate  # noqa: E402
+from ddpsim.simulation.pace import paces  # noqa: E402
+from ddpsim.topology.spec import load_topology  # noqa: E402
+from ddpsim.workload import Phase, Workload  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+COUNT, ITERATIONS = 7, 9
+CAP = 0.00025
+RANKS = 2
+
+
+class Branches(nn.Module):
+    """Applies the layers that the caller names, in that order."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6, bias=False) for _ in range(COUNT)])
+
+    def forward(self, value, order):
+        for index in order:
+            value = value + torch.tanh(self.layers[index](value))
+        return value
+
+
+def workload_of(orders):
+    """Return recorded iterations whose gradients arrive as a backward through layers in `orders` brings them."""
+    times = np.full((len(orders), COUNT), np.nan)
+    for iteration, order in enumerate(orders):
+        for place, index in enumerate(reversed(order)):
+            times[iteration, index] = (place + 1) * 1e-3
+    phase = Phase(np.full(len(orders), 1e-3), np.full(len(orders), 1e-3))
+    return Workload(
+        name="branches", device="cpu", precision="fp32", batch_size=1, threads=1, estimated=False,
+        parameters=tuple(Parameter(f"layers.{i}.weight", (6, 6)) for i in range(COUNT)), buffers=(),
+        forward=phase, backward=phase, optimizer=phase, gradient_hook_s=times, gradient_ready_s=times,
+    )  # fmt: skip
+
+
+def simulated(monkeypatch, orders_by_rank, **options):
+    """Return, by rank and iteration, the (index, parameters) of the buckets in launch order."""
+    recorded = [paces(workload_of(orders)) for orders in orders_by_rank]
+    monkeypatch.setattr(engine, "WARM_UP", 0)
+    monkeypatch.setattr(engine, "own_draw", lambda kind, seed, total: recorded[kind.first].__getitem__)
+    placement = load_topology("loopback").place(1, len(orders_by_rank))
+    given = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=CAP), iterations=ITERATIONS, **options)
+    trace = simulate(workload_of(orders_by_rank[0]), placement, given, every_rank=True)
+    return [
+        [[(bucket.index, bucket.parameters) for bucket in it.buckets] for it in trace.of_rank(rank)]
+        for rank in trace.ranks
+    ]
+
+
+def executed(rank, ddp, orders):
+    found = []
+    for order in orders:
+        ddp(torch.ones(2, 6), order).square().sum().backward()
+        groups = ddp.reducer.plan.groups()
+        found.append([(number, tuple(groups[number])) for number in ddp.reducer.launch_order])
+        ddp.zero_grad()
+    return found
+
+
+POLICIES = [
+    {"order": order, "predictor": predictor, "consensus": consensus}
+    for order, predictor, consensus in itertools.product(
+        ("never", "once", "drift:0.9:2"), ("last", "mean", "exponential"), ("rank0", "mean", "slowest")
+    )
+]
+
+
+def orders_of(seed, find_unused):
+    rng = random.Random(seed)
+
+    def one():
+        return rng.sample(range(COUNT), rng.randint(1, COUNT) if find_unused else COUNT)
+
+    return [[one() for _ in range(ITERATIONS)] for _ in range(RANKS)]
+
+
+def by_policy(rank):
+    found = []
+    for seed, policy in enumerate(POLICIES):
+        for find_unused in (False, True):
+            names = {"rebuild": policy["order"], "predictor": policy["predictor"], "consensus": policy["consensus"]}
+            ddp = DistributedDataParallel(Branches(), bucket_cap_mb=CAP, find_unused_parameters=find_unused, **names)
+            found.append(executed(rank, ddp, orders_of(seed, find_unused)[rank]))
+    return found
+
+
+def test_a_predicted_order_launches_what_the_executor_launches(monkeypatch):
+    answers = iter(zip(*run(RANKS, by_policy, timeout_s=100), strict=True))
+    rebuilt = 0
+    for seed, policy in enumerate(POLICIES):
+        for find_unused in (False, True):
+            orders = orders_of(seed, find_unused)
+            ours = simulated(monkeypatch, orders, find_unused_parameters=find_unused, **policy)
+            theirs = list(next(answers))
+            assert ours == theirs, (policy, find_unused)
+            rebuilt += sum(a != b for a, b in itertools.pairwise(ours[0]))
+    assert rebuilt > 30
+
+
+DROP = {f"layers.{i}": 0.5 for i in (1, 2, 4, 5)}
+SEED = 3
+
+
+class Stack(nn.Module):
+    """Residual layers; what is left out passes its input on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6, bias=False) for _ in range(COUNT)])
+
+    def forward(self, value, order):
+        for layer in self.layers:
+            value = layer(value)
+        return value
+
+
+def plans():
+    """Return torch's own buckets, and one in which every layer can be skipped."""
+    parameters = workload_of([range(COUNT)]).parameters
+    layers = Options(drop=DROP).drop_plan(parameters).layers
+    return [None, aligned_plan(parameters, layers, [1 << 20], range(COUNT - 1, -1, -1))]
+
+
+def with_drop(rank):
+    found = []
+    for plan in plans():
+        model = Stack()
+        caps = {"bucket_cap_mb": CAP, "rebuild": "never"} if plan is None else {"plan": plan}
+        ddp = DistributedDataParallel(model, drop=LayerDrop(model, DROP, seed=SEED), **caps)
+        found.append(executed(rank, ddp, [range(COUNT)] * ITERATIONS))
+    return found
+
+
+def test_layers_left_out_skip_the_buckets_that_the_executor_skips(monkeypatch):
+    answers = run(RANKS, with_drop)
+    orders = [[range(COUNT)] * ITERATIONS] * RANKS
+    drop = Options(drop=DROP, seed=SEED).drop_plan(workload_of(orders[0]).parameters)
+    for number, plan in enumerate(plans()):
+        monkeypatch.setattr(engine, "WARM_UP", 0)
+        caps = BucketCaps(bucket_cap_mb=CAP) if plan is None else BucketCaps()
+        given = Options(
+            backend="gloo", caps=caps, plan=plan, order="never", iterations=ITERATIONS, drop=DROP, seed=SEED
+        )
+        placement = load_topology("loopback").place(1, RANKS)
+        trace = simulate(workload_of(orders[0]), placement, given, every_rank=True)
+        for rank in range(RANKS):
+            buckets = [[(b.index, b.parameters) for b in it.buckets] for it in trace.of_rank(rank)]
+            assert buckets == answers[rank][number]
+            for iteration, it in enumerate(trace.of_rank(rank), start=1):
+                assert {g.parameter for g in it.gradients} == set(range(COUNT)) - drop.parameters_dropped(iteration)
+        launched = sum(len(it.buckets) for it in trace.of_rank(0))
+        dropped = sum(len(drop.layers_dropped(iteration)) for iteration in range(1, ITERATIONS + 1))
+        assert dropped > 5
+        if plan is not None:
+            assert launched == ITERATIONS * len(plan.buckets) - dropped

@@ -1,0 +1,126 @@
+"""Ranks that die, raise or dawdle: the others end with a clear error, none hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.errors import InputError
+from tests.ddpexec.groups import ranks
+
+
+def leave(how: str) -> None:
+    if how == "dies":
+        os._exit(9)
+    if how == "raises":
+        raise ValueError("of its own making")
+    time.sleep(30)
+
+
+class Fragile(nn.Module):
+    """Leaves during the construction's broadcast, before a rebuild, or in backward, where this rank is to."""
+
+    def __init__(self, how: str | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        if self.how is not None:
+            x.register_hook(lambda _: leave(str(self.how)))
+        return x
+
+
+def faulty(rank: int, when: str, how: str) -> str:
+    bad = rank == 1
+    dist.barrier()  # until then ranks are still connecting, which is not what is tested
+    if bad and when == "construction":
+        leave(how)
+    try:
+        ddp = DistributedDataParallel(Fragile(how if bad and when == "backward" else None))
+        for step in range(3):
+            if bad and when == "rebuild" and step == 1:
+                leave(how)
+            ddp(torch.ones(1, 4)).sum().backward()
+    except (InputError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "finished"
+
+
+SENDING = {
+    "construction": "the exchange of parameters' names and types",
+    "rebuild": "the consensus on the order of gradients",
+    "backward": "the allreduce of bucket 0 (240 B)",
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("when", SENDING)
+def test_survivors_of_a_rank_that_dies_name_it(when: str, world_size: int) -> None:
+    ended = ranks.outcomes(world_size, faulty, when, "dies", group_timeout_s=8, timeout_s=40)
+    assert ended.pop(1).exit_code == 9
+    for rank, survivor in zip((0, 2), ended, strict=False):
+        assert survivor.value is not None, survivor.error
+        # A rank may have got its part of the consensus and notice in the backward that follows.
+        noticed = [SENDING[when], SENDING["backward"]] if when == "rebuild" else [SENDING[when]]
+        assert any(survivor.value.startswith(f"LostRankError: rank {rank}: {what} failed, as ") for what in noticed)
+        # Where ranks run and as which process they tell each other in that first exchange.
+        assert ("one of the other ranks" if when == "construction" else "rank 1 (process ") in survivor.value
+
+
+def test_a_rank_that_raises_shows_its_own_error_and_the_others_a_lost_rank() -> None:
+    survivor, raised = ranks.outcomes(2, faulty, "backward", "raises", group_timeout_s=8, timeout_s=40)
+    assert "of its own making" in (raised.error or "")
+    assert "LostRankError: rank 0" in survivor.value
+    assert "has ended" in survivor.value
+    assert "see why it died or raised in its output" in survivor.value
+
+
+def test_a_failing_hook_is_no_lost_rank() -> None:
+    """What a communication hook raises itself comes out as it is."""
+
+    def failing(rank: int) -> None:
+        ddp = DistributedDataParallel(Fragile(None))
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            raise RuntimeError("a bug of the hook's")
+
+        ddp.register_comm_hook(None, hook)
+        with pytest.raises(RuntimeError, match=r"^a bug of the hook's"):
+            ddp(torch.ones(1, 4)).sum().backward()
+
+    ranks.run(2, failing)
+
+
+def test_a_rank_that_dawdles_beyond_the_timeout_is_given_up() -> None:
+    def dawdling(rank: int) -> str:
+        impatient = dist.new_group(timeout=timedelta(seconds=3))  # the ranks run by then
+        ddp = DistributedDataParallel(Fragile(None), process_group=impatient)
+        dist.barrier()
+        if rank != 1:
+            with pytest.raises(InputError, match="rank 1 did not come within the process group's timeout"):
+                ddp(torch.ones(1, 4)).sum().backward()
+        dist.barrier()  # rank 1 waits here until the others have given it up
+        return "gave up" if rank != 1 else "dawdled"
+
+    ended = ranks.outcomes(3, dawdling, group_timeout_s=30, timeout_s=80)
+    assert [each.value for each in ended] == ["gave up", "dawdled", "gave up"], ended
+
+
+def alone(rank: int) -> None:
+    dist.destroy_process_group()
+    with pytest.raises(InputError, match="init_process_group"):
+        DistributedDataParallel(nn.Linear(1, 1))
+
+
+def test_without_a_process_group_the_error_says_so() -> None:
+    ranks.run(1, alone)

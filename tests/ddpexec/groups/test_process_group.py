@@ -1,0 +1,96 @@
+"""Another process group while training goes on: ranks leave and come back."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+dist = torch.distributed
+STOCK = nn.parallel.DistributedDataParallel
+
+
+def trained(kind: Any, rank: int, options: dict[str, Any], hooked: bool) -> list[Any]:
+    """Return the gradients of steps on three ranks, on ranks 0 and 1, and on all three again."""
+    torch.manual_seed(0)
+    ddp = kind(nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 20)), bucket_cap_mb=0.0005, **options)
+    if hooked:
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            work = dist.all_reduce(bucket.buffer().div_(7), group=ddp.process_group, async_op=True)
+            return work.get_future().then(lambda future: future.value()[0])
+
+        ddp.register_comm_hook(None, hook)
+    taken = []
+    pair = dist.new_group([0, 1])
+    for group, members in ((None, (0, 1, 2)), (pair, (0, 1)), (dist.group.WORLD, (0, 1, 2))):
+        if group is not None:
+            ddp._update_process_group(group)
+        if rank in members:
+            for step in range(4):
+                ddp.zero_grad()
+                x = torch.randn(3, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+                ddp(x).square().sum().backward()
+                taken += [parameter.grad.clone() for parameter in ddp.parameters()]
+    return taken
+
+
+def compare(rank: int) -> None:
+    warnings.simplefilter("ignore")
+    for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+        for hooked in (False, True):
+            ours, theirs = (trained(kind, rank, options, hooked) for kind in (DistributedDataParallel, STOCK))
+            assert len(ours) == 4 * 4 * (2 if rank == 2 else 3)
+            for mine, other in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_follow_the_process_group_as_torchs_do() -> None:
+    run(3, compare)
+
+
+def unlike(rank: int) -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    if rank == 0:
+        both = r"process group 0 has the ranks \[0, 1\], process group 1 the ranks \[0, 2\]"
+        with pytest.raises(OptionError, match=both):
+            DistributedDataParallel(nn.Linear(2, 2), process_group=groups)
+    dist.barrier()  # or others were still connecting
+
+
+def test_groups_in_turn_must_have_the_same_ranks() -> None:
+    run(3, unlike)
+
+
+def kept(rank: int) -> None:
+    """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
+    warnings.simplefilter("ignore")
+    calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
+    for kind, names in calls.items():
+        ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+        ddp._register_buffer_comm_hook(None, lambda state, buffers, names=names: names.append(sorted(buffers)))
+        for step in range(3):
+            if step == 1:
+                ddp._update_process_group(dist.group.WORLD)
+            ddp(torch.ones(3, 4)).sum().backward()
+    assert calls[DistributedDataParallel] == calls[STOCK] != []
+    silent = DistributedDataParallel(nn.Linear(2, 2), comm="noop")
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    ddp._set_ddp_runtime_logging_sample_rate(7)
+    for each in (silent, ddp):
+        each._update_process_group(dist.group.WORLD)
+    assert silent.communicator.noop
+    assert not ddp.communicator.noop
+    assert ddp.reducer.stats.rate == 7
+
+
+def test_what_was_registered_stays_with_another_process_group() -> None:
+    run(2, kept)

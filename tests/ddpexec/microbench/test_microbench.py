@@ -1,0 +1,103 @@
+import dataclasses
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.groups.launched import Launched  # noqa: E402
+from ddpexec.groups.process_groups import Communicator  # noqa: E402
+from ddpexec.microbench.microbench import microbench  # noqa: E402
+from ddpexec.microbench.under_load import computation_of, measure_slowdowns  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.measured import parse_table  # noqa: E402
+from ddpsim.workload.files import load_workload  # noqa: E402
+from tests.ddpexec.groups.ranks import run  # noqa: E402
+
+
+def this_rank():
+    return Launched(Communicator([dist.group.WORLD]), torch.device("cpu"), nodes=1)
+
+
+def document_of(rank):
+    return microbench(this_rank(), [64, 4096, 1 << 20], None, together=[[1 << 16], [1 << 23, 1 << 23, 1 << 23]])
+
+
+def slowdowns_of(rank):
+    workload = dataclasses.replace(load_workload("mlp"), batch_size=1)
+    compute = computation_of(workload, torch.device("cpu"))
+    return dataclasses.asdict(measure_slowdowns(this_rank(), compute, seconds=0.1, rounds=1))
+
+
+@pytest.fixture(scope="module")
+def document():
+    """Return what both of two ranks found."""
+    document, other = run(2, document_of)
+    assert document == other
+    return document
+
+
+def test_the_document_is_one_that_calibration_reads(document):
+    table = parse_table(json.dumps(document), "allreduce.json")
+    assert (table.ranks, table.nodes) == (2, 1)
+    assert [row.size_bytes for row in table.rows] == [64, 4096, 1 << 20]
+    assert table.rows[0].time_s < table.rows[2].time_s
+    assert {"hook_s", "launch_s", "copy_Bps", "finish_s"} <= set(table.ddp)
+    for result in document["results"]:
+        figures = result["out_of_place"]
+        assert figures["nwrong"] == 0
+        assert figures["alg_bw"] * figures["time"] * 1e3 == pytest.approx(result["size"], rel=1e-2)
+        assert figures["bus_bw"] == figures["alg_bw"]  # 2 (n - 1) / n at two ranks
+        assert result["count"] * 4 == result["size"]
+
+
+def test_costs_are_of_the_order_that_cpus_have(document):
+    costs = document["ddp"]
+    # A hook takes microseconds, a launch tens of them; a copy is slower than memory and faster than a network.
+    assert 1e-7 < costs["hook_s"] < 1e-4
+    assert 1e-6 < costs["launch_s"] < 5e-3
+    assert 1e8 < costs["copy_Bps"] < 1e12
+    assert 1e-6 < costs["finish_s"] < 5e-3
+    assert 1 <= costs["copy_slowdown"] < 100
+    assert 1 <= costs["step_slowdown"] < 1000
+    assert 1e-5 < costs["broadcast_s"] < 1
+    assert all(costs[name] < 5e-3 for name in ("forward_s", "buffer_s", "search_s"))
+
+
+def test_slowdowns_of_a_real_model_are_the_same_on_every_rank():
+    slowdowns, other = run(2, slowdowns_of)
+    assert slowdowns == other
+    assert set(slowdowns) == {"compute_slowdown", "communication_slowdown", "shared_compute_slowdown"}
+    assert all(factor < 100 for factor in slowdowns.values())
+
+
+def test_collectives_launched_at_once_are_measured_until_the_last_has_ended(document):
+    one, three = document["together"]
+    assert three["sizes"] == (1 << 23, 1 << 23, 1 << 23)
+    assert 0 < one["time"] < three["time"]
+
+
+def test_a_workload_of_no_shipped_model_cannot_be_run():
+    workload = dataclasses.replace(load_workload("mlp"), name="my.training@cpu-fp32-b2")
+    with pytest.raises(InputError, match="is of no shipped model; give a workload of one"):
+        computation_of(workload, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: ddpexec microbench: RANK is not set; start it as `torchrun --standalone"),
+        (["-b", "4MB"], "error: -b: size '4MB' is not one nccl-tests would take"),
+        (["--under-load", "mpl"], "error: unknown workload 'mpl'; did you mean mlp"),
+    ],
+)
+def test_the_command_ends_with_2_and_one_message(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as end:
+        main(["microbench", *arguments, "-o", str(tmp_path / "ar.json")])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

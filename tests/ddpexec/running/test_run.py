@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
+from tests.traces import example_trace
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.commands.run import RunOptions  # noqa: E402
+from ddpexec.running.provenance import provenance  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.cli.options import PlanOptions  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.trace.json import read_trace, write_rank, write_trace  # noqa: E402
+from ddpsim.trace.metrics import summarise  # noqa: E402
+from ddpsim.trace.records import Trace  # noqa: E402
+from ddpsim.workload.files import save_workload  # noqa: E402
+
+CAPS = BucketCaps(bucket_cap_mb=0.02)
+
+
+def train(settings: Settings) -> tuple[Trace, Trace | None, dict[str, object]]:
+    run = Run(settings, torch.device("cpu"), workload=small_workload())
+    run.train()
+    trace = run.trace()
+    return trace, run.gather(trace), provenance(run, [])
+
+
+def unstamped(rank: int) -> list[dict[str, object]]:
+    return [train(Settings(implementation=name, iterations=2, caps=CAPS, observe=False))[2] for name in IMPLEMENTATIONS]
+
+
+def test_without_stamps_both_implementations_tell_their_buckets() -> None:
+    for provenance_of in ranks.run(2, unstamped)[0]:
+        assert [bucket["parameters"] for bucket in provenance_of["plan"]["buckets"]] == [[5, 4], [3, 2], [1, 0]]
+
+
+def both(rank: int) -> list[Any]:
+    found = [train(Settings(implementation=name, iterations=3, caps=CAPS)) for name in ("ddpexec", "torch")]
+    found.append(train(Settings(iterations=4, caps=CAPS, no_sync_every=2, process_groups=2)))
+    return [(trace, gathered, plan["plan"]) for trace, gathered, plan in found]
+
+
+def test_both_implementations_leave_the_same_kind_of_trace() -> None:
+    rank_zero, rank_one = ranks.run(2, both)
+    groups = [{"parameters": [5, 4], "size_bytes": 24000, "limit_bytes": 20971}]
+    for (trace, gathered, plan), (other, nothing, _) in zip(rank_zero[:2], rank_one[:2], strict=True):
+        assert nothing is None
+        assert [it.rank for it in gathered.iterations] == [0] * 3 + [1] * 3
+        assert [b["parameters"] for b in plan["buckets"]] == [[5, 4], [3, 2], [1, 0]]
+        assert plan["buckets"][0]["size_bytes"] == groups[0]["size_bytes"]
+        for it in (*trace.iterations, *other.iterations):
+            assert [bucket.parameters for bucket in it.buckets] == [(5, 4), (3, 2), (1, 0)]
+            assert sorted(gradient.parameter for gradient in it.gradients) == list(range(6))
+            for bucket in it.buckets:
+                assert it.start_s < bucket.ready_s <= bucket.launched_s <= bucket.started_s <= bucket.finished_s
+                assert bucket.finished_s <= bucket.written_s < it.end_s
+            assert it.backward_compute_s > 0
+            assert it.iteration_s > it.forward_s + it.backward_compute_s + it.optimizer_s
+        summary = summarise(gathered)
+        assert summary.iteration_s > 8e-3
+        assert summary.world_size == 2
+
+
+def test_without_synchronisation_no_bucket_is_launched() -> None:
+    trace = ranks.run(2, both)[0][2][0]
+    assert [it.synced for it in trace.iterations] == [False, True, False, True]
+    assert [len(it.buckets) for it in trace.iterations] == [0, 3, 0, 3]
+
+
+def dies(rank: int, folder: str) -> str:
+    run = Run(Settings(iterations=50, caps=CAPS), torch.device("cpu"), workload=small_workload())
+    if rank == 1:
+        steps = 0
+
+        def die(*_: object) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 9:
+                os._exit(17)
+
+        run.parameters.tensors[2].register_post_accumulate_grad_hook(die)
+    try:
+        run.train()
+    except InputError as error:
+        write_rank(run.trace(), rank, folder)
+        return str(error)
+    return "no error"
+
+
+def test_a_rank_that_dies_is_noticed_and_the_survivor_s_trace_can_be_read(tmp_path: Path) -> None:
+    survivor, dead = ranks.outcomes(2, dies, str(tmp_path), group_timeout_s=10)
+    assert dead.exit_code == 17
+    assert "rank 0: the allreduce of bucket" in survivor.value
+    assert "rank 1 (process" in survivor.value
+    trace = read_trace(tmp_path)
+    assert trace.ranks == [0]
+    assert len(trace.iterations) >= 3
+
+
+def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -> None:
+    save_workload(small_workload(), tmp_path / "w.json")
+    write_trace(example_trace(3), tmp_path / "out")  # of an earlier run of more ranks
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    options = ["--workload", str(tmp_path / "w.json"), "--iterations", "4", "--out", str(tmp_path / "out"), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "run", *options], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["world_size"] == 2
+    trace = read_trace(tmp_path / "out")
+    assert trace.ranks == [0, 1]
+    assert trace.provenance["plan_fingerprint"] == document["plan_fingerprint"]
+    assert summarise(trace).iteration_s == pytest.approx(document["iteration_s"])
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "words"),
+    [
+        ({"impl": "nobody"}, {}, "--impl: unknown value 'nobody'"),
+        ({"impl": "torch", "process_groups": 2}, {}, "--impl torch has no --process-groups 2"),
+        ({"impl": "torch"}, {"assignment": "initial"}, "--impl torch has no --assignment initial"),
+        ({"scale_compute": 0.0}, {}, "--scale-compute: 0.0 is not a factor"),
+        ({"straggler": ["1:0.9"]}, {}, "--straggler 1: 0.9 makes no straggler"),
+        ({"iterations": 0}, {}, "--iterations: 0 is not a count"),
+        ({"timeout": "10"}, {}, "--timeout: time '10' has no unit"),
+    ],
+)
+def test_bad_options_are_named(job: dict[str, Any], plan: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        RunOptions(**job).settings(PlanOptions(**plan))
+    assert words in str(raised.value)
+
+
+def test_a_model_cannot_be_made_faster() -> None:
+    with pytest.raises(InputError, match=r"--scale-compute: 0\.5 is below 1; .*timed layers"):
+        Run(Settings(scale_compute=0.5), torch.device("cpu"), model="mlp")
+
+
+def compressed(rank: int) -> tuple[float, float]:
+    """Return the shortest step, and what was recorded."""
+    slow = small_workload(step_s=0.05)
+    run = Run(Settings(iterations=5, scale_compute=0.25), torch.device("cpu"), workload=slow)
+    run.train()
+    recorded_s = sum(float(phase.device_s.mean()) for phase in (slow.forward, slow.backward, slow.optimizer))
+    return min(it.iteration_s for it in run.trace().iterations), recorded_s
+
+
+def test_timed_layers_are_compressed_where_the_machine_can() -> None:
+    for measured_s, recorded_s in ranks.run(2, compressed):
+        assert recorded_s / 4 <= measured_s < recorded_s / 2
+
+
+def test_the_hooks_beside_stock_torch_are_counted_as_perturbation() -> None:
+    def cost(rank: int, implementation: str) -> float:
+        run = Run(Settings(implementation=implementation, iterations=3), torch.device("cpu"), workload=small_workload())
+        run.train()
+        with mock.patch("ddpexec.timing.stamping.bucket_s", return_value=7e-6):  # as measured, without its noise
+            return run.stamping_s()
+
+    ours, theirs = (ranks.run(1, cost, name)[0] for name in ("ddpexec", "torch"))
+    assert 0 < ours < theirs < 1e-3

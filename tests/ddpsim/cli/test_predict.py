@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.metrics import PARTS, summarise
+
+HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
+
+
+def test_the_document_has_its_keys_and_its_parts_sum(ddpsim: Callable, tiny: Path) -> None:
+    result = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json")
+    document = result.document
+    assert document["iteration_s"] == pytest.approx(sum(document[part] for part in PARTS))
+    assert document["world_size"] == 2
+    assert document["compute_device"].endswith("V100")
+    assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
+    assert [bucket["parameters"] for bucket in document["buckets"]] == [[3, 2], [1, 0]]
+    for bucket in document["buckets"]:
+        assert 0 < bucket["ready_s"] <= bucket["started_s"] < bucket["finished_s"]
+    assert "keeps the pace of" in result.err
+
+
+def test_same_inputs_same_bytes(ddpsim: Callable, tiny: Path) -> None:
+    first, second = (ddpsim("predict", "--workload", tiny, *HERE, "--json").out for _ in range(2))
+    assert first == second
+
+
+def test_the_trace_holds_the_printed_numbers(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    document = ddpsim("predict", "--workload", tiny, *HERE, "--trace", folder, "--json").document
+    summary = summarise(read_trace(folder))
+    assert summary.iteration_s == document["iteration_s"]
+    assert [b.finished_s for b in summary.buckets] == [b["finished_s"] for b in document["buckets"]]
+
+
+def test_text_shows_every_part_and_the_line_to_paste(ddpsim: Callable, tiny: Path) -> None:
+    out = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2").out
+    for word in ("exposed communication", "DDP overhead", "optimizer", "estimated, pace of"):
+        assert word in out
+    assert out.endswith("DistributedDataParallel(model, bucket_cap_mb=2)\n")
+
+
+def test_scaling_the_device_scales_the_step(ddpsim: Callable, tiny: Path) -> None:
+    def iteration(*options: object) -> float:
+        return ddpsim("predict", "--workload", tiny, *HERE, "--json", *options).document["iteration_s"]
+
+    assert iteration("--scale-compute", "2") > iteration() > iteration("--comm", "noop")
+    assert iteration("--straggler", "1:3") > iteration()
+
+
+def test_compression_dropping_and_order_change_what_is_sent(ddpsim: Callable, tiny: Path) -> None:
+    def buckets(*options: object) -> list[dict]:
+        return ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "1", "--json", *options).document[
+            "buckets"
+        ]
+
+    plain = buckets()
+    assert [b["wire_bytes"] for b in plain] == [b["size_bytes"] for b in plain] == [1 << 20] * 4
+    assert [b["wire_bytes"] for b in buckets("--compression", "fp16")] == [1 << 19] * 4
+    assert [b["parameters"] for b in buckets("--drop", "layer3:1", "--drop", "layer1:1")] == [[2], [0]]
+    assert [b["parameters"] for b in buckets("--order", "once")] == [b["parameters"] for b in plain]
+    assert [b["parameters"] for b in buckets("--order", "never")] == [[0, 1, 2, 3]]
+
+
+def test_sweep_writes_one_document_a_line(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.jsonl"
+    caps = ("--bucket-cap-mb", "1,2,25", "-o", file)
+    document = ddpsim("sweep", "--workload", tiny, *HERE, *caps, "--json").document
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines == document["rows"]
+    assert [(line["nodes"], line["bucket_cap_mb"]) for line in lines] == [(1, 1), (1, 2), (1, 25)]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json").document
+    assert {key: lines[1][key] for key in alone} == alone
+    assert "efficiency" in ddpsim("sweep", "--workload", tiny, *HERE).out
+
+
+def test_sweep_takes_caps_to_the_last_digit(ddpsim: Callable, tiny: Path) -> None:
+    caps = ("--bucket-cap-mb", "2.0000011")
+    [row] = ddpsim("sweep", "--workload", tiny, *HERE, *caps, "--json").document["rows"]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, *caps, "--json").document
+    whole = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--json").document
+    assert row["plan_fingerprint"] == alone["plan_fingerprint"] != whole["plan_fingerprint"]
+    rows = ddpsim("plan", "--workload", tiny, *HERE, *caps, "--json").document["rows"]
+    assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [row["bucket_cap_mb"]] == [2.0000011]
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ([], ["default"]),
+        (["--bucket-cap-mb", "1,2.0000011"], ["1", "2.0000011"]),
+        (["--bucket-cap-mb", "2,3", "--first-bucket-mb", "0.5"], ["0.5,2", "0.5,3"]),
+        (["--first-bucket-mb", "2"], ["2,25"]),
+        (["--bucket-cap-mb-list", "1,2.5"], ["1,2.5"]),
+        (["--plan", "plan.json"], ["plan"]),
+    ],
+)
+def test_sweeps_table_says_which_caps(
+    ddpsim: Callable,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    labels: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", "plan.json")
+    lines = ddpsim("sweep", "--workload", tiny, *HERE, *options).out.splitlines()
+    assert [line.split()[2] for line in lines[1:]] == labels
+
+
+def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    plan, plot = tmp_path / "plan.json", tmp_path / "plan.png"
+    result = ddpsim("plan", "--workload", tiny, *HERE, "-o", plan, "--plot", plot, "--json")
+    row = result.document["rows"][0]
+    assert result.document["best"] == row
+    assert row["iteration_s"] <= row["default_iteration_s"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    taken = ddpsim("predict", "--workload", tiny, *HERE, "--plan", plan, "--json").document
+    assert taken["iteration_s"] == pytest.approx(row["iteration_s"])
+    text = ddpsim("plan", "--workload", tiny, *HERE).out
+    assert row["torch"] in text
+    assert "V100, estimated" in text
+
+
+def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
+    plot = tmp_path / "plan.png"
+    both = ("plan", "--workload", tiny, "--workload", other, *HERE)
+    document = ddpsim(*both, "--json", "--plot", plot).document
+    assert [row["workload"] for row in document["rows"]] == ["tiny", "other"]
+    assert document["best"] is None
+    alone = ddpsim("plan", "--workload", other, *HERE, "--json").document
+    assert document["best_by_workload"]["other"] == alone["best"] == alone["rows"][0]
+    text = ddpsim(*both).out
+    assert text.index("tiny\n") < text.index("other\n")
+    assert text.count("DistributedDataParallel") == 2
+    ddpsim(*both, "-o", tmp_path / "plan.json").refused("--out", "2 workloads", "one workload at a time")
+
+
+def test_plan_reads_a_machine_from_standard_input_once(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
+    monkeypatch.setattr("sys.stdin", io.StringIO("name: typed\nnode: dgx-1v\n"))
+    both = ("--workload", tiny, "--workload", other, "--bucket-cap-mb", "1")
+    rows = ddpsim("plan", *both, "--topology", "-", "--json").document["rows"]
+    assert [(row["workload"], row["topology"]) for row in rows] == [("tiny", "typed"), ("other", "typed")]
+
+
+@pytest.mark.parametrize("command", ["predict", "sweep", "buckets"])
+def test_an_option_of_one_value_given_twice_is_refused(ddpsim: Callable, tiny: Path, command: str) -> None:
+    here = () if command == "buckets" else HERE
+    ddpsim(command, "--workload", tiny, f"--workload={tiny}", *here).refused("--workload", "twice", "keep one")
+    ddpsim(command, "--workload", tiny, *here, "--bucket-cap-mb", "1", "--bucket_cap_mb", "2").refused(
+        "--bucket-cap-mb"
+    )
+
+
+def test_no_band_where_nothing_varies(ddpsim: Callable, tiny: Path) -> None:
+    assert "percentile" not in ddpsim("predict", "--workload", tiny, *HERE).out
+
+
+def test_a_stragglers_cost_is_named(ddpsim: Callable, tiny: Path) -> None:
+    straggling = ("predict", "--workload", tiny, *HERE, "--straggler", "1:3")
+    document = ddpsim(*straggling, "--json").document
+    assert 0 < document["exposed_skew_s"] <= document["exposed_comm_s"]
+    assert "of which waiting for ranks" in ddpsim(*straggling).out
+
+
+@pytest.mark.parametrize("algorithm", ["gather-broadcast", "parameter-server"])
+def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: Path, algorithm: str) -> None:
+    here = ("--topology", "p3.8xlarge", "--nodes", "2", "--algorithm", algorithm)
+    [alone] = ddpsim("allreduce", *here, "-b", "4M", "-e", "4M", "--json").document["rows"]
+    one_bucket = ("--bucket-cap-mb", "100")
+    step = ddpsim("predict", "--workload", tiny, *here, *one_bucket, "--json").document
+    ring = ddpsim("predict", "--workload", tiny, *here[:4], "--algorithm", "ring", *one_bucket, "--json").document
+    [bucket] = step["buckets"]
+    assert bucket["finished_s"] - bucket["wire_s"] == pytest.approx(alone["time_us"] * 1e-6, rel=0.01)
+    assert step["iteration_s"] > ring["iteration_s"]
+
+
+def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
+    rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
+    assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]
+    first = ("--bucket-cap-mb", "2", "--first-bucket-mb", "1")
+    [row] = ddpsim("plan", "--workload", tiny, *HERE, *first, "--json").document["rows"]
+    alone = ddpsim("predict", "--workload", tiny, *HERE, *first, "--json").document
+    assert row["sweep"][0]["iteration_s"] == alone["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--gpus-per-node", "100000"], ["--gpus-per-node", "100000", "ask for at most"]),
+        (["--nodes", "0"], ["--nodes", "0"]),
+        (["--nodes", "3"], ["3 nodes", "loopback"]),
+        (["--nodes", "two"], ["two"]),
+        (["--backend", "mpi"], ["mpi"]),
+        (["--algorithm", "rings"], ["rings"]),
+        (["--fidelity", "exact"], ["exact", "flow, steps, closed"]),
+        (["--comm", "none"], ["none", "real, noop"]),
+        (["--no-sync-every", "0"], ["--no-sync-every", "0"]),
+        (["--process-groups", "0"], ["--process-groups", "0"]),
+        (["--straggler", "3"], ["--straggler", "'3'", "RANK:F"]),
+        (["--straggler", "1:fast"], ["--straggler", "'fast'"]),
+        (["--straggler", "²:1.5"], ["--straggler", "'²:1.5'", "RANK:F"]),
+        (["--straggler", "1:2,3"], ["--straggler", "'2,3' is not one number"]),
+        (["--straggler", "1:2", "--straggler", "01:1"], ["--straggler 01", "twice", "keep one"]),
+        (["--straggler", "1:-2"], ["--straggler 1", "-2"]),
+        (["--scale-compute", "0"], ["--scale-compute", "0"]),
+        (["--seed", "-1"], ["--seed", "-1", "from 0"]),
+        (["--seed", str(1 << 63)], ["--seed", "9223372036854775808"]),
+        (["--iterations", "0"], ["--iterations", "0"]),
+        (["--compression", "gzip"], ["--compression", "'gzip'", "fp16"]),
+        (["--compression", "powersgd:0"], ["--compression", "'0'", "powersgd:4"]),
+        (["--compression", "fp16", "--process-groups", "2"], ["--compression fp16", "--process-groups 2", "keep one"]),
+        (["--compression", "fp16", "--comm", "noop"], ["--compression fp16", "--comm noop", "keep one"]),
+        (["--drop", "layer0"], ["--drop", "'layer0'", "LAYER:P"]),
+        (["--drop", "layer0:often"], ["--drop", "'often'"]),
+        (["--drop", "layer0:0.1,0.2"], ["--drop", "'0.1,0.2' is not one number"]),
+        (["--drop", "layer0:0.1", "--drop", "layer0:0.2"], ["--drop layer0", "twice", "keep one"]),
+        (["--drop", "layer0:2"], ["--drop layer0", "2.0"]),
+        (["--drop", "layer9:0.5"], ["'layer9'", "module's name"]),
+        (["--drop", "layer0:0.5", "--find-unused-parameters"], ["--drop", "--find-unused-parameters"]),
+        (["--order", "twice"], ["--order", "'twice'", "once"]),
+        (["--order", "drift:2"], ["--order", "2", "-1 to 1"]),
+        (["--order", "once", "--assignment", "initial"], ["--order once", "--assignment initial"]),
+        (["--predictor", "mean"], ["--predictor", "--order"]),
+        (["--order", "once", "--predictor", "median"], ["--predictor", "'median'"]),
+        (["--order", "once", "--consensus", "rank1"], ["--consensus", "'rank1'"]),
+        (["--assignment", "initial", "--find-unused-parameters"], ["--assignment initial", "--find-unused-parameters"]),
+        (["--plan", "x.json", "--assignment", "initial"], ["--plan and --assignment initial", "keep one"]),
+        (["--plan", "x.json", "--first-bucket-mb", "1"], ["--plan and --first-bucket-mb", "keep one"]),
+        (["--calibration", "none.json"], ["none.json"]),
+        (["--topology", "dgx"], ["'dgx'"]),
+    ],
+)  # fmt: skip
+def test_options_out_of_range(ddpsim: Callable, tiny: Path, options: list[str], parts: list[str]) -> None:
+    here = [word for pair in zip(HERE[::2], HERE[1::2], strict=True) if pair[0] not in options for word in pair]
+    ddpsim("predict", "--workload", tiny, *here, *options).refused(*parts)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "parts"),
+    [
+        ("sweep", ["--nodes", "1,x"], ["--nodes", "'x'"]),
+        ("sweep", ["--nodes", "1.5"], ["--nodes", "1.5"]),
+        ("sweep", ["--bucket-cap-mb", "1,-2"], ["bucket_cap_mb", "-2"]),
+        ("sweep", ["--bucket-cap-mb", "1,2", "--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "keep one"]),
+        ("plan", ["--plan", "x.json"], ["--plan", "leave it out"]),
+        ("plan", ["--first-bucket-mb", "1"], ["--first-bucket-mb", "without --bucket-cap-mb"]),
+        ("sweep", ["--plan", "x.json", "--bucket-cap-mb", "1,2"], ["--bucket-cap-mb and --plan", "keep one"]),
+        ("sweep", ["--plan", "x.json", "--first-bucket-mb", "1"], ["--plan and --first-bucket-mb", "keep one"]),
+        ("plan", ["--bucket-cap-mb-list", "1,2"], ["--bucket-cap-mb-list", "leave it out"]),
+    ],
+)
+def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options: list[str], parts: list[str]) -> None:
+    ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
+
+
+def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    for text, part in (
+        ("{", "not JSON"),
+        ("{}", "not a calibration"),
+        ('{"schema": "ddpsim.calibration/1"}', "backend"),
+    ):
+        file.write_text(text)
+        ddpsim("predict", "--workload", tiny, *HERE, "--calibration", file).refused("calibration.json", part)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpsim.workload.files import load_workload, save_workload
+from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.test_kineto import shapes
+
+
+def test_list_and_show(ddpsim: Callable, tiny: Path) -> None:
+    listed = ddpsim("workload", "list", "--json").document["workloads"]
+    assert all(row["local_s"] > 0 for row in listed)
+    shown = ddpsim("workload", "show", tiny, "--json").document
+    assert shown["local_s"] == pytest.approx(0.013)
+    assert shown["phases"]["backward"] == {"host_s": 0.002, "device_s": 0.008}
+    text = ddpsim("workload", "show", tiny).out
+    assert "device: V100" in text
+    assert "made by hand" in text
+
+
+def test_one_processes_step_is_that_of_a_prediction(ddpsim: Callable, tiny: Path) -> None:
+    document = json.loads(tiny.read_text())
+    document["forward"]["host_s"] = [0.006]  # the host is behind in forward alone, and ahead over the whole step
+    tiny.write_text(json.dumps(document))
+    shown = ddpsim("workload", "show", tiny, "--json").document
+    predicted = ddpsim("predict", "--workload", tiny, "--topology", "dgx-1v", "--json").document
+    assert shown["local_s"] == predicted["local_s"]
+    assert shown["local_s"] < 0.006 + 0.008 + 0.001
+
+
+def test_bad_workloads_are_named_with_the_place(ddpsim: Callable, tiny: Path) -> None:
+    ddpsim("workload", "show", "tinny").refused("'tinny'")
+    document = json.loads(tiny.read_text())
+    document["forward"]["device_s"][0] = -1
+    tiny.write_text(json.dumps(document))
+    ddpsim("workload", "show", tiny).refused("tiny.json", "forward.device_s.0", "-1")
+    tiny.write_text(tiny.read_text()[:40])
+    ddpsim("workload", "show", tiny).refused("tiny.json", "not JSON")
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_trace_whose_buckets_no_device_shows_is_imported_all_the_same(
+    ddpsim: Callable, tmp_path: Path, kernels: bool
+) -> None:
+    job, trace, known, out = Job([20.0] * 4, ddp=True), *(tmp_path / name for name in ("t.json", "w.json", "out.json"))
+    document = job.document()
+    if not kernels:  # as gloo leaves it: nothing of a collective runs on the device
+        events = document["traceEvents"]
+        document["traceEvents"] = [e for e in events if e["cat"] != "kernel" or "nccl" not in e["name"]]
+    trace.write_text(json.dumps(document))
+    save_workload(shapes(4), known)
+    shown = ddpsim("workload", "import", trace, "--shapes", known, "-o", out, "--json")
+    assert shown.code == 0, shown.err
+    assert [bucket["parameters"] for bucket in shown.document["traced_buckets"]] == ([2, 2] if kernels else [])
+    assert load_workload(out).gradient_bytes == 160

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.curve import CurveTransport, monotone
+from ddpsim.collectives.execute import PRIORS as PRIORS_OF
+from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.gloo.transport import PRIORS, GlooTransport
+from ddpsim.collectives.steps import carry_out
+from ddpsim.collectives.transport import alone_s
+from ddpsim.network.fluid import Network
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+from tests.ddpsim.collectives.shaped import SHAPED
+
+LOOPBACK = load_topology("loopback").place(1, 2)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_monotone_times_never_fall_and_keep_their_mean_logarithm(times: list[float]) -> None:
+    points = tuple(CurvePoint(2**k, time_s) for k, time_s in enumerate(times))
+    fixed = [point.time_s for point in monotone(points)]
+    assert all(later >= before * (1 - 1e-12) for before, later in pairwise(fixed))
+    assert sum(map(math.log, fixed)) == pytest.approx(sum(map(math.log, times)))
+    if times == sorted(times):
+        assert fixed == pytest.approx(times)
+
+
+@given(st.lists(st.floats(0.3, 3.0), min_size=2, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: list[float]) -> None:
+    inner = GlooTransport(LOOPBACK)
+    points = tuple(CurvePoint(4096 * 4**k, f * inner.allreduce_s(4096 * 4**k)) for k, f in enumerate(factors))
+    corrected = CurveTransport.over(inner, Curve("x", 1, 2, points), start_s=1e-6)
+    for size in (1024, 4096, 10_000, 262_144, 50_000_000):
+        assert alone_s(corrected.allreduce(size), corrected.capacities) == pytest.approx(corrected.allreduce_s(size))
+    for point in monotone(points):
+        assert corrected.allreduce_s(point.size_bytes) == pytest.approx(point.time_s + 1e-6)
+
+
+@given(shorter_by=st.floats(0.0, 0.99))
+def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by: float) -> None:
+    placement = load_topology("lab-flat").place()
+    priors = Calibration("gloo", {constant.name: constant for constant in PRIORS})
+    inner = GlooTransport(placement, priors.with_values({"gloo.launch_s": 5e-3}, source="test"))
+    sizes = (1 << 20, 1 << 24)
+    whole, latency_s = inner.allreduce(sizes[0]), inner.allreduce(sizes[0]).latency_s
+    measured_s = inner.allreduce_s(sizes[0]) * (1 - shorter_by)
+    points = (CurvePoint(sizes[0], measured_s), CurvePoint(sizes[1], inner.allreduce_s(sizes[1])))
+    transport = CurveTransport.over(inner, Curve("", 1, 1, points))
+    found = transport.allreduce(sizes[0])
+    assert alone_s(found, transport.capacities) == pytest.approx(measured_s, rel=1e-6)
+    assert found.latency_s == pytest.approx(max(0.0, latency_s - shorter_by * inner.allreduce_s(sizes[0])), abs=1e-9)
+    if shorter_by * inner.allreduce_s(sizes[0]) <= latency_s:
+        assert found.loads == pytest.approx(dict(whole.loads))
+    assert found.peak_load <= whole.peak_load * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.95, 1.3])
+@pytest.mark.parametrize("delay", ["0s", "2.5ms"])
+def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: str) -> None:
+    inner = GlooTransport(parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(4))
+    size = 25 * MIB
+    points = (CurvePoint(size, factor * inner.allreduce_s(size)), CurvePoint(2 * size, inner.allreduce_s(2 * size)))
+    transport = CurveTransport.over(inner, Curve("", 1, 4, points))
+    network = Network(simpy.Environment(), transport.capacities)
+    network.env.run(carry_out(network, transport.steps(size)))
+    assert network.env.now == pytest.approx(transport.allreduce_s(size), rel=0.01)
+    of_model, corrected = (each.steps(size).lanes[0].wire(0, 1) for each in (inner, transport))
+    spared_s = (1 - factor) * inner.allreduce_s(size)
+    if 0 < spared_s < inner.allreduce(size).latency_s + inner.allreduce(size).stall_s:
+        assert corrected.loads == pytest.approx(dict(of_model.loads))
+
+
+def test_rows_of_one_process_for_all_gpus_lose_its_launches_where_each_has_its_own() -> None:
+    placement = load_topology("dgx-1v").place(1)
+    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    slow = {"nccl.launch_s": 20e-6}
+    whole = priors.with_values(slow, source="test")
+    by_one = make_transport(placement, "nccl", whole, isolated=False, gpus_per_process=8)
+    sizes = (1024, 1 << 20, 1 << 28)
+    points = tuple(CurvePoint(size, 1.25 * by_one.allreduce_s(size)) for size in sizes)
+    curve = Curve(placement.topology.fingerprint(), 1, 8, points, gpus_per_process=8)
+    calibration = replace(whole, curves=(curve,))
+    same = make_transport(placement, "nccl", calibration, isolated=False, gpus_per_process=8)
+    own, model = (make_transport(placement, "nccl", each, isolated=False) for each in (calibration, whole))
+    for size in sizes:
+        assert same.allreduce_s(size) == pytest.approx(1.25 * by_one.allreduce_s(size))
+        assert own.allreduce_s(size) == pytest.approx(1.25 * model.allreduce_s(size))
+        assert alone_s(own.allreduce(size), own.capacities) == pytest.approx(own.allreduce_s(size))
+    assert own.allreduce_s(1024) < same.allreduce_s(1024) / 2
+
+
+def test_rows_of_a_forced_algorithm_correct_that_one_only() -> None:
+    placement = load_topology("dgx-1v").place(2)
+    priors = Calibration("nccl", {constant.name: constant for constant in PRIORS_OF["nccl"]})
+    points = (CurvePoint(1024, 1.0), CurvePoint(1 << 20, 2.0))
+    forced = replace(priors, curves=(Curve(placement.topology.fingerprint(), 2, 8, points, "ring"),))
+    times = {
+        name: [make_transport(placement, "nccl", c, algorithm=name).allreduce_s(1024) for c in (priors, forced)]
+        for name in ("auto", "tree", "ring")
+    }
+    assert times["auto"][0] == times["auto"][1]
+    assert times["tree"][0] == times["tree"][1]
+    assert times["ring"][1] == pytest.approx(1.0, rel=1e-3)

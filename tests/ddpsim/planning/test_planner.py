@@ -1,0 +1,182 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps, unused_plan
+from ddpsim.cli.plan import _cap_mb, text
+from ddpsim.collectives.bands import Band
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.planner import TELLING, pipeline_plan, plan, sweep
+from ddpsim.planning.rows import PlanReport
+from ddpsim.prediction import predict as prediction
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.costs import all_priors
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+from tests.ddpsim.simulation.builders import workload
+
+LOOPBACK = load_topology("loopback")
+
+
+def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(), gpus_per_node=4).rows[0]
+    document = row.document()
+    assert row.best.iteration_s <= row.default.iteration_s
+    assert all(row.best.iteration_s <= seconds * (1 + TELLING) for _, seconds in row.sweep)
+    listed = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=pipeline_plan(row.default)))
+    assert row.best.iteration_s <= listed.iteration_s * (1 + 2 * TELLING)
+    again = predict(source, LOOPBACK, gpus_per_node=4, options=Options(plan=row.best.plan))
+    assert again.iteration_s == pytest.approx(row.best.iteration_s)
+    assert document["torch"].startswith("DistributedDataParallel(model")
+    assert document["gain"] == pytest.approx(1 - document["iteration_s"] / document["default_iteration_s"])
+
+
+def test_a_gain_under_one_percent_keeps_the_default():
+    source = workload(gradients=10, size=100, backward=1.0)
+    row = plan(source, [LOOPBACK], gpus_per_node=2).rows[0]
+    assert row.keep_default
+    assert row.document()["torch"] == "DistributedDataParallel(model)"
+    assert row.document()["gain"] == 0.0
+
+
+def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_save():
+    [row] = plan(workload(gradients=40, size=500_000, backward=0.1), [LOOPBACK], gpus_per_node=4).rows
+    kept = replace(row, best=row.default, fastest_s=0.996 * row.default.iteration_s)
+    assert row.fastest_s <= min(row.best.iteration_s, *(seconds for _, seconds in row.sweep))
+    assert kept.keep_default
+    assert kept.gain == 0
+    assert "(at most 0.4 % faster found)" in text(PlanReport((kept,)))
+
+
+def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    default = predict(source, LOOPBACK, gpus_per_node=4)
+    found = pipeline_plan(default)
+    assert [index for group in found.groups() for index in group] == list(range(39, -1, -1))
+
+
+@pytest.mark.parametrize("asked", [{"find_unused_parameters": True}, {"assignment": "unused"}])
+def test_where_torch_never_rebuilds_the_line_to_paste_says_so_and_gives_the_plan(asked):
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(**asked), gpus_per_node=4).rows[0]
+    assert pipeline_plan(row.default) is None
+    assert row.best.options.plan is None
+    assert row.best.plan.groups() == unused_plan(source.parameters, row.best.options.caps).groups()
+    for found in (row.default, row.best):
+        assert found.plan.torch.endswith("find_unused_parameters=True)")
+    [swept] = sweep(source, LOOPBACK, nodes=[None], caps=[BucketCaps(bucket_cap_mb=5)], options=Options(**asked))
+    assert swept.document()["torch"] == "DistributedDataParallel(model, bucket_cap_mb=5, find_unused_parameters=True)"
+
+
+def test_a_plan_that_find_unused_parameters_cannot_give_has_no_line_to_paste():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    listed = pipeline_plan(predict(source, LOOPBACK, gpus_per_node=4))
+    for options in ({"plan": listed}, {"order": "once"}):
+        asked = Options(find_unused_parameters=True, **options)
+        found = predict(source, LOOPBACK, gpus_per_node=4, options=asked).plan
+        assert found.torch.startswith("# no constructor argument of torch")
+
+
+def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
+    default = predict(load_workload("resnet50@v100-fp32-b32"), load_topology("dgx-1v"), nodes=4)
+    forced = replace(default, options=replace(default.options, algorithm="gather-broadcast"))
+    assert pipeline_plan(forced).groups() != pipeline_plan(default).groups()
+
+
+@pytest.mark.parametrize(("size", "bands"), [(100, 1), (500_000, 2)])
+def test_bands_are_simulated_for_the_default_and_what_is_advised_alone(monkeypatch, size, bands):
+    asked = []
+    monkeypatch.setattr(prediction.Band, "of", lambda *args: asked.append(args) or Band({1: (0.9, 1.2)}))
+    calibration = Calibration("gloo", {constant.name: constant for constant in all_priors()["gloo"]})
+    source = workload(gradients=40, size=size, backward=0.1)
+    row = plan(source, [LOOPBACK], gpus_per_node=4, calibration=calibration).rows[0]
+    assert len(asked) == bands
+    assert row.keep_default == (bands == 1)
+    alone = predict(source, LOOPBACK, gpus_per_node=4, options=row.chosen.options, calibration=calibration)
+    assert (row.chosen.low_s, row.chosen.high_s) == (alone.low_s, alone.high_s)
+    assert row.chosen.low_s < row.chosen.summary.iteration_low_s
+
+
+def test_a_sweep_is_in_order_and_equals_single_predictions():
+    source = workload()
+    caps = [BucketCaps(bucket_cap_mb=cap) for cap in (1, 4)]
+    predictions = list(sweep(source, LOOPBACK, nodes=[None], caps=caps, gpus_per_node=3))
+    assert [p.options.caps.bucket_cap_mb for p in predictions] == [1, 4]
+    single = predict(source, LOOPBACK, gpus_per_node=3, options=Options(caps=caps[1]))
+    assert predictions[1].document() == single.document()
+
+
+def test_the_breakdown_of_a_prediction_sums_to_its_iteration():
+    document = predict(workload(iterations=5, jitter=0.2), LOOPBACK, gpus_per_node=2).document()
+    parts = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
+    assert sum(document[part] for part in parts) == pytest.approx(document["iteration_s"])
+    assert document["iteration_low_s"] <= document["iteration_s"] <= document["iteration_high_s"]
+    assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
+
+
+def test_a_workload_without_jitter_has_one_period():
+    for device in ("cpu", "V100"):
+        source = workload(device=device, buffers=2)
+        options = Options(backend="gloo", iterations=12)
+        periods = [
+            it.iteration_s for it in predict(source, LOOPBACK, gpus_per_node=3, options=options).trace.iterations
+        ]
+        assert np.ptp(periods) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_giant_bucket_is_not_advised_for_nothing():
+    source = load_workload("bert-large@h100-amp-b8")
+    row = plan(source, [load_topology("dgx-h100")], nodes=[8]).rows[0]
+    caps = dict(row.sweep)
+    chosen = row.best.options.caps.bucket_cap_mb
+    assert chosen < max(caps)
+    assert caps[chosen] <= min(caps.values()) * (1 + TELLING)
+
+
+def measured_costs(row):
+    """Return the row's priors as a calibration that measured them, to the same values."""
+    start = Calibration("nccl", {constant.name: constant for constant in all_priors()["nccl"]})
+    return start.with_values({constant.name: constant.value for constant in row.priors}, source="measured")
+
+
+def test_a_gain_on_a_host_bound_estimate_says_which_priors_it_rests_on():
+    source, machine = load_workload("bert-large@a100-amp-b8"), load_topology("dgx-a100")
+    report = plan(source, [machine], nodes=[1])
+    [row] = report.rows
+    assert not row.keep_default
+    assert row.host_bound
+    assert row.host_cost_s < row.chosen.iteration_s
+    shown = text(report)
+    for word in ("host-bound on dgx-a100", "nccl.ddp.launch_s 25 us", "ddpexec microbench", "ddpexec capture"):
+        assert word in shown
+    assert "nccl.ddp.launch_s" in [prior["name"] for prior in row.document()["priors"]]
+
+    calibrated = plan(source, [machine], nodes=[1], calibration=measured_costs(row))
+    assert calibrated.rows[0].priors == ()
+    assert calibrated.rows[0].host_cost_s == pytest.approx(row.host_cost_s)
+    assert "nccl.ddp" not in text(calibrated)
+    assert "ddpexec capture" in text(calibrated)
+
+
+def test_the_host_costs_a_device_bound_step_next_to_nothing():
+    [row] = plan(load_workload("bert-large"), [load_topology("dgx-1v")], nodes=[2]).rows
+    assert abs(row.host_cost_s) < 0.001 * row.chosen.iteration_s
+    assert not row.host_bound
+
+
+def test_compressed_buckets_are_planned_from_caps_alone():
+    source = workload(gradients=40, size=500_000, backward=0.1)
+    row = plan(source, [LOOPBACK], options=Options(compression="fp16"), gpus_per_node=4).rows[0]
+    assert row.best.options.plan is None
+    assert row.default.iteration_s < plan(source, [LOOPBACK], gpus_per_node=4).rows[0].default.iteration_s
+
+
+def test_the_star_stands_where_the_advice_is():
+    kept = plan(workload(gradients=10, size=100, backward=1.0), [LOOPBACK], gpus_per_node=2).rows[0]
+    assert kept.keep_default
+    assert _cap_mb(kept) == 25
+    [row] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows
+    assert dict(row.sweep)[_cap_mb(row)] == row.chosen.iteration_s

@@ -1,0 +1,105 @@
+"""The band of a predicted step: what its collectives' bands and its computing leave open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.execute import PRIORS, Collectives
+from ddpsim.prediction.predict import Prediction, predict, with_band
+from ddpsim.simulation import Options
+from ddpsim.simulation.costs import DOUBT, all_priors, at_end
+from ddpsim.topology.spec import load_topology
+from ddpsim.units import MIB
+from ddpsim.workload import Buffer, Workload
+from ddpsim.workload.profile import Phase
+
+MACHINE = load_topology("p3.8xlarge")
+START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+UNSURE = replace(START, residual_low=-0.1, residual_high=0.2)
+
+
+def workload(forward_s: list[float]) -> Workload:
+    one = np.ones(len(forward_s))
+    return Workload(
+        name="one bucket", device="V100", precision="fp32", batch_size=8, threads=None, estimated=True,
+        parameters=(Parameter("weight", (4096, 1024)),), buffers=(),
+        forward=Phase(0.001 * one, np.array(forward_s)), backward=Phase(0.001 * one, 0.008 * one),
+        optimizer=Phase(0.0005 * one, 0.001 * one), gradient_hook_s=0.001 * one[:, None],
+        gradient_ready_s=0.008 * one[:, None], provenance={},
+    )  # fmt: skip
+
+
+def predicted(forward_s: list[float], calibration: Calibration | None, nodes: int = 2) -> Prediction:
+    options = Options(caps=BucketCaps(bucket_cap_mb=25), iterations=200 if len(forward_s) > 1 else 2)
+    return predict(workload(forward_s), MACHINE, nodes=nodes, options=options, calibration=calibration)
+
+
+def test_a_step_is_as_unsure_as_the_collective_that_it_waits_for() -> None:
+    found = predicted([0.004], UNSURE)
+    wire_s = Collectives(None, MACHINE.place(2), backend="nccl").simulate_s(16 * MIB)
+    assert found.summary.exposed_comm_s == pytest.approx(wire_s, rel=0.01)
+    assert found.high_s - found.iteration_s == pytest.approx(wire_s * (math.exp(0.2) - 1), rel=0.01)
+    assert found.iteration_s - found.low_s == pytest.approx(wire_s * (1 - math.exp(-0.1)), rel=0.01)
+
+
+def test_computing_adds_its_own_spread_independently() -> None:
+    jitter = np.random.default_rng(0).normal(0.02, 0.002, 100).tolist()
+    computing, wire, both = predicted(jitter, START), predicted([0.02], UNSURE), predicted(jitter, UNSURE)
+    for side, sign in (("high_s", 1), ("low_s", -1)):
+        parts = [sign * (getattr(each, side) - each.iteration_s) for each in (computing, wire)]
+        assert min(parts) > 1e-4
+        assert sign * (getattr(both, side) - both.iteration_s) == pytest.approx(math.hypot(*parts), rel=0.1)
+
+
+def test_a_band_may_be_left_out_and_joined_later() -> None:
+    options = Options(caps=BucketCaps(bucket_cap_mb=25), iterations=2)
+    bare = predict(workload([0.004]), MACHINE, nodes=2, options=options, calibration=UNSURE, band=False)
+    assert (bare.low_s, bare.high_s) == (bare.summary.iteration_low_s, bare.summary.iteration_high_s)
+    assert with_band(bare, UNSURE).document() == predicted([0.004], UNSURE).document()
+    assert bare.plan == BucketPlan.from_document(bare.trace.provenance["plan"], bare.workload.parameters, "plan")
+
+
+def test_what_hides_or_does_not_happen_adds_nothing() -> None:
+    alone = predict(workload([0.004]), MACHINE, gpus_per_node=1, calibration=UNSURE)
+    assert (alone.low_s, alone.high_s) == pytest.approx((alone.iteration_s,) * 2)
+    no_calibration = predicted([0.004], None)
+    assert (no_calibration.low_s, no_calibration.high_s) == pytest.approx((no_calibration.iteration_s,) * 2)
+
+
+def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> None:
+    placement = MACHINE.place(2)
+    plain = Collectives(None, placement, backend="nccl", isolated=False)
+    points = tuple(CurvePoint(size, 1.3 * plain.estimate_s(size)) for size in (4 * MIB, 16 * MIB, 64 * MIB))
+    curve = Curve(placement.topology.fingerprint(), 2, 4, points)
+    measured = replace(UNSURE, curves=(curve,))
+    narrow, wide = predicted([0.004], measured), predicted([0.004], UNSURE)
+    assert narrow.high_s - narrow.low_s < (wide.high_s - wide.low_s) / 2
+    for fidelity in ("flow", "steps"):
+        both = Collectives(None, placement, backend="nccl", calibration=measured, fidelity=fidelity, isolated=False)
+        assert both.simulate_s(16 * MIB) == pytest.approx(points[1].time_s, rel=0.02)
+
+
+def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None:
+    costs = {"gloo.ddp.broadcast_s": 0.02, "gloo.ddp.copy_Bps": 1e9, "gloo.ddp.communication_slowdown": 1.5}
+    measured = Calibration("gloo", {c.name: c for c in all_priors()["gloo"]}).with_values(costs, source="measured")
+    low, high = (at_end(measured, end) for end in (-1, 1))
+    for name, value in costs.items():
+        extra = 1 if "slowdown" in name else 0
+        for end, sign in ((low, -1), (high, 1)):
+            direction = -sign if "Bps" in name else sign
+            assert math.log((end[name] - extra) / (value - extra)) == pytest.approx(direction * DOUBT)
+    assert high["gloo.ddp.hook_s"] == measured["gloo.ddp.hook_s"]
+    spread = measured.with_values({"gloo.ddp.pace_spread": 0.02}, source="measured")
+    assert at_end(spread, 1)["gloo.ddp.pace_spread"] == pytest.approx(0.02 * math.exp(DOUBT))
+    source = replace(workload([0.02]), buffers=(Buffer("mean", (8,)),), device="cpu")
+    found = predict(source, load_topology("lab-flat"), calibration=measured)
+    copied_s = 3 * source.gradient_bytes / 1e9
+    assert found.high_s - found.iteration_s > 0.02 * (math.exp(DOUBT) - 1)
+    assert found.high_s - found.iteration_s < (0.02 + copied_s) * math.exp(DOUBT)
+    assert found.low_s < found.iteration_s - 0.02 * (1 - math.exp(-DOUBT))

@@ -1,0 +1,89 @@
+"""Iterations that leave layers out, in the simulation."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError, PlanError, WorkloadError
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.dropping import without
+from ddpsim.simulation.pace import paces
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.simulation.builders import named, workload
+
+LAYERS = {f"layer{n}": 0.5 for n in range(1, 7)}
+EACH = BucketCaps(bucket_cap_mb=0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "V100"])
+def test_what_is_left_keeps_its_own_time(device):
+    source = workload(device=device, iterations=3, jitter=0.2)
+    for pace in paces(source):
+        left = without(pace, {2, 5}, source.parameters)
+        assert left.order == tuple(i for i in pace.order if i not in (2, 5))
+        assert left.work.sum() == pytest.approx(pace.work.sum() * 6 / 8)
+        assert left.forward_work == pytest.approx(pace.forward_work * 6 / 8)
+        assert left.optimizer_work == pytest.approx(pace.optimizer_work * 6 / 8)
+        assert without(pace, (), source.parameters).host.tolist() == pace.host.tolist()
+
+
+def test_a_step_of_which_half_is_left_out_takes_half():
+    source = named(workload())
+    everything, nothing, half = (
+        fmean(it.iteration_s for it in simulate_local(source, Options(drop=drop, iterations=400)))
+        for drop in ({}, dict.fromkeys(LAYERS, 1.0), LAYERS)
+    )
+    assert nothing == pytest.approx(everything / 4)
+    assert half == pytest.approx((everything + nothing) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("device", ["cpu", "V100"])
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_what_is_left_out_is_not_sent_and_all_ranks_leave_out_the_same(device, cycle):
+    source = named(workload(device=device, iterations=4, jitter=0.3))
+    given = Options(backend="gloo", caps=EACH, drop=LAYERS, iterations=12, no_sync_every=cycle, stragglers={1: 1.4})
+    trace = simulate(source, load_topology("loopback").place(1, 3), given)
+    plan = given.drop_plan(source.parameters)
+    for it in trace.iterations:
+        dropped = plan.parameters_dropped(it.index // cycle + 1)
+        sent = {index for bucket in it.buckets for index in bucket.parameters}
+        assert sent == (set(range(8)) - dropped if it.synced else set())
+        assert {g.parameter for g in it.gradients} == set(range(8)) - dropped
+
+
+def test_the_summary_knows_buckets_that_some_iterations_leave_out():
+    source = named(workload())
+    options = Options(backend="gloo", caps=EACH, drop=LAYERS)
+    prediction = predict(source, load_topology("loopback"), gpus_per_node=2, options=options)
+    assert [bucket.index for bucket in prediction.summary.buckets] == list(range(8))
+    assert prediction.iteration_s < predict(source, load_topology("loopback"), gpus_per_node=2).iteration_s
+
+
+def test_everything_may_be_left_out():
+    source = named(workload())
+    drop = dict.fromkeys([f"layer{n}" for n in range(8)], 1.0)
+    trace = simulate(source, load_topology("loopback").place(1, 2), Options(backend="gloo", drop=drop))
+    assert all(not it.buckets and it.backward_compute_s == pytest.approx(0, abs=1e-9) for it in trace.iterations)
+
+
+def test_a_recorded_iteration_keeps_a_gradient():
+    source = named(workload(iterations=2))
+    for times in (source.gradient_hook_s, source.gradient_ready_s):
+        times[1, 1:] = np.nan
+    here = load_topology("loopback").place(1, 2)
+    with pytest.raises(WorkloadError, match="--drop: recorded iteration 1 has gradients of no layer that stays"):
+        simulate(source, here, Options(backend="gloo", drop={"layer0": 0.1}))
+    for drop in ({"layer0": 0.0}, {"layer1": 1.0}, dict.fromkeys([f"layer{n}" for n in range(8)], 1.0)):
+        assert simulate(source, here, Options(backend="gloo", drop=drop)).iterations
+
+
+def test_contradictions():
+    with pytest.raises(InputError, match="--drop and --find-unused-parameters are both given; keep one"):
+        Options(drop=LAYERS, find_unused_parameters=True)
+    with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
+        Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)

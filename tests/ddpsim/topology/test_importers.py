@@ -1,0 +1,335 @@
+"""Importers: published files and hand-written ones, what they give and what they refuse."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.collectives.channels import find_channels
+from ddpsim.errors import InputError, TopologyError
+from ddpsim.topology.dump import dump_topology
+from ddpsim.topology.graph import Link, Topology
+from ddpsim.topology.importers import import_topology
+from ddpsim.topology.layouts import gpu_choices
+from ddpsim.topology.nccl_graph import with_graph_dump
+from ddpsim.topology.spec import load_topology, parse_topology
+
+DATA = Path(os.environ.get("DDPSIM_DATA") or Path(__file__).parents[3].parent / "shared" / "data") / "topo"
+
+
+def published(path: str, gpu: str | None) -> Topology:
+    if not (DATA / path).is_file():
+        pytest.skip(f"no {DATA / path}: set DDPSIM_DATA to the folder of published tables and files")
+    return import_topology((DATA / path).read_text(encoding="utf-8"), path, gpu=gpu)
+
+
+FILES = [
+    ("xml/H100-topology.xml", None, "dgx-h100"),
+    ("xml/ndv2-topo.xml", "v100", "ndv2"),
+    ("xml/ndv4-topo.xml", "a100", "ndv4"),
+    ("xml/p4d-24xl-topo.xml", "a100", "p4d.24xlarge"),
+    ("xml/topo_8p_pcie.xml", None, None),
+    ("smi/hcm_8xV100_pytorch_readme.txt", None, "dgx-1v"),
+]
+
+
+@pytest.mark.parametrize(("path", "gpu", "machine"), FILES)
+def test_published_files_import_and_their_yaml_loads_to_an_equal_graph(
+    path: str, gpu: str | None, machine: str | None
+) -> None:
+    topology = published(path, gpu)
+    assert parse_topology(dump_topology(topology), "again") == topology
+    template = topology.groups[0].template
+    channels = find_channels(template)
+    assert len(channels.rings[0].gpus) == 8
+    if machine is not None:
+        assert channels.bus_bandwidth == find_channels(load_topology(machine).groups[0].template).bus_bandwidth
+
+
+@pytest.mark.parametrize(
+    ("path", "machine"), [("xml/p4d-24xl-topo.xml", "p4d.24xlarge"), ("xml/ndv4-topo.xml", "ndv4")]
+)
+def test_a_shipped_machine_hangs_together_as_its_source_says(path: str, machine: str) -> None:
+    imported = published(path, "a100").groups[0].template.parents()
+    shipped = load_topology(machine).groups[0].template.parents()
+    assert tree(imported) == tree(shipped)
+
+
+def tree(parents: dict[str, Link]) -> dict[str, tuple[str, float]]:
+    return {name: (link.target, link.bandwidth) for name, link in parents.items()}
+
+
+@pytest.mark.parametrize("path", ["xml/ndv2-topo.xml", "xml/ndv4-topo.xml", "xml/p4d-24xl-topo.xml"])
+def test_files_without_nvlinks_ask_for_the_gpu_and_say_why(path: str) -> None:
+    with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*--gpu"):
+        published(path, None)
+
+
+def test_the_matrix_of_a_cube_mesh_is_the_shipped_machine_but_for_what_it_cannot_say() -> None:
+    imported = published("smi/hcm_8xV100_pytorch_readme.txt", None).groups[0].template
+    shipped = load_topology("dgx-1v").groups[0].template
+    different = {new.kind for new, old in zip(imported.links, shipped.links, strict=True) if new != old}
+    assert different == {"nic", "socket"}
+
+
+XML = """<system version="1" mood="fine">
+  <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49" colour="red">
+    <pci busid="0000:01:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="8">
+        <gpu dev="1" sm="80" rank="1" gdr="1"><nvlink target="0000:03:00.0" count="4" tclass="0x030200"/></gpu>
+      </pci>
+      <pci busid="0000:03:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="80" rank="0" gdr="1"><nvlink target="0000:02:00.0" count="4" tclass="0x030200"/></gpu>
+      </pci>
+      <pci busid="0000:04:00.0" class="0x020700" link_speed="16.0 GT/s PCIe" link_width="16">
+        <nic><net name="mlx5_0" dev="0" speed="200000" port="1" latency="0.6" gdr="1"/>
+             <net name="mlx5_1" dev="1" speed="100000" port="2" latency="0.6" gdr="1"/></nic>
+      </pci>
+    </pci>
+    <hologram size="3"><lens width="2"/></hologram>
+  </cpu>
+</system>
+"""
+
+
+def test_a_complete_dump_needs_nothing_else() -> None:
+    topology = import_topology(XML, "node.xml")
+    template = topology.groups[0].template
+    links = {link.name: link for link in template.links}
+    assert [gpu.model for gpu in template.gpus] == ["A100", "A100"]
+    assert (links["gpu0>gpu1"].count, links["gpu0>gpu1"].bandwidth) == (4, 80e9)
+    assert (links["gpu0>pcie0"].bandwidth, links["gpu1>pcie0"].bandwidth) == (24e9, 12e9)
+    assert [(nic.bandwidth, nic.latency_s, nic.gpudirect) for nic in template.nics] == [
+        (25e9, pytest.approx(0.6e-6), True),
+        (12.5e9, pytest.approx(0.6e-6), True),
+    ]
+    assert links["nic0>adapter0"].target == links["nic1>adapter0"].target
+    assert dict(template.extras) == {
+        "system.mood": "fine",
+        "system/cpu[0].colour": "red",
+        "system/cpu[0]/hologram[1]": "size=3",
+        "system/cpu[0]/hologram[1]/lens[0]": "width=2",
+    }
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+def test_a_gpu_that_the_file_contradicts_is_said() -> None:
+    def confidence(text: str, gpu: str | None) -> str:
+        return import_topology(text, "node.xml", gpu=gpu).confidence
+
+    assert confidence(XML, "v100") == "NVLinks from the file; V100 by --gpu, A100 by the file"
+    assert confidence(XML, "a100") == confidence(XML, None) == "NVLinks from the file"
+    amd = XML.replace('sm="80"', 'sm="90" gcn="gfx942"')
+    assert import_topology(amd, "node.xml").compute_device == "gfx942"
+    assert "gfx942 by the file" in confidence(amd, "h100")
+
+
+ODD = st.sampled_from(
+    ["", "-3", "0", "1e9", "nan", "abc", "9" * 23, "0x060400", "0x030000", "0000:02:00.0", "é", "1.5"]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), ODD), min_size=1, max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_odd_attributes_are_refused_or_survive_the_yaml(changes: list[tuple[int, str]]) -> None:
+    text = XML
+    for number, odd in changes:
+        attributes = list(re.finditer(r'(\w+)="[^"]*"', text))
+        place = attributes[number % len(attributes)]
+        text = f'{text[: place.start()]}{place[1]}="{odd}"{text[place.end() :]}'
+    try:
+        topology = import_topology(text, "node.xml")
+    except InputError:
+        return
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+BAD_XML = {
+    "truncated": (XML[:700], ["malformed XML", "line"]),
+    "other root": ("<html/>", ["<html>", "line 1"]),
+    "no bus id": (XML.replace('busid="0000:02:00.0" ', ""), ["`busid`", "line 4"]),
+    "no GPU": ('<system><cpu numaid="0"/></system>', ["no GPU"]),
+    "entities": ('<!DOCTYPE s [<!ENTITY a "b">]><system/>', ["entities"]),
+    "too deep": ("<system>" + "<pci>" * 3000, ["nested too deep"]),
+    "neither": ("hello", ["neither NCCL"]),
+    "empty": ("", ["neither NCCL"]),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_XML.values(), ids=BAD_XML)
+def test_bad_xml(text: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        import_topology(text, "node.xml")
+    for word in ["node.xml", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("choice", gpu_choices())
+def test_every_choice_of_gpu_gives_a_node_of_eight_or_says_what_to_do(choice: str) -> None:
+    bare = "".join(f'<pci busid="0000:0{n}:00.0" class="0x030200"/>' for n in range(8))
+    text = f'<system version="1"><cpu numaid="0">{bare}</cpu></system>'
+    if choice in ("b200", "gb200", "gh200", "gp100", "p100"):
+        with pytest.raises(TopologyError, match=f"--gpu {choice}-pcie"):
+            import_topology(text, "x.xml", gpu=choice)
+        return
+    template = import_topology(text, "x.xml", gpu=choice).groups[0].template
+    assert len(template.gpus) == 8
+    assert any(link.kind == "nvlink" for link in template.links) == (choice in ("v100", "a100", "h100", "h200"))
+
+
+MATRIX = """\x1b[4m        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity\x1b[0m
+GPU0     X      PIX     SYS     SYS     PXB     SYS     0-7     0
+GPU1    PIX      X      SYS     SYS     PXB     SYS     0-7     0
+GPU2    SYS     SYS      X      NODE    SYS     PHB     8-15    1
+GPU3    SYS     SYS     NODE     X      SYS     NODE    8-15    1
+NIC0    PXB     PXB     SYS     SYS      X      SYS
+NIC1    SYS     SYS     PHB     NODE    SYS      X
+
+Legend:
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect
+
+NIC Legend:
+  NIC0: mlx5_0
+"""
+
+
+def test_a_matrix_without_nvlinks_becomes_switches_and_slots() -> None:
+    topology = import_topology("$ nvidia-smi topo -m\n" + MATRIX, "-", gpu="t4")
+    parents = {name: link.target for name, link in topology.groups[0].template.parents().items()}
+    assert parents["gpu0"] == parents["gpu1"] != parents["nic0"]
+    assert parents[parents["gpu0"]] == parents[parents["nic0"]]
+    assert parents["gpu2"] == parents["gpu3"] == parents["nic1"] == "cpu1"
+    with pytest.raises(TopologyError, match="--gpu"):
+        import_topology(MATRIX, "-")
+
+
+def test_a_matrix_of_equal_links_beyond_a_gpus_own_is_a_switch() -> None:
+    rows = [f"GPU{a}  " + "  ".join("X" if a == b else "NV12" for b in range(8)) + "  0-9" for a in range(8)]
+    topology = import_topology("  ".join(["", *(f"GPU{n}" for n in range(8))]) + "\n" + "\n".join(rows), "m.txt")
+    assert topology.compute_device == "A100"
+    assert find_channels(topology.groups[0].template).bus_bandwidth == pytest.approx(240e9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("GPU2    SYS", "GPU2    XYZ", ["line 4", "'XYZ'", "GPU0"]),
+        ("GPU1    PIX      X      SYS     SYS     PXB     SYS     0-7     0", "GPU1  PIX X", ["line 3", "2 of 6"]),
+        ("GPU3    SYS     SYS     NODE     X      SYS     NODE    8-15    1\n", "", ["no row for GPU3"]),
+        ("GPU1    PIX", "GPU1    PXB", ["GPU0 to GPU1 is PIX", "PXB"]),
+    ],
+)
+def test_bad_matrices_name_the_line(old: str, new: str, words: list[str]) -> None:
+    assert old in MATRIX
+    with pytest.raises(TopologyError) as caught:
+        import_topology(MATRIX.replace(old, new), "m.txt", gpu="t4")
+    for word in ["m.txt", *words]:
+        assert word in str(caught.value)
+
+
+GRAPHS = """<graphs version="1">
+  <graph id="0" pattern="4" nchannels="2" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX">
+    <channel><gpu dev="0"/><gpu dev="2"/><gpu dev="1"/><gpu dev="3"/></channel>
+    <channel><gpu dev="0"/><gpu dev="3"/><gpu dev="1"/><gpu dev="2"/></channel>
+  </graph>
+  <graph id="3" pattern="5" nchannels="4"><channel><gpu dev="0"/></channel></graph>
+</graphs>
+"""
+
+
+def test_a_graph_dump_is_taken_instead_of_the_search_and_survives_a_round_trip() -> None:
+    topology = with_graph_dump(load_topology("hgx-a100-4"), GRAPHS, "graph.xml")
+    channels = find_channels(topology.groups[0].template)
+    assert channels.given
+    assert [ring.gpus[1] for ring in channels.rings] == ["gpu2", "gpu3"]
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+def test_a_graph_dump_with_nics_serves_several_nodes() -> None:
+    ends = "<channel><net dev='1'/>" + "".join(f"<gpu dev='{n}'/>" for n in range(4)) + "<net dev='1'/></channel>"
+    text = f"<graphs version='1'><graph id='0' pattern='4'>{ends}</graph></graphs>"
+    template = with_graph_dump(load_topology("abci-v"), text, "graph.xml").groups[0].template
+    channels = find_channels(template, network=True)
+    assert channels.given
+    assert (channels.rings[0].nic_in, channels.rings[0].nic_out) == ("nic1", "nic1")
+    assert not find_channels(template).given
+
+
+CURRENT_GRAPHS = """<graphs version="1">
+  <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="3" speedinter="3" typeintra="NVL" typeinter="PIX">
+    <channel>
+      <net dev="0x100000000000001"/><gpu dev="0x100000000000001" rank="1"/><gpu dev="0" rank="0"/>
+      <gpu dev="0x2" rank="2"/><gpu dev="0x3" rank="3"/><net dev="0x100000000000001"/>
+    </channel>
+    <channel>
+      <net dev="0"/><gpu dev="0x3"/><gpu dev="0"/><gpu dev="0x1"/><gpu dev="0x2"/><net dev="0"/>
+    </channel>
+  </graph>
+  <graph id="1" pattern="1" crossnic="0" nchannels="3" speedintra="5" speedinter="3" typeintra="NVL" typeinter="PIX">
+    <channel><net dev="0x1"/><gpu dev="0x2"/><gpu dev="0x3"/><gpu dev="0"/><gpu dev="0x1"/><net dev="0x1"/></channel>
+    <channel><net dev="0"/><gpu dev="0x3"/><gpu dev="0"/><gpu dev="0x1"/><gpu dev="0x2"/><net dev="0"/></channel>
+    <channel><net dev="0"/><gpu dev="0x3"/><gpu dev="0"/><gpu dev="0x1"/><gpu dev="0x2"/><net dev="0"/></channel>
+  </graph>
+</graphs>
+"""
+
+
+def test_a_dump_of_todays_nccl_gives_speeds_and_trees_too() -> None:
+    topology = with_graph_dump(load_topology("abci-v"), CURRENT_GRAPHS, "graph.xml")
+    channels = find_channels(topology.groups[0].template, network=True)
+    assert [(ring.nic_in, ring.gpus) for ring in channels.rings] == [
+        ("nic1", ("gpu1", "gpu0", "gpu2", "gpu3")),
+        ("nic0", ("gpu3", "gpu0", "gpu1", "gpu2")),
+    ]
+    assert (channels.channel_bandwidth, channels.tree_intra_bandwidth) == (3e9, 5e9)
+    assert [(chain.nic_in, chain.gpus) for chain in channels.trees] == [
+        ("nic1", ("gpu2", "gpu3", "gpu0", "gpu1")),
+        ("nic0", ("gpu3", "gpu0", "gpu1", "gpu2")),
+    ]
+    assert parse_topology(dump_topology(topology), "again") == topology
+    searched = load_topology("abci-v")
+    assert len({each.fingerprint() for each in (topology, searched)}) == 2
+    rings_only = replace(topology.groups[0].template, trees=(), tree_bandwidth=None, ring_bandwidth=None)
+    other = replace(topology, groups=(replace(topology.groups[0], template=rings_only),))
+    assert other.fingerprint() != topology.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("  trees: [[gpu0, gpu1]]", ["node.trees", "`trees` without `rings`"]),
+        ("  ring_bandwidth: 3GB/s", ["node.ring_bandwidth", "`rings`"]),
+        ("  rings: [[gpu0, gpu1]]\n  tree_bandwidth: 3GB/s", ["node.tree_bandwidth", "`trees`"]),
+        ("  rings: [[gpu0, gpu1]]\n  trees: [[gpu0, gpu1], [gpu1, gpu0]]", ["2 trees, 1 rings"]),
+        ("  rings: [[gpu0, gpu1]]\n  trees: [[gpu0, gpu7]]", ["node.trees.0", "gpu7"]),
+    ],
+)
+def test_graphs_stated_by_hand_and_wrong(node: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_topology(f"name: x\nnode:\n  gpus: {{count: 2, model: V100}}\n{node}\n", "x.yaml")
+    for word in ["x.yaml", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GRAPHS.replace('speedintra="20"', 'speedintra="fast"'), ["line 2", "speedintra='fast'"]),
+        (GRAPHS.replace('dev="3"', 'dev="-1"'), ["line 3", "dev='-1'"]),
+        (GRAPHS.replace('dev="3"', 'dev="9"'), ["gpu9"]),
+        (GRAPHS.replace('pattern="4"', 'pattern="2"'), ["no ring"]),
+        (GRAPHS.replace('<gpu dev="2"/>', "<gpu/>"), ["line 3", "dev=None"]),
+        (GRAPHS.replace('<gpu dev="2"/>', '<gpu dev="0"/>'), ["no ring"]),
+        (XML, ["<system>"]),
+    ],
+)
+def test_bad_graph_dumps(text: str, words: list[str]) -> None:
+    with pytest.raises(TopologyError) as caught:
+        with_graph_dump(load_topology("hgx-a100-4"), text, "graph.xml")
+    for word in ["graph.xml", *words]:
+        assert word in str(caught.value)

@@ -1,0 +1,34 @@
+"""The YAML of the reference page is what the reader accepts, and says what the page says."""
+
+import re
+from pathlib import Path
+
+from ddpsim.topology.graph import Topology
+from ddpsim.topology.schema import FabricSpec, NodeSpec
+from ddpsim.topology.spec import parse_topology
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "topology.md"
+
+
+def examples() -> dict[str, Topology]:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return {topology.name: topology for topology in (parse_topology(block, str(PAGE)) for block in blocks)}
+
+
+def test_the_examples_load_and_can_be_placed() -> None:
+    found = examples()
+    assert {name: topology.place().world_size for name, topology in found.items()} == {
+        "two-racks": 32,
+        "mixed": 64,
+        "lab": 4,
+    }
+    assert [tuple(each.node_indices) for each in found["two-racks"].place().classes] == [(0, 1, 2, 4, 5, 6, 7), (3,)]
+    route = found["lab"].place().network_route((0, "nic0"), (3, "nic0"))
+    assert [link.bandwidth for link in route] == [125e6, 62.5e6, 62.5e6, 25e6]
+
+
+def test_every_key_of_a_node_and_every_kind_of_fabric_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    kinds = FabricSpec.model_fields["kind"].annotation
+    for word in [*NodeSpec.model_fields, *FabricSpec.model_fields, *kinds.__args__]:
+        assert f"`{word}`" in text or f"{word}:" in text

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.errors import InputError, TraceError
+from ddpsim.prediction.document import check_prediction
+from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import Trace
+from ddpsim.validation.report import markdown_table, validation_row
+from ddpsim.validation.validate import Term, validate
+from tests.traces import example_trace
+
+
+def prediction_of(trace: Trace, local_s: float = 0.032) -> dict:
+    return {**summarise(trace).document(), "local_s": local_s}
+
+
+def slower(trace: Trace, factor: float) -> Trace:
+    """Stretch every measured time by `factor`."""
+
+    def stretched(record: object, names: tuple[str, ...]) -> object:
+        values = {name: getattr(record, name) for name in names}
+        return replace(record, **{n: None if v is None else v * factor for n, v in values.items()})  # type: ignore[type-var]
+
+    times = (
+        "start_s",
+        "end_s",
+        "forward_s",
+        "backward_compute_s",
+        "exposed_comm_s",
+        "buffer_broadcast_s",
+        "optimizer_s",
+    )
+    moments = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
+    records = [
+        replace(stretched(it, times), buckets=tuple(stretched(b, moments) for b in it.buckets))  # type: ignore[type-var]
+        for it in trace.iterations
+    ]
+    return replace(trace, iterations=records, spans=())
+
+
+def test_a_perfect_prediction_has_no_error() -> None:
+    trace = example_trace(2)
+    found = validate(prediction_of(trace), trace)
+    assert found.iterations.error == pytest.approx(0)
+    assert found.overhead.measured_s == pytest.approx(0.008)
+    assert max(found.errors) == pytest.approx(0)
+    assert all(term.share_of_step == pytest.approx(0, abs=1e-12) for term in found.terms)
+
+
+def test_errors_are_signed_and_relative_to_the_measurement() -> None:
+    trace = example_trace(2)
+    measured = slower(trace, 1.25)
+    found = validate(prediction_of(trace), measured)
+    assert found.iterations.error == pytest.approx(1 / 1.25 - 1)
+    assert found.overhead.error == pytest.approx(0.008 / (0.050 - 0.032) - 1)
+    first = found.buckets[0]
+    assert first.errors["finished_s"] == pytest.approx((0.029 - 0.029 * 1.25) / 0.050)
+    document = found.document()
+    assert document["max_error"] == pytest.approx(0.2)
+    assert document["largest_term"] == "backward_compute"
+
+
+def test_one_process_measured_with_the_run_is_preferred() -> None:
+    trace = example_trace(2)
+    own = replace(trace, provenance={"local_s": 0.030})
+    found = validate(prediction_of(trace), own)
+    assert (found.local_source, found.overhead.measured_s) == ("run", pytest.approx(0.010))
+    assert found.overhead.predicted_s == pytest.approx(0.008)
+
+
+def test_trivial_predictors_by_hand() -> None:
+    trace = example_trace(2)
+    baselines = validate(prediction_of(trace), trace).baselines
+    # two collectives on the wire for 8 ms each, not overlapping; backward 20 ms; ready at 20 and 30 ms; optimizer 2 ms
+    assert baselines["one_process"]["predicted_s"] == pytest.approx(0.032)
+    assert baselines["one_process"]["overhead_error"] == pytest.approx(-1)
+    assert baselines["one_process_plus_communication"]["predicted_s"] == pytest.approx(0.048)
+    assert baselines["max_of_backward_and_communication"]["predicted_s"] == pytest.approx(0.032)
+    assert baselines["in_order_pipeline"]["predicted_s"] == pytest.approx(0.030 - 2e-5 + 0.008 + 0.002)
+
+
+def test_trivial_predictors_communicate_in_synchronised_iterations_alone() -> None:
+    trace = example_trace(2, iterations=4)
+    records = [it if it.index % 2 else replace(it, synced=False, buckets=(), gradients=()) for it in trace.iterations]
+    every_other = replace(trace, iterations=records)
+    said = validate(prediction_of(every_other), every_other).baselines
+    assert said["one_process"]["predicted_s"] == pytest.approx(0.032)
+    assert said["one_process_plus_communication"]["predicted_s"] == pytest.approx(0.032 + 0.016 / 2)
+    assert said["in_order_pipeline"]["predicted_s"] == pytest.approx(0.032 + (0.008 - 2e-5) / 2)
+
+
+def test_latency_and_bandwidth_are_told_apart() -> None:
+    trace = example_trace(1)
+
+    def with_wire(latency_s: float, bandwidth: float) -> Trace:
+        def bucket(template, index: int, size: int):  # type: ignore[no-untyped-def]
+            start = template.started_s
+            wire = latency_s + size / bandwidth
+            return replace(template, index=index, size_bytes=size, wire_s=start, finished_s=start + wire)
+
+        sizes = (1000, 2000, 8000)
+        return replace(
+            trace,
+            iterations=[
+                replace(it, buckets=tuple(bucket(it.buckets[0], n, size) for n, size in enumerate(sizes)))
+                for it in trace.iterations
+            ],
+            spans=(),
+        )
+
+    found = validate(prediction_of(with_wire(1e-4, 1e7)), with_wire(3e-4, 2e7))
+    terms = {term.name: term for term in found.terms}
+    assert terms["latency"].predicted_s == pytest.approx(3 * 1e-4)
+    assert terms["latency"].measured_s == pytest.approx(3 * 3e-4)
+    assert terms["bandwidth"].predicted_s == pytest.approx(11000 / 1e7)
+    assert terms["bandwidth"].measured_s == pytest.approx(11000 / 2e7)
+    assert terms["wire"].predicted_s == pytest.approx(3 * 1e-4 + 11000 / 1e7)
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ({"forward": 0.01, "wire": -0.03, "latency": -0.02, "bandwidth": -0.01}, "latency"),
+        ({"forward": 0.01, "wire": -0.03, "latency": -0.09, "bandwidth": 0.06}, "wire"),
+        ({"forward": 0.05, "wire": -0.03, "latency": -0.09, "bandwidth": 0.06}, "forward"),
+        ({"forward": 0.01, "wire": -0.03}, "wire"),
+    ],
+)
+def test_halves_of_the_wire_that_cancel_are_not_named(shares: dict[str, float], named: str) -> None:
+    found = validate(prediction_of(example_trace(1)), example_trace(1))
+    terms = tuple(Term(name, 1.0, 1.0 + share, share) for name, share in shares.items())
+    assert replace(found, terms=terms).largest_term.name == named
+
+
+def test_another_configuration_is_refused() -> None:
+    trace = example_trace(2)
+    with pytest.raises(TraceError, match=r"2 ranks, the prediction 3.*--nodes"):
+        validate(prediction_of(example_trace(3)), trace)
+    one = replace(trace.iterations[0].buckets[0], size_bytes=4096 + 8192, parameters=(0, 1, 2, 3))
+    fewer = [replace(it, buckets=(one,)) for it in trace.iterations]
+    with pytest.raises(TraceError, match="2 buckets, the prediction 1; they differ from bucket 0 on"):
+        validate(prediction_of(replace(trace, iterations=fewer)), trace)
+
+
+def test_a_bucket_that_one_side_always_left_out_is_held_against_nothing() -> None:
+    trace = example_trace(2)
+    records = [replace(it, buckets=it.buckets[1:]) for it in trace.iterations]
+    second = replace(trace, iterations=records, spans=())
+    for predicted, measured in ((trace, second), (second, trace)):
+        found = validate(prediction_of(predicted), measured)
+        assert [bucket.index for bucket in found.buckets] == [1]
+        assert found.buckets[0].size_bytes == 8192
+        assert max(found.errors) == pytest.approx(0)
+        assert all(term.share_of_step == pytest.approx(0, abs=1e-12) for term in found.terms)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda d: d.pop("iteration_s"), "iteration_s"),
+        (lambda d: d.update(local_s="fast"), "local_s"),
+        (lambda d: d.update(local_s=math.nan), "local_s: nan"),
+        (lambda d: d.update(optimizer_s=math.inf), "optimizer_s: inf"),
+        (lambda d: d.update(iteration_s=10**400), "iteration_s"),
+        (lambda d: d["buckets"][0].update(ready_s=math.nan), r"buckets\.0\.ready_s"),
+        (lambda d: d["buckets"][0].update(wire_s=math.nan), r"buckets\.0\.wire_s: nan"),
+        (lambda d: d["buckets"].append(3), r"buckets\.2: 3"),
+        (lambda d: d.pop("world_size"), "world_size"),
+        (lambda d: d.update(buckets=3), "buckets"),
+        (lambda d: d["buckets"][1].pop("finished_s"), r"buckets\.1\.finished_s"),
+        (lambda d: d["buckets"][1].pop("index"), r"buckets\.1\.index"),
+    ],
+)
+def test_documents_that_are_no_predictions(change, place: str) -> None:  # type: ignore[no-untyped-def]
+    document = prediction_of(example_trace(2))
+    change(document)
+    with pytest.raises(InputError, match=place) as caught:
+        check_prediction(document, "p.json")
+    assert "p.json" in str(caught.value)
+    assert "ddpsim predict --json" in str(caught.value)
+
+
+def test_a_run_is_a_row_of_a_table() -> None:
+    trace = example_trace(2)
+    found = validate(prediction_of(trace), slower(trace, 1.25))
+    assert validation_row("x", found)[:4] == ("x", "50.0", "40.0", "-20.0 %")
+    assert markdown_table(("a", "b"), [(None, 1)]).splitlines()[-1] == "| - | 1 |"
