@@ -1,6 +1,6 @@
 """Words that a written trace and its reader share."""
 
-SCHEMA = "ddpsim.trace.records/1"
+SCHEMA = "ddpsim.trace/1"
 RUN_SCHEMA = "ddpsim.run/1"
 
 COLLECTIVE = "nccl:"

@@ -88,7 +88,7 @@ def test_a_covariance_is_of_the_fitted_constants(tmp_path, names, covariance, me
 
 def test_every_calibration_here_is_read():
     root = Path(__file__).parents[3]
-    found = [*root.glob("traces/*/networks/*/calibration.json"), *root.glob("tests/*/recorded/*/*/calibration.json")]
+    found = [*root.glob("traces/*/networks/*/calibration.json"), *root.glob("tests/*/*/recorded/*/*/calibration.json")]
     assert len(found) > 20
     for path in found:
         load_calibration(path)
