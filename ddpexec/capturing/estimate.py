@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,9 +10,11 @@ from types import MappingProxyType
 from ddpexec.capturing.operators import model_shape
 from ddpexec.models import MODELS
 from ddpsim.workload import Workload
-from ddpsim.workload.estimate import Anchor, ModelShape, estimate
+from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.optimizers import Optimizer
 
 SHIPPED = (
     ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
@@ -38,14 +40,26 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 """Published one-GPU times by model, GPU, precision and batch size."""
 
 
-def estimate_model(model: str, gpu: str, precision: str, batch_size: int | None = None) -> Workload:
-    """Return the estimate of the shipped model `model` on `gpu`, scaled to a published step where there is one.
+def estimate_model(
+    model: str,
+    gpu: str | Gpu,
+    precision: str,
+    batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    optimizer: Optimizer | None = None,
+) -> Workload:
+    """Return the estimate of the shipped model `model` on `gpu`.
+
+    It is scaled to `anchors`; without any, and without an optimizer, to a published step where there is one.
 
     Raises:
         UnknownNameError: no such model or GPU.
-        WorkloadError: the GPU lacks the precision.
+        WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    return _estimate(model_shape(model, batch_size), gpu, precision)
+    found, shape = gpu_named(gpu) if isinstance(gpu, str) else gpu, model_shape(model, batch_size)
+    if not anchors and optimizer is None:
+        return _estimate(shape, found, precision)
+    return estimate(shape, found, precision, anchors, optimizer)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:
@@ -53,7 +67,7 @@ def write_shipped(folder: Path) -> Iterator[Path]:
     for model in MODELS:
         shape = model_shape(model)
         for number, (gpu, precision) in enumerate(SHIPPED):
-            workload = _estimate(shape, gpu, precision)
+            workload = _estimate(shape, gpu_named(gpu), precision)
             copies = [workload] if number else [replace(workload, name=model), workload]
             for copy in copies:
                 path = folder / f"{copy.name}.json.gz"
@@ -61,6 +75,6 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _estimate(shape: ModelShape, gpu: str, precision: str) -> Workload:
-    found = gpu_named(gpu)
-    return estimate(shape, found, precision, ANCHORS.get((shape.name, found.name, precision, shape.batch_size)))
+def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:
+    published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
+    return estimate(shape, gpu, precision, published)

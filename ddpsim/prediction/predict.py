@@ -20,6 +20,7 @@ from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import kind_of
 from ddpsim.workload.single_clock import single_clock
 
 
@@ -76,8 +77,8 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
-        return [model for model in models if model.lower() not in kept]
+        kept = {kind_of(self.workload.paced_by).lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if kind_of(model).lower() not in kept]
 
     @property
     def ranks_differ(self) -> bool:

@@ -12,6 +12,7 @@ from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
+from ddpsim.workload.gpus import gpu_of  # noqa: E402
 
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
@@ -115,3 +116,37 @@ def test_the_command(tmp_path, capsys):
         main(["estimate", "--model", "mlp", "--gpu", "V100", "--precision", "tf32", "-o", str(path)])
     assert end.value.code == 2
     assert "V100 has no figures for precision 'tf32'" in capsys.readouterr().err
+
+
+def estimated(tmp_path, *options):
+    path = tmp_path / "w.json"
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--model", "mlp", *options, "-o", str(path)])
+    assert end.value.code == (0 if path.exists() else 2)
+    return load_workload(path) if path.exists() else None
+
+
+def test_a_gpu_by_options_travels_with_the_workload(tmp_path, capsys):
+    by_options = ["--memory-bandwidth", "1792GB/s", "--peak", "amp=504T", "--peak", "fp32=126T"]
+    made = estimated(tmp_path, *by_options, "--precision", "amp")
+    assert made.device == "GPU"
+    assert gpu_of(made.device, made.provenance).memory_Bps == 1.792e12
+    changed = estimated(tmp_path, "--gpu", "A100", "--memory-bandwidth", "2039GB/s")
+    assert gpu_of(changed.device, changed.provenance).memory_Bps == 2.039e12
+    (tmp_path / "w.json").unlink()
+    for wrong in (by_options[2:], by_options[:2], ["--gpu", "A1000"], ["--peak", "fp64=1T"], ["--memory", "96"]):
+        assert estimated(tmp_path, *wrong) is None
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_anchor_is_the_whole_steps_time_and_leaves_a_named_optimizer_alone(tmp_path, capsys):
+    options = ["--gpu", "V100", "--batch-size", "4096", "--optimizer", "adamw-foreach"]
+    plain = estimated(tmp_path, *options)
+    met = estimated(tmp_path, *options, "--one-gpu-step", "122.18ms")
+    assert sum(p.device_s[0] for p in (met.forward, met.backward, met.optimizer)) == pytest.approx(0.12218, rel=1e-6)
+    assert met.optimizer.device_s == plain.optimizer.device_s
+    assert "times the roofline's" in capsys.readouterr().err
+    (tmp_path / "w.json").unlink()
+    assert estimated(tmp_path, *options, "--one-gpu-step", "10us") is None
+    assert "below the roofline's floor" in capsys.readouterr().err
+    assert estimated(tmp_path, "--clip-gradients") is None
