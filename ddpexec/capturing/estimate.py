@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ddpexec.capturing.operators import model_shape
 from ddpexec.models import MODELS
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.anchors import Anchor, Pace
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.gpus import Gpu, gpu_named
@@ -47,19 +47,21 @@ def estimate_model(
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
+    pace: Pace | None = None,
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
-    It is scaled to `anchors`; without any, and without an optimizer, to a published step where there is one.
+    It is scaled to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is
+    scaled to a published step where there is one.
 
     Raises:
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    found, shape = gpu_named(gpu) if isinstance(gpu, str) else gpu, model_shape(model, batch_size)
-    if not anchors and optimizer is None:
+    found, shape = gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu, model_shape(model, batch_size)
+    if not anchors and optimizer is None and pace is None:
         return _estimate(shape, found, precision)
-    return estimate(shape, found, precision, anchors, optimizer)
+    return estimate(shape, found, precision, anchors, optimizer, pace)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:

@@ -49,14 +49,18 @@ def estimate(
             metavar="122.18ms", help="Measured on one GPU: the step, or a phase as backward=80ms; repeatable."
         ),
     ] = None,
+    pace_of: Annotated[
+        Path | None,
+        typer.Option(metavar="W", help="Another estimate for this GPU, made with --one-gpu-step: take its pace."),
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
     if all_ == (model is not None):
         raise InputError("give one of --model and --all", place="estimate", remedy="e.g. --model resnet50 --gpu A100")
     from ddpexec.capturing.estimate import estimate_model, write_shipped
-    from ddpsim.workload.anchors import parse_anchor
-    from ddpsim.workload.files import save_workload
+    from ddpsim.workload.anchors import Pace, parse_anchor
+    from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.optimizers import optimizer_named
 
     if model is None:
@@ -65,6 +69,8 @@ def estimate(
         return
     if clip_gradients and optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
+    if pace_of is not None and one_gpu_step:
+        raise InputError("--pace-of and --one-gpu-step are both given", place="estimate", remedy="keep one")
     workload = estimate_model(
         model,
         _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors),
@@ -72,6 +78,7 @@ def estimate(
         batch_size,
         [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
+        None if pace_of is None else Pace.of(load_workload(pace_of).provenance, str(pace_of)),
     )
     _warn(workload)
     save_workload(workload, output)
@@ -93,8 +100,8 @@ def _gpu(
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
     if file is None and not given:
-        return gpu_named(name or _SHIPPED_GPU)
-    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors))
+        return gpu_named(name or _SHIPPED_GPU).fitted()
+    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
 
 
 def _warn(workload: Workload) -> None:

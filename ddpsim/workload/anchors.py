@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.errors import InputError, WorkloadError
@@ -43,6 +43,30 @@ class Pace:
     phases: tuple[float, float, float] = (1.0, 1.0, 1.0)
     host: float = 1.0
     scale: float = 1.0
+
+    def document(self) -> dict[str, object]:
+        """Return this as a workload's provenance keeps it."""
+        return {"phases": list(self.phases), "host": self.host, "scale": self.scale}
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, object], place: str) -> Pace:
+        """Return the pace of an estimate that has been scaled to a measured time; its optimizer's is not carried on.
+
+        Raises:
+            WorkloadError: a workload that is no such estimate.
+        """
+        kept = provenance.get("pace")
+        scale = provenance.get("scale")
+        try:
+            if isinstance(kept, Mapping):
+                forward, backward, _ = map(float, kept["phases"])
+                return cls((forward, backward, 1.0), float(kept["host"]), float(kept["scale"]))
+            if provenance.get("scaled_to") is not None and isinstance(scale, float):
+                return cls((scale, scale, 1.0), 1.0, scale)
+        except (KeyError, TypeError, ValueError):
+            pass
+        remedy = "make one with `python -m ddpexec estimate --one-gpu-step ...`"
+        raise WorkloadError("no estimate that was scaled to a measured step", place=place, remedy=remedy)
 
 
 def parse_anchor(text: str, place: str) -> Anchor:

@@ -74,6 +74,7 @@ def estimate(
     precision: str,
     anchors: Anchor | Sequence[Anchor] | None = None,
     optimizer: Optimizer | None = None,
+    pace: Pace | None = None,
 ) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
@@ -83,6 +84,7 @@ def estimate(
         precision: of the computation.
         anchors: measured times that the estimate is scaled to.
         optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
+        pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
 
     Raises:
         WorkloadError: a precision the GPU lacks, a parameter without a gradient operator, or an anchor that the GPU
@@ -94,11 +96,11 @@ def estimate(
     dtype = "bfloat16" if precision == "bf16" else "float32"
     parameters = tuple(replace(parameter, dtype=dtype, device="cuda:0") for parameter in shape.parameters)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
-    works = [[_work_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
+    works = roofline_s(shape, gpu, precision)
     works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     check_floor(targets, _floors_s(shape, gpu, precision, used, parameters), shape.name)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
-    pace = pace_of(
+    pace = pace or pace_of(
         list(map(sum, works)), sum(timeline.host_s), targets, keep_optimizer=optimizer is not None, place=shape.name
     )
     timeline.works = [[work * factor for work in phase] for phase, factor in zip(works, pace.phases, strict=True)]
@@ -111,9 +113,16 @@ def estimate(
     )
 
 
-def _work_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def roofline_s(shape: ModelShape, gpu: Gpu, precision: str) -> list[list[float]]:
+    """Return the device's time of each operator of forward, and of backward."""
+    return [[operator_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
+
+
+def operator_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+    """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
     narrow = precision in ("amp", "bf16") and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
+    traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
     return max(traffic / gpu.achieved_Bps, _arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
 
 
@@ -202,7 +211,7 @@ def _provenance(
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
-        **({} if pace.host == 1 else {"host_scale": round(pace.host, 4)}),
+        **({"pace": pace.document()} if optimizer is not None or pace.host != 1 else {}),
         **({} if optimizer is None else {"optimizer": optimizer.name}),
         **({} if gpu.shipped else {"gpu_figures": gpu.figures()}),
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.gpu_table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
 from ddpsim.units import format_bandwidth
-from ddpsim.workload.achieved import Achieved, achieved
+from ddpsim.workload.achieved import Achieved, as_shipped, fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,12 @@ class Gpu:
 
     @classmethod
     def of(cls, spec: GpuSpec) -> Gpu:
-        """Return the GPU of `spec` with the shares of its generation."""
-        return cls(spec, achieved(spec))
+        """Return the GPU of `spec` with the shares of the shipped workloads."""
+        return cls(spec, as_shipped(spec))
+
+    def fitted(self) -> Gpu:
+        """Return this GPU with the shares that published steps reach, for an estimate of today."""
+        return Gpu(self.spec, fitted(self.spec))
 
     @property
     def name(self) -> str:
