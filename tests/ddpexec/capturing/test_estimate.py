@@ -12,7 +12,7 @@ from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
-from ddpsim.workload.gpus import gpu_of  # noqa: E402
+from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
 
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
@@ -50,7 +50,7 @@ def test_every_gradient_has_its_operator(name):
 @pytest.mark.parametrize("key", ANCHORS, ids=lambda key: key[0])
 def test_published_steps_are_met(key):
     model, gpu, precision, batch_size = key
-    workload, anchor = estimate_model(model, gpu, precision, batch_size), ANCHORS[key]
+    workload, anchor = estimate_model(model, gpu_named(gpu), precision, batch_size), ANCHORS[key]
     phases = (
         [workload.backward] if anchor.phase == "backward" else [workload.forward, workload.backward, workload.optimizer]
     )
@@ -65,7 +65,7 @@ def test_published_steps_are_met(key):
     [("A100", "tf32", 938, 0.1), ("V100", "fp32", 367, 0.1), ("A100", "amp", 2470, 0.25)],
 )
 def test_throughput_is_near_what_was_published_and_not_used(gpu, precision, images_per_s, within):
-    workload = estimate_model("resnet50", gpu, precision, 256)
+    workload = estimate_model("resnet50", gpu_named(gpu), precision, 256)
     step = sum(phase.device_s[0] for phase in (workload.forward, workload.backward, workload.optimizer))
     assert workload.provenance["scaled_to"] is None
     assert 256 / step == pytest.approx(images_per_s, rel=within)
