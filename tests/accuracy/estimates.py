@@ -190,6 +190,8 @@ def page(judged: Sequence[Judged]) -> str:
         "FIRST_SUMMARY": "\n".join([_SUMMARY, *_summary(first)]),
         "SECOND": "\n".join([_ROWS, *map(_row, second)]),
         "FIRST": "\n".join([_ROWS, *map(_row, first)]),
+        "STEPS": str(len(judged)),
+        "GPUS": str(len({each.step.gpu for each in judged})),
         "SOURCES": "\n".join(_source(name, source) for name, source in sources().items()),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
