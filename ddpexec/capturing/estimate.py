@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 from ddpexec.capturing.operators import model_shape
 from ddpexec.models import MODELS
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.prediction.carry import Carried, carried
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import Anchor, Pace
 from ddpsim.workload.estimate import ModelShape, estimate
@@ -62,6 +64,34 @@ def estimate_model(
     if not anchors and optimizer is None and pace is None:
         return _estimate(shape, found, precision)
     return estimate(shape, found, precision, anchors, optimizer, pace)
+
+
+def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision: str | None = None) -> Carried:
+    """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
+
+    Args:
+        source: a capture.
+        gpu: that one lacks.
+        model: whose operators they are; None is the one that the capture is named after.
+        precision: of the computation; None is the capture's.
+
+    Raises:
+        UnknownNameError: no such model.
+        WorkloadError: a model with other parameters, or as `carried`.
+    """
+    name = model or source.name.partition("@")[0]
+    try:
+        shape = model_shape(name, source.batch_size)
+    except InputError:
+        if model is not None:
+            raise
+        return carried(source, gpu, None, precision)
+    if [p.shape for p in shape.parameters] != [p.shape for p in source.parameters]:
+        if model is None:
+            return carried(source, gpu, None, precision)
+        what = f"its parameters are not those of {model}"
+        raise WorkloadError(what, place=source.name, remedy="leave --model out, or name the model that was captured")
+    return carried(source, gpu, shape, precision)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:

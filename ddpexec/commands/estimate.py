@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ddpsim.workload import Workload
     from ddpsim.workload.gpus import Gpu
 
-_SHIPPED_GPU = "V100"
+_SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
 
 
 def estimate(
@@ -34,7 +35,7 @@ def estimate(
     ] = None,
     memory: Annotated[Optional[str], typer.Option(metavar="96GiB", help="Of the GPU.")] = None,  # noqa: UP045
     multiprocessors: Annotated[Optional[int], typer.Option(min=1, help="Of the GPU.")] = None,  # noqa: UP045
-    precision: Annotated[str, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it.")] = "fp32",
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32]")] = None,
     batch_size: Annotated[Optional[int], typer.Option(min=1, help="Samples a step.")] = None,  # noqa: UP045
     optimizer: Annotated[
         str | None,
@@ -53,28 +54,44 @@ def estimate(
         Path | None,
         typer.Option(metavar="W", help="Another estimate for this GPU, made with --one-gpu-step: take its pace."),
     ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="W", help="A capture to carry to the GPU, with its batch."),
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
-    if all_ == (model is not None):
-        raise InputError("give one of --model and --all", place="estimate", remedy="e.g. --model resnet50 --gpu A100")
-    from ddpexec.capturing.estimate import estimate_model, write_shipped
+    if all_ == (model is not None or from_ is not None):
+        remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
+        raise InputError("give one of --model, --from and --all", place="estimate", remedy=remedy)
+    from ddpexec.capturing.estimate import carry_model, estimate_model, write_shipped
     from ddpsim.workload.anchors import Pace, parse_anchor
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.optimizers import optimizer_named
 
-    if model is None:
+    if all_:
         for path in write_shipped(output):
             print(path)
         return
+    whose = _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors)
+    if from_ is not None:
+        _alone("--from", {"--optimizer": optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
+        _alone("--from", {"--batch-size": batch_size, "--clip-gradients": clip_gradients})
+        found = carry_model(load_workload(from_), whose, model, precision)
+        for line in found.notes:
+            print(f"note: {line}", file=sys.stderr)
+        save_workload(found.workload, output)
+        print(output)
+        return
+    assert model is not None
     if clip_gradients and optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
-    if pace_of is not None and one_gpu_step:
-        raise InputError("--pace-of and --one-gpu-step are both given", place="estimate", remedy="keep one")
+    if pace_of is not None:
+        _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
     workload = estimate_model(
         model,
-        _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors),
-        precision,
+        whose,
+        precision or _SHIPPED_PRECISION,
         batch_size,
         [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
@@ -83,6 +100,12 @@ def estimate(
     _warn(workload)
     save_workload(workload, output)
     print(output)
+
+
+def _alone(option: str, others: Mapping[str, object]) -> None:
+    for other, value in others.items():
+        if value:
+            raise InputError(f"{option} and {other} are both given", place="estimate", remedy="keep one")
 
 
 def _gpu(

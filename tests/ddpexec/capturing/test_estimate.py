@@ -1,17 +1,19 @@
 import functools
 import gzip
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.estimate import ANCHORS, SHIPPED, estimate_model, write_shipped  # noqa: E402
+from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
 from ddpexec.capturing.operators import model_shape  # noqa: E402
 from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
+from ddpsim.errors import WorkloadError  # noqa: E402
+from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
 from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
 
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
@@ -150,3 +152,30 @@ def test_an_anchor_is_the_whole_steps_time_and_leaves_a_named_optimizer_alone(tm
     assert estimated(tmp_path, *options, "--one-gpu-step", "10us") is None
     assert "below the roofline's floor" in capsys.readouterr().err
     assert estimated(tmp_path, "--clip-gradients") is None
+
+
+def test_a_cpus_capture_lends_its_operators_and_a_gpus_its_times(tmp_path, capsys):
+    recorded = estimated(tmp_path, "--batch-size", "16")
+    source = tmp_path / "capture.json"
+    save_workload(replace(recorded, device="cpu", name="mlp@cpu-fp32-b16"), source)
+    made = carry_model(load_workload(source), gpu_named("B200").fitted(), precision="amp").workload
+    assert (made.name, made.batch_size, made.provenance["carried_from"]) == ("mlp@b200-amp-b16", 16, "mlp@cpu-fp32-b16")
+    save_workload(recorded, source)
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--from", str(source), "--gpu", "B200", "-o", str(tmp_path / "b200.json")])
+    assert end.value.code == 0
+    carried = load_workload(tmp_path / "b200.json")
+    assert carried.device == "B200"
+    assert carried.forward.device_s[0] < recorded.forward.device_s[0]
+    with pytest.raises(WorkloadError, match="its parameters are not those of vgg16"):
+        carry_model(recorded, gpu_named("B200").fitted(), "vgg16")
+
+
+def test_the_pace_of_an_anchored_estimate_serves_another_batch(tmp_path):
+    options = ["--gpu", "V100", "--optimizer", "sgd"]
+    plain = estimated(tmp_path, *options, "--batch-size", "8192")
+    anchored = estimated(tmp_path, *options, "--batch-size", "4096", "--one-gpu-step", "60ms")
+    (tmp_path / "w.json").rename(tmp_path / "anchored.json")
+    taken = estimated(tmp_path, *options, "--batch-size", "8192", "--pace-of", str(tmp_path / "anchored.json"))
+    factor = anchored.provenance["pace"]["phases"][0]
+    assert taken.backward.device_s[0] == pytest.approx(plain.backward.device_s[0] * factor, rel=1e-3)
