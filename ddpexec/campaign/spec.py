@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
 from ddpsim.documents import problems, raised
+from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import file_name, named, read_text
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.yaml_text import read_mapping
 
 VARY = "vary"
 _MOST_RUNS = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -9,7 +10,9 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
+from ddpsim.cli.options import CalibrationFile, PlanFile, TopologyName, read_calibration, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, note, table
+from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -108,6 +111,50 @@ def import_(
     }
     written = f"{imported.workload.name} written to {file}"
     output.emit(summary, lambda: f"{_seen(seen)}{written}", aside=str(file) == STANDARD_OUTPUT)
+
+
+@app.command()
+@expand
+def anchor(
+    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")],
+    topology: TopologyName,
+    options: Options,
+    output: Output,
+    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")],
+    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
+    nodes: Annotated[Optional[int], typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,  # noqa: UP045
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")
+    ] = None,
+    plan: PlanFile = None,
+    calibration: CalibrationFile = None,
+) -> None:
+    """Give a workload the pace at which its distributed step takes what somebody measured."""
+    from ddpsim.errors import InputError
+    from ddpsim.files import json_text
+    from ddpsim.prediction.pace_from_row import Row, anchored_to_row
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.units import parse_time
+    from ddpsim.workload.files import load_workload, workload_document
+
+    refuse_beside_plan(plan, options)
+    check_destination(file, as_json=output.as_json)
+    model, step_s = load_workload(workload), parse_time(step, "step")
+    if step_s <= 0:
+        raise InputError(f"{step!r} is not a time that a step takes", place="step", remedy="give a time above zero")
+    row = Row(step_s, load_topology(topology), nodes, gpus_per_node)
+    chosen = replace(options, plan=read_plan(plan, model.parameters))
+    paced = anchored_to_row(model, row, chosen, read_calibration(calibration))
+    deliver(file, json_text(workload_document(paced)))
+    factor = paced.provenance["row_scale"]
+    if isinstance(factor, float) and not 0.5 <= factor <= 2:
+        note(f"warning: the pace is {factor:.3g} times the workload's own; was it that GPU, batch size and precision?")
+    summary = _summary(paced.name, paced) | {"row_scale": factor}
+    output.emit(
+        summary,
+        lambda: f"{paced.name}: computation times {factor}; written to {file}",
+        aside=str(file) == STANDARD_OUTPUT,
+    )
 
 
 def _seen(buckets: list[dict[str, float]]) -> str:

@@ -15,7 +15,7 @@ from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
-from ddpsim.workload.gpus import GPUS
+from ddpsim.workload.gpus import GPUS, Gpu
 
 DOUBT = 0.27
 """Half an 80 % band of the logarithm of a measured cost: 1.28 standard deviations of 0.21.
@@ -95,16 +95,17 @@ class Costs:
     communication_slowdown: float
 
     @classmethod
-    def of(cls, backend: str, calibration: Calibration | None, device: str | None = None) -> Costs:
+    def of(cls, backend: str, calibration: Calibration | None, device: str | Gpu | None = None) -> Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
         Args:
-            device: GPU model whose memory bandwidth bounds copies, where none was measured: whichever backend sends
-                a bucket, a kernel fills it.
+            device: GPU, or its name, whose memory bandwidth bounds copies, where none was measured: whichever backend
+                sends a bucket, a kernel fills it.
         """
         values = {constant.name: constant.value for constant in DDP_PRIORS[backend]}
-        if device is not None and device in GPUS:
-            values[f"{backend}.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
+        gpu = GPUS.get(device) if isinstance(device, str) else device
+        if gpu is not None:
+            values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
         if calibration is not None:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ddpsim import shipped
 from ddpsim.documents import problems, raised
+from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
@@ -17,7 +18,6 @@ from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
 from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
-from ddpsim.topology.yaml_text import line_of, read_mapping
 
 
 def load_topology(name_or_path: str) -> Topology:
