@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, topo, validate, workload
+from ddpsim.cli import allreduce, buckets, calibrate, constants, order, plan, predict, topo, validate, workload
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 
@@ -30,6 +30,7 @@ app.command()(plan.plan)
 app.command()(allreduce.allreduce)
 app.command()(calibrate.calibrate)
 app.command()(validate.validate)
+app.command()(constants.constants)
 app.command()(order.order)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")

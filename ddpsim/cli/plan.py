@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
-from ddpsim.cli.predict import GpusPerNode, warn_of_pace
+from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
-    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
+    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed", "broadcast",
     "DDP", "optimizer", "hidden", "efficiency", "gain",
 )  # fmt: skip
 
@@ -33,6 +34,7 @@ def plan(
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     buckets: PlanOptions,
     run: RunOptions,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
@@ -52,17 +54,18 @@ def plan(
 
     models = [load_workload(name) for name in workload]
     _check(buckets, out, len(models))
-    machines, calibration = [topology_named(name) for name in topology], run.calibration_in_force()
+    machines = [topology_named(name) for name in topology]
     reports, told = [], set[str]()
     for model in models:
+        options = run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model)
         report = plan_all(
             model,
             machines,
             nodes=[None] if nodes is None else counts(nodes, "--nodes"),
             caps=buckets.sweep_caps(),
-            options=run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model),
+            options=options,
             gpus_per_node=gpus_per_node,
-            calibration=calibration,
+            calibration=given.calibration_in_force(options.backend_for(model)),
             progress=partial(progress, what=f"plans of {model.name}"),
         )
         for row in report.rows:
@@ -136,16 +139,27 @@ def text(report: PlanReport) -> str:
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = percent(max(row.most for row in kept))
-        lines += [f"keep torch's default on {_where(kept)} (at most {most} faster found):", f"    {kept[0].advice}"]
+        most = max(kept, key=lambda row: row.most)
+        found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
+        lines += [f"keep torch's default on {_where(kept)} ({found}):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
+    lines += ["", *_doubts(report.rows)]
     best = report.best.chosen
-    lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
+    lines += [f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
     return "\n".join(lines)
+
+
+def _doubts(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what weighs most in the bands, where, and the measurement that would narrow them."""
+    said: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        for line in largest_doubt(row.chosen):
+            said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
+    return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:
@@ -185,7 +199,8 @@ def _cells(row: PlanRow) -> tuple[object, ...]:
     parts = [ms(getattr(summary, part)) for part in PARTS]
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
-    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), *parts, *shares
+    band = f"{ms(chosen.low_s)} to {ms(chosen.high_s)}"
+    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), band, *parts, *shares
 
 
 def _buckets(row: PlanRow) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.breakdown import breakdown
+from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
@@ -31,6 +32,7 @@ def predict(
     topology: TopologyName,
     plan: PlanOptions,
     run: RunOptions,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
@@ -41,13 +43,14 @@ def predict(
     from ddpsim.workload.files import load_workload
 
     model = load_workload(workload)
+    options = run.options(plan, model)
     prediction = predict_one(
         model,
         topology_named(topology),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        options=run.options(plan, model),
-        calibration=run.calibration_in_force(),
+        options=options,
+        calibration=given.calibration_in_force(options.backend_for(model)),
     )
     if trace:
         from ddpsim.trace.json import write_trace
@@ -64,6 +67,7 @@ def sweep(
     topology: TopologyName,
     plan: PlanOptions,
     run: RunOptions,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
@@ -90,7 +94,7 @@ def sweep(
         caps=caps,
         options=options,
         gpus_per_node=gpus_per_node,
-        calibration=run.calibration_in_force(),
+        calibration=given.calibration_in_force(options.backend_for(model)),
     )
     total = len(node_counts) * len(caps)
     documents, told = [], set[str]()
@@ -143,6 +147,7 @@ def _text(prediction: Prediction) -> str:
         f"{prediction.nodes} node(s), {summary.world_size} ranks",
         "",
         f"iteration  {format_time(prediction.iteration_s)}{_band(prediction)}",
+        *largest_doubt(prediction),
         breakdown(summary),
         *_correction(prediction),
         "",
@@ -168,11 +173,23 @@ def _text(prediction: Prediction) -> str:
 
 
 def _band(prediction: Prediction) -> str:
-    """Return the band in words; nothing where iterations are all alike and no calibration leaves anything open."""
+    """Return the band in words; nothing where nothing is in doubt."""
     from ddpsim.units import format_time
 
     low, high = format_time(prediction.low_s), format_time(prediction.high_s)
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
+
+
+def largest_doubt(prediction: Prediction) -> list[str]:
+    """Return the line on the doubt that weighs most: what would remove it, and the band before and after."""
+    from ddpsim.doubts.join import without
+
+    if not prediction.doubts:
+        return []
+    most, middle_s = prediction.doubts[0], prediction.iteration_s
+    low_s, high_s = without(middle_s, prediction.doubts, most)
+    now, then = (width / middle_s for width in (prediction.high_s - prediction.low_s, high_s - low_s))
+    return [f"most in doubt: {most.name}; {most.remedy}: band {now:.0%} to {then:.0%}".replace("%", " %")]
 
 
 def _correction(prediction: Prediction) -> list[str]:

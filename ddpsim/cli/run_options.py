@@ -11,7 +11,6 @@ from ddpsim.cli.job_options import JobOptions
 from ddpsim.cli.options import PlanOptions
 
 if TYPE_CHECKING:
-    from ddpsim.collectives.calibration import Calibration
     from ddpsim.simulation import Options
     from ddpsim.workload import Workload
 
@@ -29,13 +28,6 @@ class RunOptions(JobOptions):
         int | None,
         typer.Option(metavar="N", help="Simulated iterations that count. [20; fewer where all are alike]"),
     ] = None
-    calibration: Annotated[str | None, typer.Option(metavar="C", help="Calibration file of `ddpsim calibrate`.")] = None
-
-    def calibration_in_force(self) -> Calibration | None:
-        """Return the calibration that --calibration names; None without one."""
-        from ddpsim.simulation.costs import load_calibration
-
-        return None if self.calibration is None else load_calibration(self.calibration)
 
     def options(self, plan: PlanOptions, workload: Workload) -> Options:
         """Return the options of one simulation.

@@ -18,6 +18,10 @@ _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
 
 
+GIVEN = "given"
+"""Source of a constant that somebody set outright: it is neither measured nor in doubt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """One physical constant.
@@ -37,6 +41,11 @@ class Constant:
     source: str
     fitted: bool = False
     log_std: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether measurements determined it."""
+        return self.fitted and self.source != GIVEN
 
     def allows(self, value: object) -> bool:
         """Whether `value` may take the place of this constant's own.
@@ -104,6 +113,16 @@ class Calibration:
     def __getitem__(self, name: str) -> float:
         """Return the value of constant `name` in its own unit."""
         return self.constants[name].value
+
+    @property
+    def measured(self) -> bool:
+        """Whether measurements said anything of it."""
+        return self.measured_transport or any(constant.measured for constant in self.constants.values())
+
+    @property
+    def measured_transport(self) -> bool:
+        """Whether measurements of collectives said anything of the transport."""
+        return bool(self.fitted_names or self.curves) or self.residual_low is not None
 
     def with_values(
         self, values: Mapping[str, float], *, source: str, log_std: Mapping[str, float] | None = None

@@ -18,7 +18,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.planning.host_bound import host_cost_s, launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import PlanReport, PlanRow
-from ddpsim.prediction.predict import Prediction, predict, with_band
+from ddpsim.prediction.predict import Prediction, gain_band, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload
@@ -112,8 +112,10 @@ def _row(
         tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
-    if not row.keep_default:
-        row = replace(row, best=with_band(best, calibration))
+    if best is not default:
+        best = with_band(best, calibration)
+        low, high = gain_band(default, best)
+        row = replace(row, best=best, gain_low=low, gain_high=high)
     if not row.chosen.workload.estimated:
         return row
     priors = launch_priors(options.backend_for(row.chosen.workload), calibration)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean, median
 
 from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
-from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
+from ddpsim.doubts import join
+from ddpsim.doubts.causes import doubts_of
+from ddpsim.doubts.doubt import Conditions, Doubt, Effect
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import at_end
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
+
+_JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,13 @@ class Prediction:
         placement: the ranks that take part, and where.
         summary: iteration latency and its breakdown.
         local_s: the period of one rank without DDP.
-        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
-            its collectives, and the doubt of DDP's measured costs, change where there is a calibration.
+        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what each doubt
+            changes.
         plan: the buckets used.
         trace: of the simulated ranks.
         calibrated: whether measured constants took the place of priors.
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
+        ends: each doubt with the iteration at its two ends; empty until `with_band`.
     """
 
     workload: Workload
@@ -50,6 +52,7 @@ class Prediction:
     trace: Trace
     calibrated: bool
     correcting_rows: int = 0
+    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = ()
 
     @property
     def topology(self) -> Topology:
@@ -65,6 +68,13 @@ class Prediction:
     def iteration_s(self) -> float:
         """Steady-state period in seconds."""
         return self.summary.iteration_s
+
+    @property
+    def doubts(self) -> tuple[Effect, ...]:
+        """What each doubt does to the iteration, the largest first; jitter is one where recorded iterations differ."""
+        s = self.summary
+        jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
+        return join.largest_first([jitter, *(join.effect(doubt, s.iteration_s, ends) for doubt, ends in self.ends)])
 
     @property
     def scaling_efficiency(self) -> float:
@@ -97,6 +107,7 @@ class Prediction:
             "iteration_s": s.iteration_s,
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
+            "doubts": [doubt.document() for doubt in self.doubts],
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,
@@ -166,7 +177,7 @@ def predict(
         options: of the run; None is torch's defaults.
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
-        band: whether to simulate what a calibration leaves open, four runs more; `with_band` does so afterwards.
+        band: whether to simulate what its doubts change, two runs each; `with_band` does so afterwards.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
@@ -187,31 +198,63 @@ def predict(
         high_s=summary.iteration_high_s,
         plan=trace.plan,
         trace=trace,
-        calibrated=calibration is not None,
+        calibrated=calibration is not None and calibration.measured,
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
     return with_band(prediction, calibration) if band else prediction
 
 
 def with_band(prediction: Prediction, calibration: Calibration | None) -> Prediction:
-    """Return `prediction` with what its calibration leaves open joined into its band.
+    """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
     """
-    workload, placement, options = prediction.workload, prediction.placement, prediction.options
-    if calibration is None or placement.world_size == 1 or options.comm != "real":
-        return prediction
-    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement))
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
-    wire = Band.of(placement, calibration, sizes, options.algorithm)
-    ends = (
-        [summarise(run(calibration, wire_factor=factor)) for factor in (wire.low, wire.high)],
-        [summarise(run(at_end(calibration, end))) for end in (-1, 1)],
+    doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
+    options, now_s = prediction.options, prediction.iteration_s
+    if options.fidelity == "steps":
+        # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
+        options = replace(options, fidelity="flow")
+        now_s = _period_s(prediction, options, Conditions(calibration))
+    shift_s = prediction.iteration_s - now_s
+    ends = []
+    for doubt in doubts:
+        low_s, high_s = (_period_s(prediction, options, each) + shift_s for each in (doubt.low, doubt.high))
+        ends.append((doubt, (low_s, high_s)))
+    banded = replace(prediction, ends=tuple(ends))
+    low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
+    return replace(banded, low_s=low_s, high_s=high_s)
+
+
+def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
+    """Return the band of the share of the default's iteration that `other` saves, both under the same draws."""
+    gain = 1 - other.iteration_s / default.iteration_s
+    theirs = {doubt.name: ends for doubt, ends in other.ends}
+    effects = [
+        join.effect(doubt, gain, [1 - b / a for a, b in zip(ends, theirs[doubt.name], strict=True)])
+        for doubt, ends in default.ends
+    ]
+    return join.band(gain, effects)
+
+
+def _period_s(prediction: Prediction, options: Options, conditions: Conditions) -> float:
+    """Return the iteration of `prediction` under other conditions."""
+    scaled = replace(
+        options,
+        scale_compute=options.scale_compute * conditions.compute,
+        scale_host=options.scale_host * conditions.host,
     )
-    low_s, high_s = _band(prediction.summary, ends)
-    return replace(prediction, low_s=low_s, high_s=high_s)
+    trace = simulate(
+        prediction.workload,
+        prediction.placement,
+        scaled,
+        conditions.calibration,
+        workloads=_workloads_on(prediction.placement),
+        wire_factor=conditions.wire_factor,
+    )
+    return summarise(trace).iteration_s
 
 
 def _workloads_on(placement: Placement) -> dict[str, Workload]:
@@ -223,19 +266,6 @@ def _workloads_on(placement: Placement) -> dict[str, Workload]:
 def _on(topology: Topology, workload: Workload) -> Workload:
     """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none."""
     return single_clock(workload) if topology.compute_device == "cpu" and not workload.on_cpu else workload
-
-
-def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:
-    """Return 10th and 90th percentile of an iteration, of computing and of what each doubt changes in it.
-
-    `ends` has for each doubt the summaries at the fast and at the slow end. Doubts are independent; all collectives of
-    a step are at the same end of their bands at once, and so are all of DDP's own costs.
-    """
-    middle_s = summary.iteration_s
-    faster = [min(fast.iteration_s - middle_s, 0.0) for fast, _ in ends]
-    slower = [max(slow.iteration_s - middle_s, 0.0) for _, slow in ends]
-    low_s = math.hypot(middle_s - summary.iteration_low_s, *faster)
-    return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
 def local_period_s(workload: Workload, options: Options) -> float:
