@@ -87,7 +87,7 @@ def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
 
 
 def _value(constant: Constant, text: str) -> float:
-    """Return the value in the constant's own unit; a quantity carries it, a ratio is bare. NaN where it is no number."""
+    """Return the value in the constant's own unit; a quantity carries its own, a ratio is bare. NaN: no number."""
     from ddpsim.units import parse_bandwidth, parse_time
 
     place = f"{_FLAG} {constant.name}"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
-    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed", "broadcast",
-    "DDP", "optimizer", "hidden", "efficiency", "gain",
+    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed",
+    "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain",
 )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def doubts_of(
         found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
     constants = _constants(backend, calibration)
     found += _measured_costs(constants)
-    return found + list(_unmeasured_costs(constants, workload, placement, backend))
+    return found + list(_unmeasured_costs(constants, workload, placement, options))
 
 
 def pace_of(workload: Workload) -> str:
@@ -100,28 +100,28 @@ def _measured_costs(constants: Calibration) -> list[Doubt]:
 
 
 def _unmeasured_costs(
-    constants: Calibration, workload: Workload, placement: Placement, backend: str
+    constants: Calibration, workload: Workload, placement: Placement, options: Options
 ) -> Iterator[Doubt]:
     """Yield the doubts of DDP's costs at their priors; costs that cannot be told apart share one."""
+    backend = options.backend_for(workload)
     costs = Costs.of(backend, constants, workload.device)
     prior = {name for name in _names(backend) if not constants.constants[f"{backend}.ddp.{name}"].fitted}
 
-    def scaled(spreads: Mapping[str, Spread]) -> Iterator[Conditions]:
+    def scaled(spreads: Mapping[str, Spread]) -> tuple[Conditions, Conditions]:
         ends = {name: scaled_ends(name, getattr(costs, name), each) for name, each in spreads.items() if name in prior}
-        for number in (0, 1):
-            yield Conditions(_with(constants, backend, {name: pair[number] for name, pair in ends.items()}))
+        low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
+        return _with(constants, backend, low), _with(constants, backend, high)
 
-    def raised(ends: Mapping[str, float]) -> Iterator[Conditions]:
+    def raised(ends: Mapping[str, float]) -> tuple[Conditions, Conditions]:
         values = {name: max(value, getattr(costs, name)) for name, value in ends.items() if name in prior}
-        yield Conditions(constants)
-        yield Conditions(_with(constants, backend, values))
+        return Conditions(constants), _with(constants, backend, values)
 
     left = DOUBT / DDP_HOST.high
     if prior & set(HOST_COSTS):
         yield Doubt("DDP's host costs", _MICROBENCH, *scaled(dict.fromkeys(HOST_COSTS, DDP_HOST)), left)
     if prior & set(COPIES):
         yield Doubt("copies into buckets", _MICROBENCH, *scaled(COPIES), DOUBT / COPIES["copy_Bps"].high)
-    if placement.world_size > 1 and prior & set(BESIDE):
+    if placement.world_size > 1 and options.comm == "real" and prior & set(BESIDE):
         yield Doubt("computing beside collectives", _UNDER_LOAD, *raised(BESIDE), DOUBT)
     if placement.world_size > 1 and not workload.one_clock and prior & set(DEVICES):
         yield Doubt("devices that differ", "one process on each GPU in turn", *raised(DEVICES), DOUBT)
@@ -137,9 +137,9 @@ def _names(backend: str) -> set[str]:
     return {name.removeprefix(f"{backend}.ddp.") for name in _constants(backend, None).constants if ".ddp." in name}
 
 
-def _with(constants: Calibration, backend: str, values: Mapping[str, float]) -> Calibration:
+def _with(constants: Calibration, backend: str, values: Mapping[str, float]) -> Conditions:
     named = {f"{backend}.ddp.{name}": value for name, value in values.items()}
-    return constants.with_values(named, source="an end of its band")
+    return Conditions(constants.with_values(named, source="an end of its band"))
 
 
 def _constants(backend: str, calibration: Calibration | None) -> Calibration:

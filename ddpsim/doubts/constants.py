@@ -14,7 +14,7 @@ _NINETIETH = 1.2816
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
-    """Return the 10th and the 90th percentile of a constant in its own unit; None twice where it has no doubt of its own.
+    """Return the 10th and the 90th percentile of a constant in its own unit; None twice where it has no doubt.
 
     A transport's constants have the spread of their prior or fit; in predictions it is the whole collective that is
     held against tables. Constants that somebody gave are taken as they are.

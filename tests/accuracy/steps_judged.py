@@ -1,4 +1,4 @@
-"""Published data-parallel steps, each predicted from the one-GPU row of its own page and no measurement of the network."""
+"""Published data-parallel steps, each predicted from its page's one-GPU row and no measurement of the network."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _known(workload: Workload, one_s: float) -> Workload:
 
 
 def _transformer(one_s: float) -> Workload:
-    """Return a step of GPT-2 Large in bfloat16: layers alike, a third of the time in forward, a twentieth in optimizer."""
+    """Return a step of GPT-2 Large in bfloat16, layers alike: a third of its time in forward, 1/20 in the optimizer."""
     shapes = [("embedding", _EMBEDDING), *((f"layer.{n}", (_LAYER_BYTES,)) for n in range(_LAYERS))]
     parameters = tuple(Parameter(name, shape, "bfloat16", "cuda:0") for name, shape in shapes)
     backward_s = one_s * 0.95 * 2 / 3
