@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from ddpsim.doubts.doubt import Doubt, Effect
 
+_ROUNDING = 1e-12
+"""Relative: what another order of a sum may change."""
+
 
 def effect(doubt: Doubt, middle: float, ends: Sequence[float]) -> Effect:
     """Return what `doubt` does to a number that is `middle` without it and `ends` at its ends, in either order."""
@@ -16,7 +19,8 @@ def effect(doubt: Doubt, middle: float, ends: Sequence[float]) -> Effect:
 
 def largest_first(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     """Return the effects by their width, without those that change nothing."""
-    return tuple(sorted((each for each in effects if each.width > 0), key=lambda each: (-each.width, each.name)))
+    some = (each for each in effects if each.width > _ROUNDING * abs(each.high))
+    return tuple(sorted(some, key=lambda each: (-each.width, each.name)))
 
 
 def band(middle: float, effects: Iterable[Effect]) -> tuple[float, float]:
