@@ -16,6 +16,7 @@ from ddpsim.cli.output import Output, ms, note, percent, progress, table
 from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.units import MIB
 
@@ -55,22 +56,25 @@ def plan(
     models = [load_workload(name) for name in workload]
     _check(buckets, out, len(models))
     machines = [topology_named(name) for name in topology]
+    node_counts = [None] if nodes is None else counts(nodes, "--nodes")
     reports, told = [], set[str]()
-    for model in models:
-        options = run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model)
-        report = plan_all(
-            model,
-            machines,
-            nodes=[None] if nodes is None else counts(nodes, "--nodes"),
-            caps=buckets.sweep_caps(),
-            options=options,
-            gpus_per_node=gpus_per_node,
-            calibration=given.calibration_in_force(options.backend_for(model)),
-            progress=partial(progress, what=f"plans of {model.name}"),
-        )
-        for row in report.rows:
-            warn_of_pace(row.best, told)
-        reports.append(report)
+    with processes(len(models) * len(machines) * len(node_counts)) as executor:
+        for model in models:
+            options = run.options(replace(buckets, bucket_cap_mb=None, first_bucket_mb=None), model)
+            report = plan_all(
+                model,
+                machines,
+                nodes=node_counts,
+                caps=buckets.sweep_caps(),
+                options=options,
+                gpus_per_node=gpus_per_node,
+                calibration=given.calibration_in_force(options.backend_for(model)),
+                progress=partial(progress, what=f"plans of {model.name}"),
+                executor=executor,
+            )
+            for row in report.rows:
+                warn_of_pace(row.best, told)
+            reports.append(report)
     write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)

@@ -112,9 +112,9 @@ def _unmeasured_costs(
         low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
         return _with(constants, backend, low), _with(constants, backend, high)
 
-    def raised(ends: Mapping[str, float]) -> tuple[Conditions, Conditions]:
+    def raised(ends: Mapping[str, float]) -> tuple[None, Conditions]:
         values = {name: max(value, getattr(costs, name)) for name, value in ends.items() if name in prior}
-        return Conditions(constants), _with(constants, backend, values)
+        return None, _with(constants, backend, values)
 
     left = DOUBT / DDP_HOST.high
     if prior & set(HOST_COSTS):

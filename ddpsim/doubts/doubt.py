@@ -33,14 +33,14 @@ class Doubt:
     Attributes:
         name: of the cause, in a few words.
         remedy: the measurement that removes it.
-        low, high: conditions at the 10th and the 90th percentile of the cause.
+        low, high: conditions at the 10th and the 90th percentile of the cause; None where they are those predicted.
         left: share of the doubt that stays when its remedy has been done.
     """
 
     name: str
     remedy: str
-    low: Conditions
-    high: Conditions
+    low: Conditions | None
+    high: Conditions | None
     left: float = 0.0
 
 

@@ -65,6 +65,7 @@ def plan(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> PlanReport:
     """Find the buckets that make an iteration shortest on each topology and node count.
 
@@ -75,15 +76,17 @@ def plan(
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
         progress: called with (rows done, rows in all).
+        executor: where the rows are computed; None is here, one by one.
     """
     cells = [(topology, count) for topology in topologies for count in nodes]
+    one = partial(_row, workload, given=caps, options=options or Options(), gpus_per_node=gpus_per_node)
     rows = []
-    for done, (topology, count) in enumerate(cells):
-        if progress:
-            progress(done, len(cells))
-        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration))
     if progress:
-        progress(len(cells), len(cells))
+        progress(0, len(cells))
+    for row in (executor.map if executor else map)(partial(one, calibration=calibration), *zip(*cells, strict=True)):
+        rows.append(row)
+        if progress:
+            progress(len(rows), len(cells))
     return PlanReport(tuple(rows))
 
 
@@ -100,20 +103,21 @@ def _row(
         workload, topology, gpus_per_node, calibration, nodes, replace(options, caps=BucketCaps(), plan=None)
     )
     one = partial(_one, workload, topology, gpus_per_node, calibration, local_s=default.local_s, band=False)
+    tell = partial(one, brief=True)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
-    uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
+    uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
     tried = [default, *uniform]
     best = _simplest(tried)
     if given is None and (partition := pipeline_plan(default, calibration)) is not None:
-        listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
+        listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
         best = listed if listed.iteration_s < best.iteration_s * (1 - TELLING) else best
         tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     if best is not default:
-        best = with_band(best, calibration)
+        best = with_band(one(nodes, best.options), calibration)
         low, high = gain_band(default, best)
         row = replace(row, best=best, gain_low=low, gain_high=high)
     if not row.chosen.workload.estimated:
@@ -188,6 +192,7 @@ def _one(
     options: Options,
     local_s: float | None = None,
     band: bool = True,
+    brief: bool = False,
 ) -> Prediction:
     return predict(
         workload,
@@ -198,4 +203,5 @@ def _one(
         calibration=calibration,
         local_s=local_s,
         band=band,
+        brief=brief,
     )

@@ -14,12 +14,16 @@ from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Conditions, Doubt, Effect
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.engine import WARM_UP
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
+
+_SETTLED = 1
+"""Iterations after which those that are all alike repeat, to rounding."""
 
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
@@ -165,6 +169,7 @@ def predict(
     calibration: Calibration | None = None,
     local_s: float | None = None,
     band: bool = True,
+    brief: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -178,6 +183,7 @@ def predict(
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to simulate what its doubts change, two runs each; `with_band` does so afterwards.
+        brief: whether to simulate no more iterations than tell the period, where all are alike.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
@@ -185,7 +191,8 @@ def predict(
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
     workload = _on(topology, workload)
-    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    run, warm_up = _brief(options, workload) if brief else (options, WARM_UP)
+    trace = simulate(workload, placement, run, calibration, workloads=_workloads_on(placement), warm_up=warm_up)
     summary = summarise(trace)
     curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     prediction = Prediction(
@@ -218,12 +225,13 @@ def with_band(prediction: Prediction, calibration: Calibration | None) -> Predic
         # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
         options = replace(options, fidelity="flow")
         now_s = _period_s(prediction, options, Conditions(calibration))
-    shift_s = prediction.iteration_s - now_s
-    ends = []
-    for doubt in doubts:
-        low_s, high_s = (_period_s(prediction, options, each) + shift_s for each in (doubt.low, doubt.high))
-        ends.append((doubt, (low_s, high_s)))
-    banded = replace(prediction, ends=tuple(ends))
+
+    def end_s(conditions: Conditions | None) -> float:
+        moved_s = 0.0 if conditions is None else _period_s(prediction, options, conditions) - now_s
+        return prediction.iteration_s + moved_s
+
+    ends = tuple((doubt, (end_s(doubt.low), end_s(doubt.high))) for doubt in doubts)
+    banded = replace(prediction, ends=ends)
     low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
@@ -246,6 +254,7 @@ def _period_s(prediction: Prediction, options: Options, conditions: Conditions) 
         scale_compute=options.scale_compute * conditions.compute,
         scale_host=options.scale_host * conditions.host,
     )
+    scaled, warm_up = _brief(scaled, prediction.workload)
     trace = simulate(
         prediction.workload,
         prediction.placement,
@@ -253,8 +262,15 @@ def _period_s(prediction: Prediction, options: Options, conditions: Conditions) 
         conditions.calibration,
         workloads=_workloads_on(prediction.placement),
         wire_factor=conditions.wire_factor,
+        warm_up=warm_up,
     )
     return summarise(trace).iteration_s
+
+
+def _brief(options: Options, workload: Workload) -> tuple[Options, int]:
+    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled."""
+    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2
+    return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
 
 
 def _workloads_on(placement: Placement) -> dict[str, Workload]:

@@ -49,6 +49,7 @@ def simulate(
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
+    warm_up: int = WARM_UP,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -61,6 +62,7 @@ def simulate(
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
+        warm_up: iterations simulated before those that count.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -73,10 +75,10 @@ def simulate(
     if every_rank:
         kinds = _apart(kinds)
     cycle = options.no_sync_every
-    total = (WARM_UP + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
+    total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
     records = _Job(placement, options, calibration, backend, costs, wire_factor).run(ranks, settings)
-    counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
+    counted = [record for record in records if record.rank >= 0 and record.index >= warm_up * cycle]
     plan = settings[0].plan(total - 1)
     provenance = {
         "simulated": True,
