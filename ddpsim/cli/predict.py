@@ -16,6 +16,7 @@ from ddpsim.cli.options import PlanOptions, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, note, percent, progress, table
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
+from ddpsim.cli.workers import processes
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
@@ -87,21 +88,23 @@ def sweep(
     caps = plan.sweep_caps() or [plan.caps()]
     node_counts = [None] if nodes is None else counts(nodes, "--nodes")
     options = run.options(replace(plan, bucket_cap_mb=None, first_bucket_mb=None), model)
-    predictions = sweep_all(
-        model,
-        topology_named(topology),
-        nodes=node_counts,
-        caps=caps,
-        options=options,
-        gpus_per_node=gpus_per_node,
-        calibration=given.calibration_in_force(options.backend_for(model)),
-    )
     total = len(node_counts) * len(caps)
     documents, told = [], set[str]()
-    for number, prediction in enumerate(predictions):
-        warn_of_pace(prediction, told)
-        progress(number + 1, total, "predictions")
-        documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
+    with processes(total) as executor:
+        predictions = sweep_all(
+            model,
+            topology_named(topology),
+            nodes=node_counts,
+            caps=caps,
+            options=options,
+            gpus_per_node=gpus_per_node,
+            calibration=given.calibration_in_force(options.backend_for(model)),
+            executor=executor,
+        )
+        for number, prediction in enumerate(predictions):
+            warn_of_pace(prediction, told)
+            progress(number + 1, total, "predictions")
+            documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
     if out:
         write_whole(out, "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents))
     labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
