@@ -84,9 +84,9 @@ def _collective(
     widest = max((math.log(wire.high(size) / wire.low(size)) for size in sizes), default=0.0)
     left = min(2 * MEASURED_COLLECTIVE / widest, 1.0) if widest else 1.0
     low, high = (Conditions(calibration, wire_factor=factor) for factor in (wire.low, wire.high))
-    where = f"{placement.nodes} nodes" if placement.nodes > 1 else "one node"
-    if placement.nodes > 2 and not collectives.covers(calibration, placement, backend, algorithm):
-        where = "two nodes"
+    measured = collectives.covers(calibration, placement, backend, algorithm)
+    several = "two nodes" if placement.nodes == 2 or not measured else f"{placement.nodes} nodes"
+    where = several if placement.nodes > 1 else "one node"
     tests = "nccl-tests" if backend == "nccl" else "`ddpexec microbench`"
     return Doubt(f"allreduce over {collectives.family(placement, backend)}", f"{tests} on {where}", low, high, left)
 
