@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
@@ -26,6 +27,7 @@ Row = dict[str, object]
 @expand
 def allreduce(
     topology: TopologyName,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
@@ -43,7 +45,6 @@ def allreduce(
     fidelity: Annotated[
         str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")
     ] = "flow",
-    calibration: Annotated[str | None, typer.Option(metavar="C", help="File of `ddpsim calibrate`.")] = None,
     measured: Annotated[
         str | None,
         typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted, instead of -b, -e, -f."),
@@ -57,7 +58,6 @@ def allreduce(
     from ddpsim.collectives.execute import Collectives, correcting_curve
     from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.measured import Conditions
-    from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.spec import load_topology
 
     check_destination(plot)
@@ -65,8 +65,8 @@ def allreduce(
     rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
     sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
     placement = _placed(machine, nodes, gpus_per_node, rows)
-    constants = load_calibration(calibration) if calibration else None
     backend = backend or machine.backend
+    constants = given.calibration_in_force(backend)
     stated = Conditions() if rows is None else Conditions.of(rows)
     if algorithm == "auto" and backend == "nccl":
         algorithm = stated.algorithm
@@ -85,8 +85,7 @@ def allreduce(
         seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
         choice = collectives.choice(size)
         found.append(_row(size, seconds, placement) | {"algorithm": choice.algorithm, "protocol": choice.protocol})
-    if constants is not None:
-        _add_bands(found, placement, constants, algorithm)
+    _add_bands(found, placement, collectives.calibration, algorithm)
     if rows is not None:
         _join(found, rows)
     if plot:
@@ -154,10 +153,11 @@ def _row(size_bytes: int, seconds: float, placement: Placement) -> Row:
 
 
 def _add_bands(found: list[Row], placement: Placement, calibration: Calibration, algorithm: str) -> None:
-    from ddpsim.collectives.bands import band_factors
+    from ddpsim.doubts.collectives import factors
 
-    factors = band_factors(placement, calibration, [int(str(row["size_bytes"])) for row in found], algorithm=algorithm)
-    for row, (low, high) in zip(found, factors, strict=True):
+    sizes = [int(str(row["size_bytes"])) for row in found]
+    ends = factors(placement, calibration.backend, calibration, sizes, algorithm)
+    for row, (low, high) in zip(found, ends, strict=True):
         time_us = float(str(row["time_us"]))
         row |= {"time_low_us": time_us * low, "time_high_us": time_us * high}
 

@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from ddpsim import __version__
-from ddpsim.cli import allreduce, buckets, calibrate, order, plan, predict, priors, topo, validate, workload
+from ddpsim.cli import (
+    allreduce,
+    buckets,
+    calibrate,
+    constants,
+    order,
+    plan,
+    predict,
+    priors,
+    topo,
+    validate,
+    workload,
+)
 from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
@@ -33,6 +45,7 @@ app.command()(allreduce.allreduce)
 app.command()(calibrate.calibrate)
 app.command()(priors.priors)
 app.command()(validate.validate)
+app.command()(constants.constants)
 app.command()(order.order)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import CalibrationFile, PlanFile, SweptCaps, read_calibration, swept_caps
+from ddpsim.cli.options import PlanFile, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode, warn_of_pace
+from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.progress import Progress
+from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
-    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
-    "DDP", "optimizer", "hidden", "efficiency", "gain",
+    "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed",
+    "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain",
 )  # fmt: skip
 
 
@@ -35,12 +37,12 @@ def plan(
     workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")],
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     options: Options,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     bucket_cap_mb: SweptCaps = None,
     plan: PlanFile = None,
-    calibration: CalibrationFile = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -63,22 +65,25 @@ def plan(
     _check(options, bucket_cap_mb, plan, out, len(models))
     caps = swept_caps(bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
-    machines, constants = [load_topology(name) for name in topology], read_calibration(calibration)
+    machines = [load_topology(name) for name in topology]
+    node_counts = [None] if nodes is None else counts(nodes, "nodes")
     reports, told = [], set[str]()
-    for model in models:
-        report = plan_all(
-            model,
-            machines,
-            nodes=[None] if nodes is None else counts(nodes, "nodes"),
-            caps=caps,
-            options=options,
-            gpus_per_node=gpus_per_node,
-            calibration=constants,
-            progress=Progress(f"plans of {model.name}"),
-        )
-        for row in report.rows:
-            warn_of_pace(row.best, told)
-        reports.append(report)
+    with processes(len(models) * len(machines) * len(node_counts)) as executor:
+        for model in models:
+            report = plan_all(
+                model,
+                machines,
+                nodes=node_counts,
+                caps=caps,
+                options=options,
+                gpus_per_node=gpus_per_node,
+                calibration=given.calibration_in_force(options.backend_for(model)),
+                progress=Progress(f"plans of {model.name}"),
+                executor=executor,
+            )
+            for row in report.rows:
+                warn_of_pace(row.best, told)
+            reports.append(report)
     write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)
@@ -144,22 +149,31 @@ def _cap_mb(row: PlanRow) -> float:
 
 def text(report: PlanReport) -> str:
     """Return the report as a table and the lines to paste."""
-    from ddpsim.planning.rows import WORTH_IT
 
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = max(row.most for row in kept)
-        found = f"at most {percent(most)} faster found{', inside its band' if most >= WORTH_IT else ''}"
+        most = max(kept, key=lambda row: row.most)
+        found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
         lines += [f"keep torch's default on {_where(kept)} ({found}):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
+    lines += ["", *_doubts(report.rows)]
     best = report.best.chosen
     lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}"]
     return "\n".join(lines)
+
+
+def _doubts(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what weighs most in the bands, where, and the measurement that would narrow them."""
+    said: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        for line in largest_doubt(row.chosen):
+            said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
+    return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:
@@ -199,7 +213,8 @@ def _cells(row: PlanRow) -> tuple[object, ...]:
     parts = [ms(getattr(summary, part)) for part in PARTS]
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
-    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), *parts, *shares
+    band = f"{ms(chosen.low_s)} to {ms(chosen.high_s)}"
+    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), band, *parts, *shares
 
 
 def _buckets(row: PlanRow) -> str:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.breakdown import breakdown, statistic
+from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import (
-    CalibrationFile,
     PlanFile,
     SweptCaps,
     TopologyName,
     WorkloadName,
-    read_calibration,
     read_plan,
     refuse_beside_plan,
     swept_caps,
 )
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.progress import Progress
+from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
@@ -44,11 +44,11 @@ def predict(
     workload: WorkloadName,
     topology: TopologyName,
     options: Options,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     plan: PlanFile = None,
-    calibration: CalibrationFile = None,
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
@@ -67,7 +67,7 @@ def predict(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=replace(options, plan=read_plan(plan, model.parameters)),
-        calibration=read_calibration(calibration),
+        calibration=given.calibration_in_force(options.backend_for(model)),
         progress=Progress("iterations"),
     )
     if trace:
@@ -84,12 +84,12 @@ def sweep(
     workload: WorkloadName,
     topology: TopologyName,
     options: Options,
+    given: ConstantOptions,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     bucket_cap_mb: SweptCaps = None,
     plan: PlanFile = None,
-    calibration: CalibrationFile = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -110,21 +110,21 @@ def sweep(
     model = load_workload(workload)
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    show = Progress("predictions")
-    predictions = sweep_all(
-        model,
-        load_topology(topology),
-        nodes=node_counts,
-        caps=caps,
-        options=replace(options, caps=caps[0], plan=read_plan(plan, model.parameters)),
-        gpus_per_node=gpus_per_node,
-        calibration=read_calibration(calibration),
-        progress=show,
-    )
     total, told = len(node_counts) * len(caps), set[str]()
     documents: list[dict[str, object]] = []
     try:
-        with stopping_on_signals():
+        with stopping_on_signals(), processes(total) as executor:
+            predictions = sweep_all(
+                model,
+                load_topology(topology),
+                nodes=node_counts,
+                caps=caps,
+                options=replace(options, caps=caps[0], plan=read_plan(plan, model.parameters)),
+                gpus_per_node=gpus_per_node,
+                calibration=given.calibration_in_force(options.backend_for(model)),
+                executor=executor,
+                progress=Progress("predictions"),
+            )
             for number, prediction in enumerate(predictions):
                 warn_of_pace(prediction, told)
                 documents.append(prediction.document() | {"bucket_cap_mb": caps[number % len(caps)].bucket_cap_mb})
@@ -199,6 +199,7 @@ def _text(prediction: Prediction) -> str:
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
         f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
+        *largest_doubt(prediction),
         breakdown(summary),
         *_correction(prediction),
         "",
@@ -222,11 +223,23 @@ def _text(prediction: Prediction) -> str:
 
 
 def _band(prediction: Prediction) -> str:
-    """Return the band in words; nothing where iterations are all alike and no calibration leaves anything open."""
+    """Return the band in words; nothing where nothing is in doubt."""
     from ddpsim.units import format_time
 
     low, high = format_time(prediction.low_s), format_time(prediction.high_s)
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
+
+
+def largest_doubt(prediction: Prediction) -> list[str]:
+    """Return the line on the doubt that weighs most: what would remove it, and the band before and after."""
+    from ddpsim.doubts.join import without
+
+    if not prediction.doubts:
+        return []
+    most, middle_s = prediction.doubts[0], prediction.iteration_s
+    low_s, high_s = without(middle_s, prediction.doubts, most)
+    now, then = (width / middle_s for width in (prediction.high_s - prediction.low_s, high_s - low_s))
+    return [f"most in doubt: {most.name}; {most.remedy}: band {now:.0%} to {then:.0%}".replace("%", " %")]
 
 
 def _correction(prediction: Prediction) -> list[str]:

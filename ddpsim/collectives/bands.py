@@ -47,12 +47,6 @@ class Band:
     def __init__(self, factors: Mapping[int, tuple[float, float]]) -> None:
         self._sizes, self._factors = sorted(factors), dict(factors)
 
-    @classmethod
-    def of(cls, placement: Placement, calibration: Calibration, sizes: Sequence[int], algorithm: str) -> Band:
-        """Return the band of `sizes`."""
-        asked = sorted({max(size, 1) for size in sizes})
-        return cls(dict(zip(asked, band_factors(placement, calibration, asked, algorithm=algorithm), strict=True)))
-
     def low(self, size_bytes: int) -> float:
         """Return the factor to the lower end."""
         return self._nearest(size_bytes)[0]

@@ -74,6 +74,16 @@ class Calibration:
         """Return the value of constant `name` in its own unit."""
         return self.constants[name].value
 
+    @property
+    def measured(self) -> bool:
+        """Whether measurements said anything of it."""
+        return self.measured_transport or any(constant.measured for constant in self.constants.values())
+
+    @property
+    def measured_transport(self) -> bool:
+        """Whether measurements of collectives said anything of the transport."""
+        return bool(self.fitted_names or self.curves) or self.residual_low is not None
+
     def with_values(
         self, values: Mapping[str, float], *, source: str, log_std: Mapping[str, float] | None = None
     ) -> Calibration:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
 
+GIVEN = "given"
+"""Source of a constant that somebody set outright: it is neither measured nor in doubt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -27,6 +30,11 @@ class Constant:
     source: str
     fitted: bool = False
     log_std: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether measurements determined it."""
+        return self.fitted and self.source != GIVEN
 
     def allows(self, value: object) -> bool:
         """Whether `value` may take the place of this constant's own.

@@ -31,6 +31,7 @@ def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) 
         calibration=costs.with_values(dict.fromkeys(names, 0.0), source="a host that takes no time"),
         local_s=prediction.local_s,
         band=False,
+        brief=True,
     )
     return prediction.iteration_s - free.iteration_s
 

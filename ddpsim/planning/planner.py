@@ -19,7 +19,7 @@ from ddpsim.errors import InputError
 from ddpsim.planning.host_bound import host_cost_s, launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import PlanReport, PlanRow, worth_it
-from ddpsim.prediction.predict import Prediction, predict, with_band
+from ddpsim.prediction.predict import Prediction, gain_band, predict, with_band
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Topology
@@ -101,6 +101,7 @@ def plan(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> PlanReport:
     """Find the buckets that make an iteration shortest on each topology and node count.
 
@@ -110,7 +111,8 @@ def plan(
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
-        progress: called with (rows done, rows in all), and now and then while a row is made.
+        progress: called with (rows done, rows in all), and now and then while a row is made here.
+        executor: where the rows are computed; None is here, one by one.
 
     Raises:
         InputError: no topology, no node count or no cap; and as `predict`.
@@ -120,13 +122,20 @@ def plan(
     if caps is not None:
         _check_given("caps", caps)
     cells = [(topology, count) for topology in topologies for count in nodes]
+    one = partial(_row, workload, given=caps, options=options or Options(), gpus_per_node=gpus_per_node)
     rows = []
     show = progress or _silent
-    for done, (topology, count) in enumerate(cells):
-        show(done, len(cells))
-        beat = _beat(show, done, len(cells))
-        rows.append(_row(workload, topology, count, caps, options or Options(), gpus_per_node, calibration, beat))
-    show(len(cells), len(cells))
+    show(0, len(cells))
+    if executor is None:
+        for done, (topology, count) in enumerate(cells):
+            beat = _beat(show, done, len(cells))
+            rows.append(one(topology, count, calibration=calibration, progress=beat))
+            show(done + 1, len(cells))
+        return PlanReport(tuple(rows))
+    there = partial(one, calibration=calibration, progress=_silent)
+    for row in executor.map(there, *zip(*cells, strict=True)):
+        rows.append(row)
+        show(len(rows), len(cells))
     return PlanReport(tuple(rows))
 
 
@@ -143,21 +152,24 @@ def _row(
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
     default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
     one = partial(one, local_s=default.local_s, band=False)
+    tell = partial(one, brief=True)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
-    uniform = [one(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
+    uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
     tried = [default, *uniform]
     best = _simplest(tried, default)
     if given is None and (partition := pipeline_plan(default, calibration)) is not None:
-        listed = one(nodes, replace(options, caps=BucketCaps(), plan=partition))
+        listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
         telling = listed.iteration_s < best.iteration_s * (1 - TELLING)
         best = listed if telling or (worth_it(listed, default) and not worth_it(best, default)) else best
         tried.append(listed)
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
-    if not row.keep_default:
-        row = replace(row, best=with_band(best, calibration, progress))
+    if best is not default:
+        best = with_band(one(nodes, best.options), calibration, progress)
+        low, high = gain_band(default, best)
+        row = replace(row, best=best, gain_low=low, gain_high=high)
     if not row.chosen.workload.estimated:
         return row
     priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
@@ -235,6 +247,7 @@ def _one(
     local_s: float | None = None,
     band: bool = True,
     progress: Progress | None = None,
+    brief: bool = False,
 ) -> Prediction:
     return predict(
         workload,
@@ -246,4 +259,5 @@ def _one(
         local_s=local_s,
         band=band,
         progress=progress,
+        brief=brief,
     )

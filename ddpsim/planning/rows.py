@@ -13,9 +13,8 @@ WORTH_IT = 0.01
 
 
 def worth_it(found: Prediction, default: Prediction) -> bool:
-    """Whether what was found gains 1 % or more over torch's default, and is faster than the default's band."""
-    gain = 1 - found.iteration_s / default.iteration_s
-    return gain >= WORTH_IT and found.iteration_s < default.low_s
+    """Whether what was found gains 1 % or more over torch's default."""
+    return 1 - found.iteration_s / default.iteration_s >= WORTH_IT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +22,13 @@ class PlanRow:
     """The best plan found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is. Where it
-            is not advised its band is of its iterations alone.
+        best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
         host_cost_s: how much shorter what is advised would be on a host that takes no time.
         priors: constants of the host's time that nobody measured.
+        gain_low, gain_high: band of the gain, the same doubts drawn for both plans.
     """
 
     best: Prediction
@@ -38,6 +37,8 @@ class PlanRow:
     fastest_s: float
     host_cost_s: float = 0.0
     priors: tuple[Constant, ...] = ()
+    gain_low: float = 0.0
+    gain_high: float = 0.0
 
     def __repr__(self) -> str:
         return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
@@ -54,8 +55,8 @@ class PlanRow:
 
     @property
     def keep_default(self) -> bool:
-        """Whether the gain is under 1 % or inside the default's band."""
-        return not worth_it(self.best, self.default)
+        """Whether the gain is under 1 %, or may be none at all."""
+        return not worth_it(self.best, self.default) or self.gain_low <= 0
 
     @property
     def chosen(self) -> Prediction:
@@ -95,8 +96,11 @@ class PlanRow:
             "iteration_statistic": summary.iteration_statistic,
             "iteration_low_s": chosen.low_s,
             "iteration_high_s": chosen.high_s,
+            "doubts": [doubt.document() for doubt in chosen.doubts],
             "default_iteration_s": self.default.iteration_s,
             "gain": 0.0 if self.keep_default else self.gain,
+            "gain_low": self.gain_low,
+            "gain_high": self.gain_high,
             "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
             "forward_s": summary.forward_s,
             "backward_compute_s": summary.backward_compute_s,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean, median
 
 from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
-from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
+from ddpsim.doubts import join
+from ddpsim.doubts.causes import doubts_of
+from ddpsim.doubts.doubt import Conditions, Doubt, Effect
 from ddpsim.errors import InputError
 from ddpsim.prediction.document import flat
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs, at_end
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
@@ -27,6 +28,11 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.single_clock import single_clock
 
+_SETTLED = 1
+"""Iterations after which those that are all alike repeat, to rounding."""
+
+_JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -36,13 +42,14 @@ class Prediction:
         placement: the ranks that take part, and where.
         summary: iteration latency and its breakdown.
         local_s: the period of one rank without DDP.
-        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what the bands of
-            its collectives, and the doubt of DDP's measured costs, change where there is a calibration.
+        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what each doubt
+            changes.
         plan: the buckets used.
         trace: of the simulated ranks.
         calibrated: whether measured constants took the place of priors.
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
         copies_measured: whether its calibration has the rate of copies into buckets.
+        ends: each doubt with the iteration at its two ends; empty until `with_band`.
     """
 
     workload: Workload
@@ -57,6 +64,7 @@ class Prediction:
     calibrated: bool
     correcting_rows: int = 0
     copies_measured: bool = False
+    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = ()
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -76,6 +84,13 @@ class Prediction:
     def iteration_s(self) -> float:
         """Steady-state period in seconds."""
         return self.summary.iteration_s
+
+    @property
+    def doubts(self) -> tuple[Effect, ...]:
+        """What each doubt does to the iteration, the largest first; jitter is one where recorded iterations differ."""
+        s = self.summary
+        jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
+        return join.largest_first([jitter, *(join.effect(doubt, s.iteration_s, ends) for doubt, ends in self.ends)])
 
     @property
     def scaling_efficiency(self) -> float:
@@ -122,6 +137,7 @@ class Prediction:
             "iteration_statistic": s.iteration_statistic,
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
+            "doubts": [doubt.document() for doubt in self.doubts],
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,
@@ -181,6 +197,7 @@ def predict(
     local_s: float | None = None,
     band: bool = True,
     progress: Progress | None = None,
+    brief: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -193,7 +210,8 @@ def predict(
         options: of the run; None is torch's defaults.
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
-        band: whether to simulate what a calibration leaves open, four runs more; `with_band` does so afterwards.
+        band: whether to simulate what its doubts change, two runs each; `with_band` does so afterwards.
+        brief: whether to simulate no more iterations than tell the period, where all are alike.
         progress: called with iterations done and in all, in each of these runs.
 
     Raises:
@@ -202,7 +220,8 @@ def predict(
     options = options or Options()
     placement = place(topology, nodes, gpus_per_node)
     workload, named = _on(topology, workload, options), _workloads_on(placement, options)
-    trace = simulate(workload, placement, options, calibration, workloads=named, progress=progress)
+    run, warm_up = _brief(options, workload) if brief else (options, WARM_UP)
+    trace = simulate(workload, placement, run, calibration, workloads=named, progress=progress, warm_up=warm_up)
     summary = summarise(trace)
     curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     prediction = Prediction(
@@ -215,7 +234,7 @@ def predict(
         high_s=summary.iteration_high_s,
         plan=trace.plan,
         trace=trace,
-        calibrated=calibration is not None,
+        calibrated=calibration is not None and calibration.measured,
         copies_measured=calibration is not None and _measures_copies(calibration),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
@@ -228,27 +247,69 @@ def _measures_copies(calibration: Calibration) -> bool:
 
 
 def with_band(prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None) -> Prediction:
-    """Return `prediction` with what its calibration leaves open joined into its band.
+    """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
         progress: as that of `predict`.
     """
-    workload, placement, options = prediction.workload, prediction.placement, prediction.options
-    if calibration is None or placement.world_size == 1 or options.comm != "real":
-        return prediction
-    run = partial(
-        simulate, workload, placement, options, workloads=_workloads_on(placement, options), progress=progress
-    )
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
-    wire = Band.of(placement, calibration, sizes, options.algorithm)
-    ends = (
-        [summarise(run(calibration, wire_factor=factor)) for factor in (wire.low, wire.high)],
-        [summarise(run(at_end(calibration, end))) for end in (-1, 1)],
+    doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
+    options, now_s = prediction.options, prediction.iteration_s
+    if options.fidelity == "steps":
+        # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
+        options = replace(options, fidelity="flow")
+        now_s = _period_s(prediction, options, Conditions(calibration), progress)
+
+    def end_s(conditions: Conditions | None) -> float:
+        moved_s = 0.0 if conditions is None else _period_s(prediction, options, conditions, progress) - now_s
+        return prediction.iteration_s + moved_s
+
+    ends = tuple((doubt, (end_s(doubt.low), end_s(doubt.high))) for doubt in doubts)
+    banded = replace(prediction, ends=ends)
+    low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
+    return replace(banded, low_s=low_s, high_s=high_s)
+
+
+def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
+    """Return the band of the share of the default's iteration that `other` saves, both under the same draws."""
+    gain = 1 - other.iteration_s / default.iteration_s
+    theirs = {doubt.name: ends for doubt, ends in other.ends}
+    effects = [
+        join.effect(doubt, gain, [1 - b / a for a, b in zip(ends, theirs[doubt.name], strict=True)])
+        for doubt, ends in default.ends
+    ]
+    return join.band(gain, effects)
+
+
+def _period_s(
+    prediction: Prediction, options: Options, conditions: Conditions, progress: Progress | None = None
+) -> float:
+    """Return the iteration of `prediction` under other conditions."""
+    scaled = replace(
+        options,
+        scale_compute=options.scale_compute * conditions.compute,
+        scale_host=options.scale_host * conditions.host,
     )
-    low_s, high_s = _band(prediction.summary, ends)
-    return replace(prediction, low_s=low_s, high_s=high_s)
+    scaled, warm_up = _brief(scaled, prediction.workload)
+    trace = simulate(
+        prediction.workload,
+        prediction.placement,
+        scaled,
+        conditions.calibration,
+        workloads=_workloads_on(prediction.placement, options),
+        wire_factor=conditions.wire_factor,
+        warm_up=warm_up,
+        progress=progress,
+    )
+    return summarise(trace).iteration_s
+
+
+def _brief(options: Options, workload: Workload) -> tuple[Options, int]:
+    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled."""
+    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2
+    return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
 
 
 def _workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
@@ -275,19 +336,6 @@ def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
             ),
         )
     return workload
-
-
-def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:
-    """Return 10th and 90th percentile of an iteration, of computing and of what each doubt changes in it.
-
-    `ends` has for each doubt the summaries at the fast and at the slow end. Doubts are independent; all collectives of
-    a step are at the same end of their bands at once, and so are all of DDP's own costs.
-    """
-    middle_s = summary.iteration_s
-    faster = [min(fast.iteration_s - middle_s, 0.0) for fast, _ in ends]
-    slower = [max(slow.iteration_s - middle_s, 0.0) for _, slow in ends]
-    low_s = math.hypot(middle_s - summary.iteration_low_s, *faster)
-    return middle_s - low_s, middle_s + math.hypot(summary.iteration_high_s - middle_s, *slower)
 
 
 def local_period_s(workload: Workload, options: Options, progress: Progress | None = None) -> float:

@@ -34,7 +34,7 @@ def at_end(calibration: Calibration, end: int) -> Calibration:
     moved = {}
     for constant in DDP_PRIORS[calibration.backend]:
         now = calibration.constants.get(constant.name)
-        if now is None or not now.fitted:
+        if now is None or not now.measured:
             continue
         if now.name.endswith("_slowdown"):
             moved[now.name] = 1 + max(now.value - 1, 0.0) * factor

@@ -55,6 +55,7 @@ def simulate(
     wire_factor: Callable[[int], float] | None = None,
     every_rank: bool = False,
     progress: Progress | None = None,
+    warm_up: int = WARM_UP,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -68,6 +69,7 @@ def simulate(
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
+        warm_up: iterations simulated before those that count.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -80,11 +82,11 @@ def simulate(
     if every_rank:
         kinds = _apart(kinds)
     cycle = options.no_sync_every
-    total = (WARM_UP + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
+    total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
     records = _Job(placement, options, calibration, backend, costs, wire_factor, progress).run(ranks, settings)
-    counted = [record for record in records if record.rank >= 0 and record.index >= WARM_UP * cycle]
+    counted = [record for record in records if record.rank >= 0 and record.index >= warm_up * cycle]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = {

@@ -95,6 +95,54 @@ CITED = (
 )
 """Tables found after the model had been built on the others."""
 
+UNSEEN = (
+    System("a100_80gb_1node_8gpu_thanos_g8.csv", "dgx-a100", 1, "thanos"),
+    System("a100_80gb_1node_8gpu_thanos_mpi.csv", "dgx-a100", 1, "thanos"),
+    System("aws_p3dn_2node_2xV100_efa_nccl264.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("aws_p3dn_2node_16xV100_efa_nccl264.csv", "p3dn.24xlarge", 2, "p3dn"),
+    System("aws_p3dn_8node_64xV100_efa_nccl264.csv", "p3dn.24xlarge", 8, "p3dn"),
+    System("azure_nc48ads_a100_v4_2gpu_topo_only.csv", "ncv4-4", 1, "ncv4"),
+    System("azure_nc96ads_a100_v4_4gpu.csv", "ncv4-4", 1, "ncv4"),
+    System("azure_nc96ads_a100_v4_4gpu_topo_only.csv", "ncv4-4", 1, "ncv4"),
+    System("gcp_a4_1node_8xB200.csv", "dgx-b200", 1, "a4"),
+    System("gcp_a4_2node_16xB200_gib.csv", "dgx-b200", 2, "a4"),
+    System("h20_1node_8gpu.csv", "h20", 1, "h20"),
+    System("l40s_2node_1gpu_each_200g.csv", "l40s-roce", 2, "l40s-roce"),
+    System("l40s_2node_2gpu_each_roce.csv", "l40s-roce", 2, "l40s-roce"),
+    System("ndr_2node_16xH100_default.csv", "dgx-h100", 2, "ndr"),
+    System("ndr_2node_16xH100_ring_minctas24.csv", "dgx-h100", 2, "ndr", algorithm="ring"),
+    System("ndr_4node_32xH100_default.csv", "dgx-h100", 4, "ndr"),
+    System("ndr_8node_64xH100_default.csv", "dgx-h100", 8, "ndr"),
+    System("ndr_8node_64xH100_minctas24.csv", "dgx-h100", 8, "ndr"),
+    System("oci_1node_8xA100_40gb_horovod_container.csv", "oci-bm-gpu4", 1, "oci", nccl="2.10.3"),
+    System("oci_2node_16xA100_40gb_cuda11.6.csv", "oci-bm-gpu4", 2, "oci", nccl="2.11.4"),
+    System("oci_2node_16xA100_40gb_horovod_container.csv", "oci-bm-gpu4", 2, "oci", nccl="2.10.3"),
+    System("pcie_2x4090_docker.csv", "4x4090", 1, "kalavai"),
+    System("pcie_2x4090_k8s_2sockets.csv", "2x4090-sockets", 1, "kalavai"),
+    System("pcie_4x4090_docker.csv", "4x4090", 1, "kalavai"),
+    System("polaris_1node_4xA100.csv", "polaris", 1, "polaris"),
+    System("polaris_2node_8xA100_slingshot_nccl2.18.csv", "polaris", 2, "polaris"),
+    System("polaris_2node_8xA100_tcp_nccl2.18.csv", "polaris-tcp", 2, "polaris"),
+    System("polaris_4node_16xA100_slingshot_simple.csv", "polaris", 4, "polaris"),
+    System("polaris_8node_32xA100_slingshot_nccl2.18.csv", "polaris", 8, "polaris"),
+    System("polaris_256node_1024xA100_slingshot_nccl2.21.csv", "polaris", 256, "polaris"),
+    System("sophia_dgxa100_2node_16xA100_ib.csv", "dgx-a100", 2, "sophia"),
+    System("sophia_dgxa100_2node_16xA100_ib_pair2.csv", "dgx-a100", 2, "sophia"),
+    System("voltagepark_1node_8xH100.csv", "dgx-h100", 1, "voltagepark"),
+    System("voltagepark_4node_32xH100_ib.csv", "dgx-h100", 4, "voltagepark"),
+    System("rtxpro6000_2gpu.csv", "8xrtxpro6000", 1, "rtxpro6000"),
+    System("rtxpro6000_4gpu.csv", "8xrtxpro6000", 1, "rtxpro6000"),
+    System("rtxpro6000_8gpu.csv", "8xrtxpro6000", 1, "rtxpro6000"),
+    System("l40s_4gpu_pcie_auto.csv", "4xl40s-pcie", 1, "l40s"),
+    System("l40s_4gpu_pcie_ring.csv", "4xl40s-pcie", 1, "l40s", algorithm="ring"),
+    System("l40s_4gpu_pcie_tree.csv", "4xl40s-pcie", 1, "l40s", algorithm="tree"),
+    System("l40s_2gpu_pcie_ring.csv", "2xl40s-pcie", 1, "l40s", algorithm="ring"),
+    System("l40s_2gpu_pcie_tree.csv", "2xl40s-pcie", 1, "l40s", algorithm="tree"),
+    System("gcp_a3high_3node_24xH100_tcp_ring_torch.csv", "a3high", 3, "a3high", algorithm="ring"),
+    System("gcp_a3high_3node_24xH100_tcp_tree_torch.csv", "a3high", 3, "a3high", algorithm="tree"),
+)
+"""Tables that no shipped constant was fitted to."""
+
 
 def load(system: System, *, every: int = 1, smallest: int = SMALLEST_BYTES) -> Sample:
     """Return the rows of `smallest` bytes and more, every `every`-th of them."""

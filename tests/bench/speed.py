@@ -13,6 +13,14 @@ from dataclasses import dataclass
 
 LARGE = ("predict", "--workload", "bert-large", "--topology", "dgx-1v", "--bucket-cap-mb", "25")
 STEPS = ("allreduce", "--topology", "dgx-1v", "--nodes", "16", "--fidelity", "steps", "-b", "25M", "-e", "25M")
+PLAN = (
+    *("plan", "--workload", "bert-large", "--workload", "resnet50", "--nodes", "1,2,4,8"),
+    *(
+        each
+        for name in ("p3.8xlarge", "p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100")
+        for each in ("--topology", name)
+    ),
+)
 CAPS = "1,2,5,8,10,15,20,25,40,60,80,100"
 
 
@@ -36,6 +44,7 @@ CASES = (
         ("sweep", "--workload", "resnet50", "--topology", "dgx-1v", "--nodes", "1,2,4,8", "--bucket-cap-mb", CAPS),
         3.0,
     ),
+    Case("plan, 2 models x 5 machines x 4 node counts", PLAN, 10.0),
     Case("allreduce --fidelity steps, 128 ranks, ring", (*STEPS, "--algorithm", "ring"), 1.0),
     # Its tree has links for every node and pieces of a few KiB; the bound was set when NCCL was taken to pick a ring.
     Case("the same as NCCL picks, a tree", STEPS, float("inf")),

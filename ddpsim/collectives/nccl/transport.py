@@ -85,6 +85,7 @@ class NcclTransport:
                 f"{algorithm} cannot run on {layout.placement.topology.name}", place="algorithm", remedy="use auto"
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
+        self._demands: dict[int, Demand] = {}
 
     def choice(self, size_bytes: int) -> Choice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.
@@ -97,7 +98,15 @@ class NcclTransport:
         return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 
     def allreduce(self, size_bytes: int) -> Demand:
-        """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides."""
+        """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides.
+
+        Each size's is found once: every iteration asks for the same.
+        """
+        if size_bytes not in self._demands:
+            self._demands[size_bytes] = self._demand(size_bytes)
+        return self._demands[size_bytes]
+
+    def _demand(self, size_bytes: int) -> Demand:
         if self.layout.ranks == 1 or size_bytes == 0:
             return Demand(self._cost.start_s(SIMPLE), 0, {})
         costs = self._costs(size_bytes)

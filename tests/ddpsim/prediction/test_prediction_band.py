@@ -10,7 +10,9 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import Collectives
+from ddpsim.doubts.doubt import Effect
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import Prediction, predict, with_band
@@ -42,21 +44,28 @@ def predicted(forward_s: list[float], calibration: Calibration | None, nodes: in
     return predict(workload(forward_s), MACHINE, nodes=nodes, options=options, calibration=calibration)
 
 
+def doubt(found: Prediction, name: str) -> Effect:
+    """Return the doubt whose name begins so."""
+    [one] = [each for each in found.doubts if each.name.startswith(name)]
+    return one
+
+
 def test_a_step_is_as_unsure_as_the_collective_that_it_waits_for() -> None:
     found = predicted([0.004], UNSURE)
     wire_s = Collectives(None, MACHINE.place(2), backend="nccl").simulate_s(16 * MIB)
     assert found.summary.exposed_comm_s == pytest.approx(wire_s, rel=0.01)
-    assert found.high_s - found.iteration_s == pytest.approx(wire_s * (math.exp(0.2) - 1), rel=0.01)
-    assert found.iteration_s - found.low_s == pytest.approx(wire_s * (1 - math.exp(-0.1)), rel=0.01)
+    wire = doubt(found, "allreduce over")
+    assert wire.high - found.iteration_s == pytest.approx(wire_s * (math.exp(0.2) - 1), rel=0.01)
+    assert found.iteration_s - wire.low == pytest.approx(wire_s * (1 - math.exp(-0.1)), rel=0.01)
 
 
 def test_computing_adds_its_own_spread_independently() -> None:
-    jitter = np.random.default_rng(0).normal(0.02, 0.002, 100).tolist()
-    computing, wire, both = predicted(jitter, START), predicted([0.02], UNSURE), predicted(jitter, UNSURE)
-    for side, sign in (("high_s", 1), ("low_s", -1)):
-        parts = [sign * (getattr(each, side) - each.iteration_s) for each in (computing, wire)]
-        assert min(parts) > 1e-4
-        assert sign * (getattr(both, side) - both.iteration_s) == pytest.approx(math.hypot(*parts), rel=0.1)
+    found = predicted(np.random.default_rng(0).normal(0.02, 0.002, 100).tolist(), UNSURE)
+    jitter = doubt(found, "jitter")
+    assert (jitter.low, jitter.high) == (found.summary.iteration_low_s, found.summary.iteration_high_s)
+    assert jitter.high - found.iteration_s > 1e-4
+    highs = [each.high - found.iteration_s for each in found.doubts]
+    assert found.high_s - found.iteration_s == pytest.approx(math.hypot(*highs))
 
 
 def test_a_band_may_be_left_out_and_joined_later() -> None:
@@ -69,9 +78,15 @@ def test_a_band_may_be_left_out_and_joined_later() -> None:
 
 def test_what_hides_or_does_not_happen_adds_nothing() -> None:
     alone = predict(workload([0.004]), MACHINE, gpus_per_node=1, calibration=UNSURE)
-    assert (alone.low_s, alone.high_s) == pytest.approx((alone.iteration_s,) * 2)
-    no_calibration = predicted([0.004], None)
-    assert (no_calibration.low_s, no_calibration.high_s) == pytest.approx((no_calibration.iteration_s,) * 2)
+    assert not [each for each in alone.doubts if each.name.startswith("allreduce")]
+    sleeping = replace(workload([0.004]), device="timed V100")
+    measured = Calibration(
+        "gloo",
+        {name: replace(c, fitted=True, source=GIVEN) for name, c in Calibration.priors("gloo").constants.items()},
+    )
+    sure = predict(sleeping, load_topology("lab-flat"), gpus_per_node=1, nodes=1, calibration=measured)
+    assert (sure.low_s, sure.high_s, sure.doubts) == (sure.iteration_s, sure.iteration_s, ())
+    assert not sure.document()["doubts"]
 
 
 def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> None:
@@ -80,8 +95,8 @@ def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> Non
     points = tuple(CurvePoint(size, 1.3 * plain.estimate_s(size)) for size in (4 * MIB, 16 * MIB, 64 * MIB))
     curve = Curve(placement.topology.fingerprint(), 2, 4, points)
     measured = replace(UNSURE, curves=(curve,))
-    narrow, wide = predicted([0.004], measured), predicted([0.004], UNSURE)
-    assert narrow.high_s - narrow.low_s < (wide.high_s - wide.low_s) / 2
+    narrow, wide, priors = (doubt(predicted([0.004], each), "allreduce") for each in (measured, UNSURE, None))
+    assert narrow.width < wide.width / 2 < priors.width / 2
     for fidelity in ("flow", "steps"):
         both = Collectives(
             None,
@@ -107,7 +122,8 @@ def test_measured_costs_of_ddp_are_as_unsure_as_microbenchmarks_repeat() -> None
     assert at_end(spread, 1)["gloo.ddp.pace_spread"] == pytest.approx(0.02 * math.exp(DOUBT))
     source = replace(workload([0.02]), buffers=(Buffer("mean", (8,)),), device="cpu")
     found = predict(source, load_topology("lab-flat"), calibration=measured)
+    costs_of = doubt(found, "DDP's measured costs")
     copied_s = 3 * source.gradient_bytes / 1e9
-    assert found.high_s - found.iteration_s > 0.02 * (math.exp(DOUBT) - 1)
-    assert found.high_s - found.iteration_s < (0.02 + copied_s) * math.exp(DOUBT)
-    assert found.low_s < found.iteration_s - 0.02 * (1 - math.exp(-DOUBT))
+    assert costs_of.high - found.iteration_s > 0.02 * (math.exp(DOUBT) - 1)
+    assert costs_of.high - found.iteration_s < (0.02 + copied_s) * math.exp(DOUBT)
+    assert costs_of.low < found.iteration_s - 0.02 * (1 - math.exp(-DOUBT))

@@ -1,0 +1,166 @@
+"""`ddpsim constants`: every constant of a prediction, and `--set NAME=VALUE`, which replaces one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, table
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.constant import Constant
+
+_FLAG = "--set"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOptions:
+    """Which constants are in force."""
+
+    calibration: Annotated[str | None, typer.Option(metavar="C", help="Calibration file of `ddpsim calibrate`.")] = None
+    set: Annotated[
+        list[str] | None,
+        typer.Option(_FLAG, metavar="NAME=VALUE", help="A constant of `ddpsim constants`; may be repeated."),
+    ] = None
+
+    def calibration_in_force(self, backend: str | None = None) -> Calibration | None:
+        """Return the calibration that --calibration names, with what --set says; None without either.
+
+        Args:
+            backend: of the process group; the constants that --set names have to be of it.
+
+        Raises:
+            InputError: a name that no constant has, a value that it cannot take, names of two backends.
+        """
+        from ddpsim.simulation.costs import load_calibration
+
+        loaded = None if self.calibration is None else load_calibration(self.calibration)
+        return with_given(loaded, self.set or [], backend)
+
+
+def with_given(calibration: Calibration | None, items: Sequence[str], backend: str | None = None) -> Calibration | None:
+    """Return `calibration`, or the priors, with the constants that `items` set; None where there is neither."""
+    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.constant import GIVEN
+    from ddpsim.collectives.priors import PRIORS
+
+    if not items:
+        return calibration
+    known = {constant.name: constant for constants in PRIORS.values() for constant in constants}
+    values: dict[str, float] = {}
+    for item in items:
+        name, value = _pair(item, known)
+        if name in values:
+            raise InputError("is given twice and takes one value", place=f"{_FLAG} {name}", remedy="keep one")
+        values[name] = value
+    wanted = calibration.backend if calibration else backend
+    for name in values:
+        own = name.partition(".")[0]
+        wanted = wanted or own
+        if own != wanted:
+            what = f"is of {own}, the process group is {wanted}"
+            raise InputError(what, place=f"{_FLAG} {name}", remedy=f"name a constant of {wanted}")
+    start = calibration or Calibration.priors(str(wanted))
+    return start.with_values(values, source=GIVEN)
+
+
+def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
+    """Return name and value of `NAME=VALUE`."""
+    from ddpsim.errors import UnknownNameError
+
+    name, equals, text = item.partition("=")
+    if not equals:
+        remedy = f"write NAME=VALUE, e.g. {_FLAG} nccl.ddp.compute_slowdown=1.2"
+        raise InputError(f"{item!r} names no constant and value", place=_FLAG, remedy=remedy)
+    if name not in known:
+        raise UnknownNameError.among("constant", name, sorted(known), place=_FLAG)
+    value = _value(known[name], text)
+    if not known[name].allows(value):
+        remedy = f"give what its unit allows, e.g. {name}={_example(known[name])}"
+        raise InputError(f"{text!r} is out of range or no number", place=f"{_FLAG} {name}", remedy=remedy)
+    return name, value
+
+
+def _value(constant: Constant, text: str) -> float:
+    """Return the value in the constant's own unit; a quantity carries its own, a ratio is bare. NaN: no number."""
+    from ddpsim.units import parse_bandwidth, parse_time
+
+    place = f"{_FLAG} {constant.name}"
+    if constant.unit == "s":
+        return parse_time(text, place)
+    if constant.unit == "B/s":
+        return parse_bandwidth(text, place)
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _example(constant: Constant) -> str:
+    factor, unit = {"s": (1e6, "us"), "B/s": (1e-9, "GB/s")}.get(constant.unit, (1.0, ""))
+    return f"{constant.value * factor:g}{unit}"
+
+
+@expand
+def constants(
+    options: ConstantOptions,
+    output: Output,
+    backend: Annotated[str | None, typer.Option(metavar="nccl|gloo", help="Of one backend. [both]")] = None,
+) -> None:
+    """List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior."""
+    from ddpsim.collectives.execute import BACKENDS
+    from ddpsim.errors import UnknownNameError
+
+    if backend not in (None, *BACKENDS):
+        raise UnknownNameError.among("backend", str(backend), BACKENDS, place="--backend")
+    calibration = options.calibration_in_force(backend)
+    if calibration and backend not in (None, calibration.backend):
+        what = f"the calibration is of {calibration.backend}"
+        raise InputError(what, place=f"--backend {backend}", remedy="leave it out")
+    rows = [_row(constant) for constant in _listed(calibration, backend)]
+    output.emit({"rows": rows}, lambda: _text(rows))
+
+
+def _listed(calibration: Calibration | None, backend: str | None) -> list[Constant]:
+    """Return the constants in force of one backend, or of all."""
+    from ddpsim.collectives.priors import PRIORS
+
+    if calibration is None:
+        return [constant for name in PRIORS if backend in (None, name) for constant in PRIORS[name]]
+    return [calibration.constants.get(prior.name, prior) for prior in PRIORS[calibration.backend]]
+
+
+def _row(constant: Constant) -> dict[str, object]:
+    from ddpsim.doubts.constants import doubt_of
+
+    low, high = doubt_of(constant)
+    return {
+        "name": constant.name,
+        "value": constant.value,
+        "unit": constant.unit,
+        "source": constant.source,
+        "prior": not constant.fitted,
+        "low": low,
+        "high": high,
+    }
+
+
+def _text(rows: Sequence[dict[str, object]]) -> str:
+    cells = [
+        (
+            row["name"],
+            f"{row['value']:.4g}",
+            "" if row["unit"] == "1" else row["unit"],
+            "-" if row["low"] is None else f"{row['low']:.3g} to {row['high']:.3g}",
+            "prior" if row["prior"] else "",
+            row["source"],
+        )
+        for row in rows
+    ]
+    return table(("constant", "value", "unit", "80 % band", "", "source"), cells, left=(0, 2, 3, 4, 5))

@@ -1,0 +1,150 @@
+"""The doubts of a prediction: which of its causes nobody measured, and what each may do to the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts import collectives
+from ddpsim.doubts.doubt import Conditions, Doubt
+from ddpsim.doubts.spreads import (
+    BESIDE,
+    COPIES,
+    DDP_HOST,
+    DEVICES,
+    HOST_LAUNCH,
+    MEASURED_COLLECTIVE,
+    PACE,
+    Spread,
+)
+from ddpsim.simulation import Options
+from ddpsim.simulation.costs import DOUBT, Costs, at_end
+from ddpsim.topology.graph import Placement
+from ddpsim.workload import Workload
+
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "broadcast_s")
+
+_CAPTURE = "`python -m ddpexec capture` on that GPU"
+_MICROBENCH = "`torchrun ... -m ddpexec microbench` on one node"
+_UNDER_LOAD = "`microbench --under-load` on one node"
+
+
+def doubts_of(
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    calibration: Calibration | None,
+    sizes: Sequence[int],
+) -> list[Doubt]:
+    """Return the doubts of a run, in no order.
+
+    Args:
+        sizes: bytes of its collectives.
+    """
+    now = Conditions(calibration)
+    found = list(_pace(workload, now))
+    backend = options.backend_for(workload)
+    if placement.world_size > 1 and options.comm == "real":
+        found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
+    constants = _constants(backend, calibration)
+    found += _measured_costs(constants)
+    return found + list(_unmeasured_costs(constants, workload, placement, options))
+
+
+def pace_of(workload: Workload) -> str:
+    """Return by what a workload's device time is known: a key of `PACE`."""
+    if not workload.estimated:
+        return "captured"
+    return "anchored" if workload.provenance.get("scaled_to") else "roofline"
+
+
+def _pace(workload: Workload, now: Conditions) -> Iterator[Doubt]:
+    """Yield the doubts of the workload itself: its device's time, and its host's where that was estimated.
+
+    Layers that sleep keep their times.
+    """
+    if workload.timed:
+        return
+    how = pace_of(workload)
+    spread, left = PACE[how], PACE["captured"].high / PACE[how].high
+    names = {"roofline": "estimated pace", "anchored": "estimated pace, anchored", "captured": "captured pace"}
+    low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
+    yield Doubt(names[how], f"{_CAPTURE}{' again' if how == 'captured' else ''}", low, high, min(left, 1.0))
+    if workload.estimated and not workload.one_clock:
+        low, high = (replace(now, host=math.exp(end)) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
+        yield Doubt("host launches", _CAPTURE, low, high)
+
+
+def _collective(
+    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
+) -> Doubt:
+    wire = collectives.band(placement, backend, calibration, sizes, algorithm)
+    widest = max((math.log(wire.high(size) / wire.low(size)) for size in sizes), default=0.0)
+    left = min(2 * MEASURED_COLLECTIVE / widest, 1.0) if widest else 1.0
+    low, high = (Conditions(calibration, wire_factor=factor) for factor in (wire.low, wire.high))
+    measured = collectives.covers(calibration, placement, backend, algorithm)
+    several = "two nodes" if placement.nodes == 2 or not measured else f"{placement.nodes} nodes"
+    where = several if placement.nodes > 1 else "one node"
+    tests = "nccl-tests" if backend == "nccl" else "`ddpexec microbench`"
+    return Doubt(f"allreduce over {collectives.family(placement, backend)}", f"{tests} on {where}", low, high, left)
+
+
+def _measured_costs(constants: Calibration) -> list[Doubt]:
+    """Return the doubt of DDP's measured costs: microbenchmarks scatter."""
+    low, high = (at_end(constants, end) for end in (-1, 1))
+    if low == high:
+        return []
+    return [Doubt("DDP's measured costs", _MICROBENCH + " again", Conditions(low), Conditions(high), 1.0)]
+
+
+def _unmeasured_costs(
+    constants: Calibration, workload: Workload, placement: Placement, options: Options
+) -> Iterator[Doubt]:
+    """Yield the doubts of DDP's costs at their priors; costs that cannot be told apart share one."""
+    backend = options.backend_for(workload)
+    costs = Costs.of(backend, constants, workload.device)
+    prior = {name for name in _names(backend) if not constants.constants[f"{backend}.ddp.{name}"].fitted}
+
+    def scaled(spreads: Mapping[str, Spread]) -> tuple[Conditions, Conditions]:
+        ends = {name: scaled_ends(name, getattr(costs, name), each) for name, each in spreads.items() if name in prior}
+        low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
+        return _with(constants, backend, low), _with(constants, backend, high)
+
+    def raised(ends: Mapping[str, float]) -> tuple[None, Conditions]:
+        values = {name: max(value, getattr(costs, name)) for name, value in ends.items() if name in prior}
+        return None, _with(constants, backend, values)
+
+    left = DOUBT / DDP_HOST.high
+    if prior & set(HOST_COSTS):
+        yield Doubt("DDP's host costs", _MICROBENCH, *scaled(dict.fromkeys(HOST_COSTS, DDP_HOST)), left)
+    if prior & set(COPIES):
+        yield Doubt("copies into buckets", _MICROBENCH, *scaled(COPIES), DOUBT / COPIES["copy_Bps"].high)
+    if placement.world_size > 1 and options.comm == "real" and prior & set(BESIDE):
+        yield Doubt("computing beside collectives", _UNDER_LOAD, *raised(BESIDE), DOUBT)
+    if placement.world_size > 1 and not workload.one_clock and prior & set(DEVICES):
+        yield Doubt("devices that differ", "one process on each GPU in turn", *raised(DEVICES), DOUBT)
+
+
+def scaled_ends(name: str, value: float, spread: Spread) -> tuple[float, float]:
+    """Return a cost of DDP at the fast and at the slow end of its spread: a rate is slow where it is low."""
+    sign = -1 if name.endswith("Bps") else 1
+    return value * math.exp(sign * spread.low), value * math.exp(sign * spread.high)
+
+
+def _names(backend: str) -> set[str]:
+    return {name.removeprefix(f"{backend}.ddp.") for name in _constants(backend, None).constants if ".ddp." in name}
+
+
+def _with(constants: Calibration, backend: str, values: Mapping[str, float]) -> Conditions:
+    named = {f"{backend}.ddp.{name}": value for name, value in values.items()}
+    return Conditions(constants.with_values(named, source="an end of its band"))
+
+
+def _constants(backend: str, calibration: Calibration | None) -> Calibration:
+    """Return the constants in force, DDP's too."""
+    priors = Calibration.priors(backend).constants
+    if calibration is None:
+        return Calibration(backend, priors)
+    return replace(calibration, constants={**priors, **calibration.constants})

@@ -1,0 +1,102 @@
+"""How far off the time of a collective is: by the machine's own measurements, else by its family of transports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ddpsim.collectives.bands import Band, band_factors
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import correcting_curve, make_transport
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE
+from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.transport import Transport
+from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.topology.graph import Placement
+
+THROUGH_HOST, TCP = "PCIe through host memory", "TCP"
+_CARDS = {"efa": "EFA", "slingshot": "Slingshot", "infiniband": "InfiniBand or RoCE", "roce": "InfiniBand or RoCE"}
+
+Factors = tuple[float, float]
+
+
+def family(placement: Placement, backend: str) -> str:
+    """Return by which transports a placement's ranks talk, the one that its errors go with: a key of `COLLECTIVES`.
+
+    Between nodes the card's, or host memory where cards do not reach the GPUs' own; inside a node the slowest.
+    """
+    if backend == "gloo":
+        return TCP
+    groups = Layout(placement, CURRENT).ring.rates
+    if placement.nodes > 1:
+        kinds = [nic.kind for each in placement.classes for nic in each.template.nics]
+        names = {_CARDS.get(kind, TCP) for kind in kinds}
+        return TCP if TCP in names else THROUGH_HOST if HOST in groups else min(names)
+    if HOST in groups:
+        return THROUGH_HOST
+    return "NVSwitch" if NVSWITCH in groups else "PCIe peer-to-peer" if PCIE in groups else "NVLink"
+
+
+def spread(name: str, transport: Transport, size_bytes: int) -> Spread:
+    """Return the spread of an allreduce of `size_bytes` in family `name`, by what bounds it."""
+    by_latency, by_bandwidth = COLLECTIVES[name]
+    return by_latency if latency_share(transport, size_bytes) >= LATENCY_BOUND else by_bandwidth
+
+
+def latency_share(transport: Transport, size_bytes: int) -> float:
+    """Return the share of an allreduce's time that does not grow with its bytes."""
+    demand, time_s = transport.allreduce(size_bytes), transport.allreduce_s(size_bytes)
+    return (demand.latency_s + demand.stall_s) / time_s if time_s > 0 else 1.0
+
+
+def factors(
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+    sizes: Sequence[int],
+    algorithm: str = "auto",
+) -> list[Factors]:
+    """Return by size the factors from the predicted allreduce time to the ends of its 80 % band.
+
+    What a calibration says of itself, where it measured transports; joined with the spread of the family where it
+    measured none of a network that is used; that spread alone where it measured nothing.
+    """
+    if placement.world_size == 1:
+        return [(1.0, 1.0)] * len(sizes)
+    measured = calibration is not None and calibration.measured_transport
+    own = band_factors(placement, calibration, sizes, algorithm=algorithm) if calibration and measured else None
+    if own is not None and covers(calibration, placement, backend, algorithm):
+        return own
+    name = family(placement, backend)
+    transport = make_transport(placement, backend, calibration, CollectiveOptions(algorithm=algorithm, isolated=False))
+    spreads = [spread(name, transport, max(size, 1)) for size in sizes]
+    return [
+        (
+            math.exp(-math.hypot(each.low, math.log(low))),
+            math.exp(math.hypot(each.high, math.log(high))),
+        )
+        for each, (low, high) in zip(spreads, own or [(1.0, 1.0)] * len(sizes), strict=True)
+    ]
+
+
+def covers(calibration: Calibration | None, placement: Placement, backend: str, algorithm: str = "auto") -> bool:
+    """Whether a calibration measured the transports that a placement uses.
+
+    One made inside a node says nothing of the network between several.
+    """
+    if calibration is None or not calibration.measured_transport:
+        return False
+    if placement.nodes == 1 or backend == "gloo" or correcting_curve(placement, backend, calibration, algorithm):
+        return True
+    names = calibration.fitted_names
+    return not names or any({"net", "nic"} & set(name.split(".")) for name in names)
+
+
+def band(
+    placement: Placement, backend: str, calibration: Calibration | None, sizes: Sequence[int], algorithm: str
+) -> Band:
+    """Return the factors of `sizes` as a band that any other size can ask."""
+    asked = sorted({max(size, 1) for size in sizes})
+    return Band(dict(zip(asked, factors(placement, backend, calibration, asked, algorithm), strict=True)))

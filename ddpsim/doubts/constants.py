@@ -1,0 +1,39 @@
+"""The doubt of one constant: the ends of its 80 % band, where there is one of its own."""
+
+from __future__ import annotations
+
+import math
+
+from ddpsim.collectives.constant import GIVEN, Constant
+from ddpsim.doubts.causes import HOST_COSTS, scaled_ends
+from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES
+from ddpsim.simulation.costs import DOUBT
+
+_NINETIETH = 1.2816
+"""Of a normal distribution, in standard deviations."""
+
+
+def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
+    """Return the 10th and the 90th percentile of a constant in its own unit; None twice where it has no doubt.
+
+    A transport's constants have the spread of their prior or fit; in predictions it is the whole collective that is
+    held against tables. Constants that somebody gave are taken as they are.
+    """
+    if constant.source == GIVEN:
+        return constant.value, constant.value
+    _, ddp, name = constant.name.partition(".ddp.")
+    if not ddp:
+        if constant.log_std is None:
+            return None, None
+        factor = math.exp(_NINETIETH * constant.log_std)
+        return constant.value / factor, constant.value * factor
+    if constant.fitted:
+        extra = 1.0 if name.endswith("_slowdown") else 0.0
+        low, high = ((constant.value - extra) * math.exp(end * DOUBT) + extra for end in (-1, 1))
+        return low, high
+    spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES}.get(name)
+    if spread is not None:
+        low, high = sorted(scaled_ends(name, constant.value, spread))
+        return low, high
+    above = {**BESIDE, **DEVICES}.get(name)
+    return (None, None) if above is None else (constant.value, max(above, constant.value))

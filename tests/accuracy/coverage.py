@@ -1,0 +1,102 @@
+"""How often bands hold, on tables and steps that had no part in them; writes docs/reference/bands.md.
+
+python -m tests.accuracy.coverage               # the page
+python -m tests.accuracy.coverage --spreads     # the spreads of collectives, from which `doubts/spreads.py` is
+python -m tests.accuracy.coverage --folds       # tests/accuracy/folds.json again; takes minutes
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ddpsim.files import write_whole
+from tests.accuracy import residuals
+from tests.accuracy.residuals import Row
+from tests.accuracy.spreading import Judged, judge, spreads
+from tests.accuracy.steps_judged import Step, steps
+from tests.accuracy.systems import UNSEEN, load_all
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / "docs" / "reference" / "bands.md"
+TEMPLATE = Path(__file__).with_name("bands.md.in")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page, or print what the arguments ask for."""
+    if "--folds" in arguments:
+        write_whole(residuals.FOLDS, json.dumps(residuals.fit_folds(load_all()), indent=1) + "\n")
+        return 0
+    rows = residuals.rows()
+    found = spreads(rows)
+    if "--spreads" in arguments:
+        for name, (low, high) in found.items():
+            print(f"{name}: {low:.2f} {high:.2f}")
+        return 0
+    write_whole(TARGET, page(rows, list(steps())))
+    print(TARGET.relative_to(ROOT))
+    return 0
+
+
+def page(rows: Sequence[Row], judged_steps: Sequence[Step]) -> str:
+    """Return the page."""
+    unseen = {system.name for system in UNSEEN}
+    new = [row for row in rows if row.table in unseen]
+    cases = {
+        "tables that no constant was fitted to": judge(new, rows),
+        "all, constants fitted without their site": judge(rows, rows),
+    }
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        tables="\n".join(_table(cases)),
+        families="\n".join(_families(cases["all, constants fitted without their site"])),
+        spreads="\n".join(f"| {name} | {low:+.2f} | {high:+.2f} |" for name, (low, high) in spreads(rows).items()),
+        steps="\n".join(_steps(judged_steps)),
+        pages="\n".join(_pages(judged_steps)),
+    )
+
+
+def _table(cases: dict[str, Judged]) -> Iterator[str]:
+    for name, found in cases.items():
+        sites, tables = ({getattr(row, key) for row in found.rows} for key in ("site", "table"))
+        cells = (
+            f"{len(sites)} / {len(tables)} / {len(found.rows)}",
+            f"{found.coverage:.0%}",
+            f"{found.inside.mean():.0%}",
+            f"{found.score:.3f}",
+            f"{found.constant_score:.3f}",
+            f"{found.width:.0%}",
+            f"{found.constant_width:.0%}",
+        )
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _families(found: Judged) -> Iterator[str]:
+    for name in sorted({row.family for row in found.rows}):
+        chosen = [number for number, row in enumerate(found.rows) if row.family == name]
+        sites = {found.rows[number].site for number in chosen}
+        inside, widths = found.inside[chosen].mean(), sorted(found.widths[chosen])
+        yield f"| {name} | {len(sites)} | {len(chosen)} | {inside:.0%} | {widths[len(widths) // 2]:.0%} |"
+
+
+def _steps(found: Sequence[Step]) -> Iterator[str]:
+    for step in found:
+        guess = step.predicted
+        times = (step.measured_s, guess.iteration_s, guess.low_s, guess.high_s)
+        measured, predicted, low, high = (f"{1e3 * each:.1f}" for each in times)
+        held = "in" if step.inside else "out"
+        most = guess.doubts[0].name
+        yield f"| {step.page} | {step.name} | {measured} | {predicted} | {low} to {high} | {held} | {most} |"
+
+
+def _pages(found: Sequence[Step]) -> Iterator[str]:
+    for name in dict.fromkeys(step.page for step in found):
+        own = [step for step in found if step.page == name]
+        widths = sorted((step.predicted.high_s - step.predicted.low_s) / step.predicted.iteration_s for step in own)
+        inside = sum(step.inside for step in own)
+        yield f"| {name} | {inside} of {len(own)} | {widths[len(widths) // 2]:.0%} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

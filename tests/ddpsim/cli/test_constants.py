@@ -1,0 +1,76 @@
+"""`ddpsim constants`, and `--set` on the commands that predict."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ddpsim.cli.app import run
+
+PREDICT = "predict --workload resnet50@v100-fp32-b32 --topology dgx-1v --nodes 2 --json"
+
+
+def document(capsys, line):
+    assert run(line.split()) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_constants_lists_every_one_with_its_doubt(capsys):
+    rows = document(capsys, "constants --json")["rows"]
+    assert {row["name"].partition(".")[0] for row in rows} == {"nccl", "gloo"}
+    assert {tuple(row) for row in rows} == {("name", "value", "unit", "source", "prior", "low", "high")}
+    assert all(row["prior"] and row["source"] for row in rows)
+    [row] = [row for row in rows if row["name"] == "nccl.ddp.hook_s"]
+    assert row["low"] < row["value"] < row["high"]
+
+
+def test_what_is_set_is_listed_and_nothing_else_changes(capsys):
+    before = document(capsys, "constants --backend nccl --json")["rows"]
+    after = document(capsys, "constants --backend nccl --set nccl.ddp.hook_s=7us --json")["rows"]
+    changed = [now for was, now in zip(before, after, strict=True) if was != now]
+    assert [(row["name"], row["value"], row["prior"], row["source"]) for row in changed] == [
+        ("nccl.ddp.hook_s", 7e-6, False, "given")
+    ]
+
+
+@pytest.mark.parametrize("command", [PREDICT, PREDICT.replace("predict", "plan"), PREDICT.replace("predict", "sweep")])
+def test_every_predicting_command_takes_what_is_set(capsys, command):
+    def seconds(line):
+        found = document(capsys, line)
+        return found["rows"][0]["iteration_s"] if "rows" in found else found["iteration_s"]
+
+    assert seconds(f"{command} --set nccl.ddp.compute_slowdown=1.5") > seconds(command)
+
+
+def test_set_moves_the_allreduce_that_it_names(capsys):
+    line = "allreduce --topology dgx-1v -b 64M -e 64M --json"
+    constants = {row["name"]: row["value"] for row in document(capsys, "constants --json")["rows"]}
+    same = f"{line} --set nccl.efficiency.nvlink.simple={constants['nccl.efficiency.nvlink.simple']}"
+    slow = f"{line} --set nccl.efficiency.nvlink.simple=0.5 --set nccl.efficiency.nvlink.ll128=0.3"
+    one, two, three = (document(capsys, each)["rows"][0] for each in (line, same, slow))
+    assert one == two
+    assert three["time_us"] > one["time_us"]
+    assert one["time_low_us"] < one["time_us"] < one["time_high_us"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("nccl.ddp.hooks_s=1us", "did you mean nccl.ddp.hook_s"),
+        ("nccl.ddp.hook_s", "write NAME=VALUE"),
+        ("nccl.ddp.hook_s=5e-6", "has no unit"),
+        ("nccl.channel.ll=20us", "nccl.channel.ll"),
+        ("nccl.ddp.compute_slowdown=fast", "out of range or no number"),
+        ("nccl.ddp.compute_slowdown=-1", "out of range or no number"),
+        ("gloo.step_s=1us", "is of gloo, the process group is nccl"),
+        ("nccl.ddp.hook_s=1us --set nccl.ddp.hook_s=2us", "given twice"),
+    ],
+)
+def test_what_cannot_be_set_is_one_message(capsys, given, expected):
+    assert run(f"{PREDICT} --set {given}".split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "--set" in captured.err
+    assert expected in captured.err

@@ -1,0 +1,83 @@
+"""The doubts of a prediction: which there are, and that each is what its cause changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.constant import GIVEN
+from ddpsim.doubts.causes import doubts_of, pace_of
+from ddpsim.doubts.constants import doubt_of
+from ddpsim.doubts.spreads import DDP_HOST, PACE
+from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+MACHINE = load_topology("dgx-1v")
+PRIORS = Calibration.priors("nccl")
+MODEL = load_workload("resnet50@v100-fp32-b32")
+
+
+def names(workload=MODEL, ranks=8, options=None, calibration=None):
+    return {d.name for d in doubts_of(workload, MACHINE.place(1, ranks), options or Options(), calibration, [1 << 20])}
+
+
+def test_each_cause_that_nobody_measured_is_one_doubt():
+    own = {"estimated pace, anchored", "host launches", "DDP's host costs", "copies into buckets"}
+    together = {"allreduce over NVLink", "computing beside collectives", "devices that differ"}
+    assert names() == own | together
+    assert names(ranks=1) == own
+    assert names(options=Options(comm="noop")) == own | {"devices that differ"}
+    captured = replace(MODEL, estimated=False)
+    assert names(captured) == names() - own | {"captured pace", "DDP's host costs", "copies into buckets"}
+    assert [pace_of(w) for w in (replace(MODEL, provenance={}), MODEL, captured)] == list(PACE)
+
+
+def test_a_constant_that_was_measured_or_given_leaves_the_doubt_of_priors():
+    every = {f"nccl.ddp.{name}": 1.2 for name in ("enter_s", "compute_slowdown", "communication_slowdown")}
+    assert "computing beside collectives" not in names(calibration=PRIORS.with_values(every, source=GIVEN))
+    measured = names(calibration=PRIORS.with_values(every, source="microbenchmark"))
+    assert "computing beside collectives" not in measured
+    assert "DDP's measured costs" in measured
+
+
+def test_a_step_on_one_gpu_is_as_unsure_as_its_pace():
+    bound = replace(MODEL, estimated=False, synchronises=())
+    found = predict(bound, MACHINE, gpus_per_node=1)
+    [pace] = [doubt for doubt in found.doubts if doubt.name == "captured pace"]
+    work_s = sum(float(phase.device_s[0]) for phase in (bound.forward, bound.backward, bound.optimizer))
+    assert pace.high - found.iteration_s == pytest.approx(work_s * math.expm1(PACE["captured"].high), rel=0.02)
+    assert found.low_s <= pace.low < found.iteration_s < pace.high <= found.high_s
+
+
+def test_a_gain_is_compared_under_the_same_draws():
+    default = predict(MODEL, MACHINE, nodes=2)
+    low, high = gain_band(default, default)
+    assert (low, high) == (0.0, 0.0)
+    shorter = replace(
+        default,
+        summary=replace(default.summary, iteration_s=default.iteration_s * 0.9),
+        ends=tuple((doubt, (ends[0] * 0.9, ends[1] * 0.9)) for doubt, ends in default.ends),
+    )
+    assert gain_band(default, shorter) == pytest.approx((0.1, 0.1))
+
+
+def test_doubts_move_no_central_prediction_and_steps_are_doubted_by_flows():
+    bare = predict(MODEL, MACHINE, nodes=2, band=False)
+    full = predict(MODEL, MACHINE, nodes=2)
+    assert (bare.iteration_s, bare.doubts) == (full.iteration_s, ())
+    steps = predict(MODEL, MACHINE, gpus_per_node=2, options=Options(fidelity="steps"))
+    assert steps.low_s < steps.iteration_s < steps.high_s
+
+
+def test_a_constant_has_the_doubt_of_what_is_known_of_it():
+    hook = PRIORS.constants["nccl.ddp.hook_s"]
+    assert doubt_of(hook) == pytest.approx((hook.value * math.exp(DDP_HOST.low), hook.value * math.exp(DDP_HOST.high)))
+    assert doubt_of(replace(hook, source=GIVEN, fitted=True)) == (hook.value, hook.value)
+    assert doubt_of(PRIORS.constants["nccl.version"]) == (None, None)
+    slow = replace(PRIORS.constants["nccl.ddp.compute_slowdown"], value=1.1, fitted=True)
+    assert doubt_of(slow) == pytest.approx((1 + 0.1 * math.exp(-0.27), 1 + 0.1 * math.exp(0.27)))
