@@ -24,7 +24,7 @@ _BANDWIDTH: dict[str, float] = {
     },
     **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
 }
-_RANGES = {"time": (1e-15, 1e7), "bandwidth": (1.0, 1e18)}
+_RANGES = {"time": (1e-15, 1e7), "bandwidth": (1.0, 1e18), "size": (1.0, 1e18), "peak": (1.0, 1e21)}
 """Smallest above zero and largest in the base unit: results of what lies beyond are no numbers any more."""
 
 _ARITHMETIC: dict[str, float] = {

@@ -79,7 +79,7 @@ def test_a_band_may_be_left_out_and_joined_later() -> None:
 def test_what_hides_or_does_not_happen_adds_nothing() -> None:
     alone = predict(workload([0.004]), MACHINE, gpus_per_node=1, calibration=UNSURE)
     assert not [each for each in alone.doubts if each.name.startswith("allreduce")]
-    sleeping = replace(workload([0.004]), device="timed V100")
+    sleeping = replace(workload([0.004]), device="V100", timed=True)
     measured = Calibration(
         "gloo",
         {name: replace(c, fitted=True, source=GIVEN) for name, c in Calibration.priors("gloo").constants.items()},
