@@ -1,14 +1,20 @@
-"""The shipped workloads, estimated: which models on which GPUs, and the published times they are scaled to."""
+"""Estimated workloads: of the shipped models, with the published times they are scaled to, and of one's own step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from ddpexec.capturing.operators import model_shape
+import torch
+from torch import Tensor, nn
+
+from ddpexec.capturing.own_step import Factory
+from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import MODELS
+from ddpsim.errors import InputError
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import Anchor, ModelShape, estimate
 from ddpsim.workload.files import save_workload
@@ -48,10 +54,57 @@ def estimate_model(model: str, gpu: str, precision: str, batch_size: int | None 
     return _estimate(model_shape(model, batch_size), gpu, precision)
 
 
+def estimate_step(
+    step: str | Factory,
+    gpu: str,
+    precision: str | None = None,
+    *,
+    batch_size: int | None = None,
+    note: Note = lambda message: None,
+) -> Workload:
+    """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
+
+    Args:
+        step: `package.module:function`, as `capture_step` takes it, or the function itself.
+        gpu: its name.
+        precision: by default the step's own, which it must be unless that is fp32.
+        batch_size, note: as `step_shape` takes them.
+
+    Raises:
+        InputError: the step cannot be counted, or computes in another precision.
+        WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
+    """
+    found = gpu_named(gpu)
+    return _own(step_shape(step, batch_size=batch_size, note=note), found.name, precision)
+
+
+def estimate_module(
+    module: nn.Module,
+    batch: object,
+    gpu: str,
+    precision: str | None = None,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    note: Note = lambda message: None,
+) -> Workload:
+    """Return the estimate of a training step of `module` on `batch`; see `ddpexec.capturing.shapes.module_shape`.
+
+    Raises:
+        InputError: the step cannot be counted, or computes in another precision.
+        WorkloadError: the GPU lacks the precision; no gradient came to any parameter.
+    """
+    found = gpu_named(gpu)
+    shape = module_shape(module, batch, loss=loss, optimizer=optimizer, name=name, batch_size=batch_size, note=note)
+    return _own(shape, found.name, precision)
+
+
 def write_shipped(folder: Path) -> Iterator[Path]:
     """Write every shipped workload into `folder`; yields each file as it is written. The same bytes each time."""
     for model in MODELS:
-        shape = model_shape(model)
+        shape = _timed_only(model_shape(model))
         for number, (gpu, precision) in enumerate(SHIPPED):
             workload = _estimate(shape, gpu, precision)
             copies = [workload] if number else [replace(workload, name=model), workload]
@@ -59,6 +112,18 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 path = folder / f"{copy.name}.json.gz"
                 save_workload(copy, path)
                 yield path
+
+
+def _own(counted: OwnShape, gpu: str, precision: str | None) -> Workload:
+    if precision is not None and counted.precision not in ("fp32", precision):
+        what = f"the step computes in {counted.precision}, not in {precision}"
+        raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
+    return _estimate(counted.shape, gpu, precision or counted.precision)
+
+
+def _timed_only(shape: ModelShape) -> ModelShape:
+    """Return `shape` without what the shipped files do not have."""
+    return replace(shape, forward_use=None, activations=None, optimizer_kind=None)
 
 
 def _estimate(shape: ModelShape, gpu: str, precision: str) -> Workload:

@@ -16,9 +16,11 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.gpus import Gpu
-from ddpsim.workload.profile import Buffer, Phase, Workload
+from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 
 PHASES = ("forward", "backward")
+NARROW = ("amp", "bf16")
+"""Precisions of 16-bit tensors."""
 
 FORWARD_LAUNCH_S = 30e-6
 BACKWARD_LAUNCH_S = 40e-6
@@ -60,6 +62,23 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of tensors at the peak of a step, beside parameters, gradients, buffers, optimizer state and the batch.
+
+    Attributes:
+        narrow_bytes: of floating-point tensors, in fp32, that 16-bit precisions halve.
+        wide_bytes: of all others: integers, masks, and what autocast keeps in fp32.
+    """
+
+    narrow_bytes: int
+    wide_bytes: int
+
+    def in_precision(self, precision: str) -> int:
+        """Return the bytes of a step in `precision`."""
+        return self.wide_bytes + (self.narrow_bytes // 2 if precision in NARROW else self.narrow_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """A model's training step as operators, without any time in it.
 
@@ -69,6 +88,14 @@ class ModelShape:
         sample: what a sample is.
         parameters, buffers: in registration order.
         forward, backward: operators in launch order; the loss belongs to forward.
+        forward_use: by registration index the number of the forward operator that first reads the parameter; None
+            where forward reads it nowhere, or where it is not known.
+        activations: at the peak; None where they are not known.
+        optimizer_kind: `sgd`, `momentum`, or torch's class in small letters; `-plain` or `-fused` behind it where the
+            step says so (else it is torch's default on a GPU, foreach); several joined by a comma; `+clip` last where
+            gradients are clipped before. None where it is not known.
+        synchronises: where the host waits for the device in each step.
+        counted: how the operators were counted, where not as the shipped models' are.
     """
 
     name: str
@@ -78,6 +105,11 @@ class ModelShape:
     buffers: tuple[Buffer, ...]
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]
+    forward_use: tuple[int | None, ...] | None = None
+    activations: Activations | None = None
+    optimizer_kind: str | None = None
+    synchronises: tuple[str, ...] = ()
+    counted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +133,12 @@ def estimate(shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None 
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
     Raises:
-        WorkloadError: a precision the GPU lacks, or a parameter without a gradient operator.
+        WorkloadError: a precision the GPU lacks, or a step without any gradient.
     """
     if precision not in gpu.peak_flops:
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
-    dtype = "bfloat16" if precision == "bf16" else "float32"
-    parameters = tuple(replace(parameter, dtype=dtype, device="cuda:0") for parameter in shape.parameters)
+    parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     works = [[_work_s(operator, gpu, precision) for operator in getattr(shape, phase)] for phase in PHASES]
     works.append([OPTIMIZER_TRAFFIC * sum(p.size_bytes for p in parameters) / gpu.memory_Bps / gpu.memory_share])
     share = _arithmetic_share(shape, gpu, precision, works)
@@ -120,8 +151,12 @@ def estimate(shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None 
     return replace(workload, arithmetic_share=share)
 
 
+def _dtype(parameter: Parameter, precision: str) -> str:
+    return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
+
+
 def _work_s(operator: Operator, gpu: Gpu, precision: str) -> float:
-    narrow = precision in ("amp", "bf16") and not operator.fp32
+    narrow = precision in NARROW and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
     return max(traffic / (gpu.memory_Bps * gpu.memory_share), _arithmetic_s(operator, gpu, precision), gpu.kernel_s)
 
@@ -149,13 +184,11 @@ def _workload(
     factor: float,
 ) -> Workload:
     timeline = _Timeline(shape, works)
-    synchronises = anchor.synchronises if anchor else ()
+    synchronises = anchor.synchronises if anchor else shape.synchronises
     timeline.run(wait="after_optimizer" in synchronises)
     hook, ready = (np.full((1, len(parameters)), np.nan) for _ in range(2))
     for index, (hook_s, ready_s) in timeline.gradients.items():
         hook[0, index], ready[0, index] = hook_s, ready_s
-    if missing := [p.name for p, time in zip(parameters, hook[0], strict=True) if np.isnan(time)]:
-        raise WorkloadError(f"no operator completes the gradient of {missing[0]}", place=shape.name)
 
     def phase(index: int) -> Phase:
         return Phase(np.array([round(timeline.host_s[index], 9)]), np.array([round(sum(works[index]), 9)]))
@@ -176,7 +209,19 @@ def _workload(
         gradient_ready_s=ready.round(9),
         synchronises=synchronises,
         provenance=_provenance(shape, gpu, precision, anchor, factor),
+        forward_use_s=_forward_use(shape, timeline),
+        activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
+        optimizer_kind=shape.optimizer_kind,
     )
+
+
+def _forward_use(shape: ModelShape, timeline: _Timeline) -> ForwardUse | None:
+    if shape.forward_use is None:
+        return None
+    never = (np.nan, np.nan)
+    times = [never if number is None else timeline.forward[number] for number in shape.forward_use]
+    host, device = np.array(times).round(9).T
+    return ForwardUse(host, device)
 
 
 class _Timeline:
@@ -184,6 +229,7 @@ class _Timeline:
 
     def __init__(self, shape: ModelShape, works: Sequence[Sequence[float]]) -> None:
         self.gradients: dict[int, tuple[float, float]] = {}
+        self.forward: list[tuple[float, float]] = []
         self.host_s = [
             FORWARD_LAUNCH_S * len(shape.forward),
             BACKWARD_LAUNCH_S * len(shape.backward) + ACCUMULATE_S * len(shape.parameters),
@@ -193,13 +239,18 @@ class _Timeline:
         self._host = self._device = 0.0
 
     def run(self, *, wait: bool) -> None:
-        """Run until the steady state, two iterations; the second one's gradients are kept."""
+        """Run until the steady state, two iterations; the second one's moments are kept."""
         for _ in range(2):
-            self._launch(self._works[0], FORWARD_LAUNCH_S)
+            self._forward()
             self._backward()
             self._launch(self._works[2], self.host_s[2])
             if wait:
                 self._host = max(self._host, self._device)
+
+    def _forward(self) -> None:
+        moments = [(self._host, self._launch([work], FORWARD_LAUNCH_S)) for work in self._works[0]]
+        host_start, device_start = moments[0] if moments else (0.0, 0.0)
+        self.forward = [(host - host_start, device - device_start) for host, device in moments]
 
     def _backward(self) -> None:
         host_start, device_start = self._host, None
@@ -224,6 +275,7 @@ def _provenance(
 ) -> Mapping[str, object]:
     kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})
     shares: Callable[[str], float] = lambda kind: gpu.share(kind, precision)  # noqa: E731
+    counted: Mapping[str, object] = {} if shape.counted is None else {"counted": shape.counted}
     return {
         "how": "estimated: roofline of the model's operators" + (", scaled to a published step" if anchor else ""),
         "gpu": gpu.source,
@@ -234,4 +286,5 @@ def _provenance(
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
+        **counted,
     }

@@ -14,7 +14,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.errors import WorkloadError
 from ddpsim.files import compress, json_text, read_json, write_whole
-from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
+from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 
 SCHEMA = "ddpsim.workload/1"
 _MOST = 1 << 63
@@ -66,8 +66,22 @@ def workload_document(workload: Workload) -> dict[str, object]:
         "synchronises": list(workload.synchronises),
         "arithmetic_share": workload.arithmetic_share,
         **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
+        **_known(workload),
         "provenance": dict(workload.provenance),
     }
+
+
+def _known(workload: Workload) -> dict[str, object]:
+    """Return what only some workloads know."""
+    known: dict[str, object] = {}
+    if (use := workload.forward_use_s) is not None:
+        host, device = _nullable(np.array([use.host_s, use.device_s]))
+        known["forward_use_s"] = {"host": host, "device": device}
+    if workload.activations_bytes is not None:
+        known["activations_bytes"] = workload.activations_bytes
+    if workload.optimizer_kind is not None:
+        known["optimizer_kind"] = workload.optimizer_kind
+    return known
 
 
 def workload_from(document: object, place: str) -> Workload:
@@ -104,6 +118,9 @@ def _workload(fields: _Fields) -> Workload:
         provenance=fields.object("provenance").values,
         arithmetic_share=fields.number("arithmetic_share") if "arithmetic_share" in fields.values else 1.0,
         ranks=fields.count("ranks") if "ranks" in fields.values else 1,
+        forward_use_s=_forward_use(fields.object("forward_use_s")) if "forward_use_s" in fields.values else None,
+        activations_bytes=fields.natural("activations_bytes") if "activations_bytes" in fields.values else None,
+        optimizer_kind=fields.text("optimizer_kind") if "optimizer_kind" in fields.values else None,
     )
 
 
@@ -118,6 +135,10 @@ def _buffer(fields: _Fields) -> Buffer:
 
 def _phase(fields: _Fields) -> Phase:
     return Phase(fields.times("host_s", 1), fields.times("device_s", 1))
+
+
+def _forward_use(fields: _Fields) -> ForwardUse:
+    return ForwardUse(fields.times("host", 1), fields.times("device", 1))
 
 
 def _nullable(times: Seconds) -> list[list[float | None]]:
@@ -142,6 +163,10 @@ class _Fields:
     def count(self, key: str) -> int:
         value = self.get(key)
         return value if _is_count(value) and value else self._fail(key, "a whole number above 0")  # type: ignore[return-value]
+
+    def natural(self, key: str) -> int:
+        value = self.get(key)
+        return value if _is_count(value) else self._fail(key, "a whole number")  # type: ignore[return-value]
 
     def number(self, key: str) -> float:
         value = self.get(key)

@@ -37,6 +37,20 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardUse:
+    """When forward first needs each parameter, from the start of forward.
+
+    Attributes:
+        host_s: seconds until the host launches the first operator that reads it, by registration index; NaN where
+            forward reads it nowhere.
+        device_s: seconds until the device begins that operator; likewise.
+    """
+
+    host_s: Seconds
+    device_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A module buffer that DDP broadcasts before each forward."""
 
@@ -73,10 +87,15 @@ class Workload:
         arithmetic_share: share of device time that goes with the device's clock; the rest goes with its memory's, which
             is the same on all devices of a model. 1 where it is not known.
         ranks: how many computed at once on the machine while it was recorded, and so share in its times.
+        forward_use_s: when forward first needs each parameter; None where it is not known.
+        activations_bytes: at the peak of a step, bytes of tensors beside parameters, gradients, buffers, optimizer
+            state and the batch; None where it is not known.
+        optimizer_kind: the step's optimizer, as `ddpsim.workload.estimate.ModelShape` names it; None where it is not
+            known.
 
     Raises:
-        WorkloadError: where shapes disagree, a time is negative or not finite, one clock lacks a gradient, or an
-            iteration has none.
+        WorkloadError: where shapes disagree, a time is negative or not finite, one clock lacks a gradient or a
+            forward use, or an iteration has no gradient.
     """
 
     name: str
@@ -96,12 +115,16 @@ class Workload:
     provenance: Mapping[str, object] = field(default_factory=dict)
     arithmetic_share: float = 1.0
     ranks: int = 1
+    forward_use_s: ForwardUse | None = None
+    activations_bytes: int | None = None
+    optimizer_kind: str | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
             raise WorkloadError("a workload needs at least one iteration and one parameter", place=self.name)
         self._check_phases()
         self._check_gradients()
+        self._check_forward_use()
         if not 0 <= self.arithmetic_share <= 1:
             what = f"{self.arithmetic_share!r} is not a share"
             raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
@@ -134,6 +157,20 @@ class Workload:
         if bad := _first(np.isnan(np.fmax.reduce(self.gradient_hook_s, axis=1))):
             what, remedy = "an iteration without any gradient", "record steps whose backward reaches a parameter"
             raise WorkloadError(what, place=f"gradient_hook_s.{bad[0]}", remedy=remedy)
+
+    def _check_forward_use(self) -> None:
+        if self.forward_use_s is None:
+            return
+        for clock in ("host", "device"):
+            times: Seconds = getattr(self.forward_use_s, f"{clock}_s")
+            place = f"forward_use_s.{clock}"
+            if times.shape != (len(self.parameters),):
+                raise WorkloadError(f"{len(times)} times for {len(self.parameters)} parameters", place=place)
+            if bad := _first(np.isinf(times) | (times < 0)):
+                raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{place}.{bad[0]}")
+        if bad := _first(np.isnan(self.forward_use_s.host_s) != np.isnan(self.forward_use_s.device_s)):
+            what, remedy = "a parameter has one of its two times only", "give both or neither"
+            raise WorkloadError(what, place=f"forward_use_s.device.{bad[0]}", remedy=remedy)
 
     @property
     def iterations(self) -> int:
