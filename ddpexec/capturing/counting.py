@@ -204,7 +204,8 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
         name = "momentum"
     if options.get("fused"):
         return f"{name}-fused"
-    return f"{name}-plain" if options.get("foreach") is False else name
+    loop = name in ("sgd", "momentum") or options.get("foreach") is False
+    return name if loop or "foreach" not in options else f"{name}-foreach"
 
 
 def _one(tensor: Tensor) -> bool | int | float | complex:

@@ -71,6 +71,10 @@ def run(
     model: Annotated[
         str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")
     ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="package.module:function", help="One's own step instead, as `capture` takes it."),
+    ] = None,
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
     ] = None,
@@ -78,8 +82,13 @@ def run(
     """Train data parallel on the ranks that torchrun started; write what happened as traces."""
     from ddpsim.errors import InputError
 
-    if (model is None) == (workload is None):
-        raise InputError("give one of --model and --workload", place="run", remedy="e.g. --model resnet50")
+    if [model, step, workload].count(None) != 2:
+        raise InputError("give one of --model, --step and --workload", place="run", remedy="e.g. --model resnet50")
+    if step is not None and (job.batch_size is not None or job.no_sync_every != 1):
+        what = "--batch-size" if job.batch_size is not None else "--no-sync-every"
+        raise InputError(
+            f"{what} and --step are both given", remedy=f"the step has its own batch and steps; drop {what}"
+        )
     plan.caps()
     settings = job.settings(plan)
     if model is not None:
@@ -104,7 +113,7 @@ def run(
 
     join = launched("run", job.backend, job.device, settings.timeout.total_seconds())
     with join as rank, terminated_as_error(abort_groups):
-        running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
+        running = Run(settings, rank.device, model=model, step=step, workload=recorded, plan=chosen)
         _train(running, out, output)
 
 

@@ -91,9 +91,9 @@ class ModelShape:
         forward_use: by registration index the number of the forward operator that first reads the parameter; None
             where forward reads it nowhere, or where it is not known.
         activations: at the peak; None where they are not known.
-        optimizer_kind: `sgd`, `momentum`, or torch's class in small letters; `-plain` or `-fused` behind it where the
-            step says so (else it is torch's default on a GPU, foreach); several joined by a comma; `+clip` last where
-            gradients are clipped before. None where it is not known.
+        optimizer_kind: `sgd`, `momentum`, or torch's class in small letters; behind it `-fused`, or `-foreach`, which
+            is torch's default on a GPU; several joined by a comma; `+clip` last where gradients are clipped before.
+            None where it is not known.
         synchronises: where the host waits for the device in each step.
         counted: how the operators were counted, where not as the shipped models' are.
     """

@@ -163,7 +163,8 @@ def narrow() -> Made:
 
 
 def conditional() -> Made:
-    return trained(Conditional(4, 4), torch.ones(2, 4))
+    net = Conditional(4, 4)
+    return trained(net, torch.ones(2, 4), optimizer=torch.optim.AdamW(net.parameters(), foreach=False))
 
 
 def raising() -> Made:

@@ -105,7 +105,7 @@ def test_transposed_and_recurrent_arithmetic_is_the_closed_form():
 
 
 def test_real_and_fake_steps_count_the_same_arithmetic():
-    module, step = own_steps.weighted_experts()
+    _module, step = own_steps.weighted_experts()
     with FlopCounterMode(display=False) as counter:
         step()
     shape = step_shape(own_steps.weighted_experts).shape
@@ -170,8 +170,8 @@ def test_forward_use_is_the_first_operator_that_reads_a_parameter():
 @pytest.mark.parametrize(
     ("make", "kind", "synchronises"),
     [
-        (own_steps.tied, "adamw", ()),
-        (own_steps.two_losses, "momentum-plain", ()),
+        (own_steps.tied, "adamw-foreach", ()),
+        (own_steps.two_losses, "momentum", ()),
         (own_steps.sparse, "sgd", ()),
         (own_steps.autocast, "adamw-fused+clip", ("after_optimizer",)),
         (own_steps.conditional, "adamw", ("after_forward",)),
