@@ -118,7 +118,8 @@ class StepCounter(TorchDispatchMode):
     def on_forward(self, inputs: Sequence[object]) -> None:
         """Count from here on."""
         self.counted.batch_size = batch_size_of(inputs)
-        self.counted.precision = precision_of(self.parameters.tensors)
+        on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
+        self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
         self._phase = "forward"
 
     def on_backward(self) -> None:
@@ -142,6 +143,8 @@ class StepCounter(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # a tensor's device, asked for by everything
+            return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         if name == _READS_VALUE and self._phase in _WHERE:
             self.counted.synchronises.add(_WHERE[self._phase])

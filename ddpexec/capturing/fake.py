@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -20,17 +22,38 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 def faking() -> Iterator[FakeTensorMode]:
     """Make every tensor that is created within the context a fake one; real ones are taken as fake where they meet.
 
-    torch's log of operators that fakes do not do is silent meanwhile: what they raise says it.
+    Data loaders load for real, as what they shuffle and read has values. torch's log of operators that fakes do not do is silent meanwhile: what they raise says it.
     """
     swap, level = torch.utils.swap_tensors, _LOG.level
     torch.utils.swap_tensors = _replace_data
     _LOG.setLevel(logging.CRITICAL)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with _loading_for_real(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             yield mode
     finally:
         torch.utils.swap_tensors = swap
         _LOG.setLevel(level)
+
+
+@contextmanager
+def _loading_for_real() -> Iterator[None]:
+    places: list[tuple[Any, str]] = [(DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")]
+    plain = [getattr(kind, name) for kind, name in places]
+
+    def unfaked(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(loader: Any) -> Any:
+            with unset_fake_temporarily():
+                return method(loader)
+
+        return call
+
+    for (kind, name), method in zip(places, plain, strict=True):
+        setattr(kind, name, unfaked(method))
+    try:
+        yield
+    finally:
+        for (kind, name), method in zip(places, plain, strict=True):
+            setattr(kind, name, method)
 
 
 def faked(module: nn.Module, batch: object, mode: FakeTensorMode) -> tuple[nn.Module, object]:

@@ -33,8 +33,8 @@ def operator_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: 
 
     Arithmetic is torch's own formula where it has one; what has none, custom operators too, is its traffic alone.
     """
-    space, _, name = func._schema.name.partition("::")
-    if func.is_view or space == "prim" or name.rstrip("_") in _FREE or name in _FREE:
+    name = func._schema.name.partition("::")[2]
+    if func.is_view or name.rstrip("_") in _FREE or name in _FREE:
         return None
     flops = _flops(func, name, args, kwargs, out)
     return Operator(_kind(name, args, flops), flops, _traffic(name, args, kwargs, out), keeps_fp32(func))

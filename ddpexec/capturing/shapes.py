@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ FAKE = "on fake tensors, without values"
 REAL = "in one real step on this machine's processor"
 
 _LONGEST = 200
+_NO_AUTOCAST = "Disabling autocast"
 
 Note = Callable[[str], None]
 
@@ -71,9 +73,9 @@ def step_shape(step: str | Factory, *, batch_size: int | None = None, note: Note
 
     def fake() -> OwnShape:
         with faking():
-            return _counted(made_by(function, path), batch_size, real=False)
+            return _counted(lambda: made_by(function, path), batch_size, real=False)
 
-    return _fake_or_real(fake, lambda: _counted(made_by(function, path), batch_size, real=True), note)
+    return _fake_or_real(fake, lambda: _counted(lambda: made_by(function, path), batch_size, real=True), note)
 
 
 def module_shape(
@@ -112,25 +114,31 @@ def module_shape(
 
     def fake() -> OwnShape:
         with faking() as mode:
-            return _counted(own(*faked(module, batch, mode)), batch_size, real=False)
+            return _counted(lambda: own(*faked(module, batch, mode)), batch_size, real=False)
 
-    found = _fake_or_real(fake, lambda: _counted(own(copy.deepcopy(module), batch), batch_size, real=True), note)
+    def real() -> OwnShape:
+        return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True)
+
+    found = _fake_or_real(fake, real, note)
     kind = None if optimizer is None else optimizer_name(optimizer)
     return replace(found, shape=replace(found.shape, optimizer_kind=kind))
 
 
-def _counted(own: OwnStep, batch_size: int | None, *, real: bool) -> OwnShape:
-    for parameter in own.module.parameters():
-        parameter.grad = None
-    counter = StepCounter(own.module, real=real)
-    with counter.watching():
-        own.train()
+def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool) -> OwnShape:
+    with _autocast_on_gpus() as wanted:
+        own = make()
+        for parameter in own.module.parameters():
+            parameter.grad = None
+        counter = StepCounter(own.module, real=real)
+        with counter.watching():
+            own.train()
     size = batch_size or counter.counted.batch_size
     if size is None:
         what, remedy = "forward is given no tensor to take it from", "give --batch-size"
         raise InputError(what, place="batch_size", remedy=remedy)
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
-    return OwnShape(replace(shape, counted=REAL if real else FAKE), counter.counted.precision)
+    precision = "amp" if wanted else counter.counted.precision
+    return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
 
 
 def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:
@@ -146,6 +154,23 @@ def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], no
         found = real()
     note(f"the step needs real tensors ({reason}): counted {REAL}")
     return replace(found, shape=replace(found.shape, counted=f"{REAL}; fake tensors did not do: {reason}"))
+
+
+@contextmanager
+def _autocast_on_gpus() -> Iterator[list[str]]:
+    """Yield a list that is filled, at the end, where autocast was asked for on GPUs and this machine has none.
+
+    torch warns, and goes on without; the step would do with it where it is to run.
+    """
+    wanted: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield wanted
+    for warning in caught:
+        if _NO_AUTOCAST in str(warning.message):
+            wanted.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 @contextmanager

@@ -158,6 +158,32 @@ def autocast() -> Made:
     return net, step
 
 
+def autocast_on_gpus() -> Made:
+    net, given = nn.Linear(4, 4), torch.ones(2, 4)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.float16):
+            loss = net(given).sum()
+        loss.backward()
+
+    return net, step
+
+
+def loaded() -> Made:
+    net = nn.Linear(4, 4)
+    data = torch.utils.data.TensorDataset(torch.randn(12, 4), torch.zeros(12))
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=3, shuffle=True))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        samples, targets = next(batches)
+        (net(samples).sum(1) - targets).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return net, step
+
+
 def narrow() -> Made:
     return trained(Transformer().to(torch.bfloat16), tokens())
 

@@ -25,7 +25,7 @@ STEPS = "tests.ddpexec.capturing.own_steps"
 QUICK = Settings(iterations=1, warm_up=1, threads=1)
 ON_FAKES = (
     "tied", "checkpointed", "reentrant", "weighted_experts", "two_losses", "convolutional", "recurrent", "autocast",
-    "narrow", "sparse",
+    "narrow", "sparse", "loaded",
 )  # fmt: skip
 
 
@@ -223,6 +223,7 @@ def test_what_a_batch_and_a_loss_may_be(device):
 
 def test_a_precision_that_the_step_has_not_is_refused():
     assert estimate_step(own_steps.autocast, "A100").precision == "amp"
+    assert estimate_step(own_steps.autocast_on_gpus, "A100").precision == "amp"  # without a GPU torch does without
     assert estimate_step(own_steps.tied, "A100", "amp").precision == "amp"
     with pytest.raises(InputError, match="--precision: the step computes in amp, not in bf16; leave it out"):
         estimate_step(own_steps.autocast, "A100", "bf16")
