@@ -161,6 +161,10 @@ class StepCounter(TorchDispatchMode):
             self.counted.gap.append(name)
         return out
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled meanwhile, and torch's way to say so is slow
+
     def _count(self, operator: Operator) -> None:
         if self._phase in ("forward", "backward"):
             getattr(self.counted, self._phase).append(operator)

@@ -22,7 +22,8 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 def faking() -> Iterator[FakeTensorMode]:
     """Make every tensor that is created within the context a fake one; real ones are taken as fake where they meet.
 
-    Data loaders load for real, as what they shuffle and read has values. torch's log of operators that fakes do not do is silent meanwhile: what they raise says it.
+    Data loaders load for real, as what they shuffle and read has values. torch's log of operators that fakes do not do
+    is silent meanwhile: what they raise says it.
     """
     swap, level = torch.utils.swap_tensors, _LOG.level
     torch.utils.swap_tensors = _replace_data
