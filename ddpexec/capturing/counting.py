@@ -179,26 +179,30 @@ class StepCounter(TorchDispatchMode):
     @contextmanager
     def _optimizer_seen(self) -> Iterator[None]:
         """Note each optimizer that steps; without real tensors it finds no parameters, and so changes nothing."""
-        hidden: list[list[Any]] = []
+        hidden: list[tuple[dict[str, Any], list[Any]]] = []
+
+        def restore() -> None:
+            while hidden:
+                group, parameters = hidden.pop()
+                group["params"] = parameters
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             self._phase = "optimizer"
             self.counted.optimizers.append(optimizer_name(optimizer))
             if not self._real:
-                hidden.append([group["params"] for group in optimizer.param_groups])
                 for group in optimizer.param_groups:
+                    hidden.append((group, group["params"]))
                     group["params"] = []
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             self._phase = "end"
-            if not self._real:
-                for group, parameters in zip(optimizer.param_groups, hidden.pop(), strict=True):
-                    group["params"] = parameters
+            restore()
 
         handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
         try:
             yield
         finally:
+            restore()
             for handle in handles:
                 handle.remove()
 

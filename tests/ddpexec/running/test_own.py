@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +21,7 @@ from ddpexec.running.run import Run  # noqa: E402
 from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.trace.json import read_trace  # noqa: E402
 
 STEPS = "tests.ddpexec.capturing.own_steps"
 CPU = torch.device("cpu")
@@ -111,3 +117,17 @@ def test_options_that_a_step_decides_are_refused(
         main(["run", *arguments, "--out", "nowhere"])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_command_trains_ones_own_step(implementation: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    options = ["--step", f"{STEPS}:two_losses", "--impl", implementation, "--iterations", "2", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "run", *options, "--json"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["world_size"], document["implementation"]) == (2, implementation)
+    parts = ("forward", "backward_compute", "exposed_comm", "buffer_broadcast", "ddp_overhead", "optimizer")
+    assert document["iteration_s"] == pytest.approx(sum(document[f"{part}_s"] for part in parts))
+    assert read_trace(tmp_path).ranks == [0, 1]
