@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke help demo accuracy published validation test lint bench conformance bench-exec gpu clean
+.PHONY: smoke help demo accuracy estimates published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables (DDPSIM_DATA), into docs/reference/accuracy.md"
+	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make published   predict PyTorch's own DDP table (DDPSIM_DATA: folder of measured data)"
 	@echo "make bench-exec    step time of our DDP against torch's"
@@ -56,6 +57,9 @@ bench: .venv/.dev
 
 accuracy: .venv/.dev
 	$(BIN)/python -m tests.accuracy
+
+estimates: .venv/.dev
+	$(BIN)/python -m tests.accuracy.estimates
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py

@@ -10,8 +10,9 @@ _PACKAGE = Path(__file__).parent
 _FOLDERS = {
     "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
+    "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
 }
-_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz")}
+_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",)}
 _ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
 _COMMANDS = {"topology": "topo", "workload": "workload"}
 
@@ -36,6 +37,11 @@ def find(kind: str, name: str) -> Path:
             raise UnknownNameError(what, place=name, remedy=f"shipped names: `ddpsim {_COMMANDS[kind]} list`")
         raise UnknownNameError.among(kind, name, index)
     return index[name]
+
+
+def path(kind: str, name: str) -> Path:
+    """Return the path of the shipped `name`, one of `names`, whatever files lie about."""
+    return _index(kind)[name]
 
 
 def _index(kind: str) -> dict[str, Path]:

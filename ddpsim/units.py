@@ -24,6 +24,11 @@ _BANDWIDTH: dict[str, float] = {
     },
     **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
 }
+_ARITHMETIC: dict[str, float] = {
+    f"{prefix}{unit}": factor
+    for prefix, factor in {"G": 1e9, "T": 1e12, "P": 1e15}.items()
+    for unit in ("FLOP/s", "FLOPS", "")
+}
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*", re.ASCII)
 _NCCL_SUFFIX = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -36,6 +41,16 @@ def parse_bandwidth(text: object, place: str | None = None) -> float:
 def parse_time(text: object, place: str | None = None) -> float:
     """Return seconds for `2us`, `0.2ms` or `1s`; zero is allowed, negatives and bare numbers are not."""
     return _parse(text, _TIME, "time", "2us, 0.2ms or 1s", place, positive=False)
+
+
+def parse_size(text: object, place: str | None = None) -> float:
+    """Return bytes for `96GiB` or `80GB`; refuse zero, negatives and bare numbers."""
+    return _parse(text, _SIZE, "size", "96GiB or 80GB", place, positive=True)
+
+
+def parse_arithmetic(text: object, place: str | None = None) -> float:
+    """Return floating-point operations per second for `126TFLOP/s`, or short `126T`; refuse zero and bare numbers."""
+    return _parse(text, _ARITHMETIC, "peak", "126TFLOP/s or 126T", place, positive=True)
 
 
 def parse_nccl_size(text: str, place: str | None = None) -> int:

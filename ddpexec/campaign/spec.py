@@ -16,7 +16,7 @@ from ddpexec.netlab.shapes import lab_topology
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import read_text
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.yaml_text import read_mapping
+from ddpsim.yaml_reading import read_mapping
 
 VARY = "vary"
 _SHORT = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import MODELS
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.prediction.carry import Carried, carried
 from ddpsim.workload import Workload
-from ddpsim.workload.estimate import Anchor, ModelShape, estimate
+from ddpsim.workload.anchors import Anchor, Pace
+from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 
 SHIPPED = (
     ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
@@ -44,50 +47,99 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 """Published one-GPU times by model, GPU, precision and batch size."""
 
 
-def estimate_model(model: str, gpu: str, precision: str, batch_size: int | None = None) -> Workload:
-    """Return the estimate of the shipped model `model` on `gpu`, scaled to a published step where there is one.
+def estimate_model(
+    model: str,
+    gpu: str | Gpu,
+    precision: str,
+    batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    optimizer: Optimizer | None = None,
+    pace: Pace | None = None,
+) -> Workload:
+    """Return the estimate of the shipped model `model` on `gpu`.
+
+    It is scaled to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is
+    scaled to a published step where there is one.
 
     Raises:
         UnknownNameError: no such model or GPU.
-        WorkloadError: the GPU lacks the precision.
+        WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    return _estimate(model_shape(model, batch_size), gpu, precision)
+    found, shape = _fitted(gpu), model_shape(model, batch_size)
+    if not anchors and optimizer is None and pace is None:
+        return _estimate(shape, found, precision)
+    return estimate(shape, found, precision, anchors, optimizer, pace)
+
+
+def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision: str | None = None) -> Carried:
+    """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
+
+    Args:
+        source: a capture.
+        gpu: that one lacks.
+        model: whose operators they are; None is the one that the capture is named after.
+        precision: of the computation; None is the capture's.
+
+    Raises:
+        UnknownNameError: no such model.
+        WorkloadError: a model with other parameters, or as `carried`.
+    """
+    name = model or source.name.partition("@")[0]
+    try:
+        shape = model_shape(name, source.batch_size)
+    except InputError:
+        if model is not None:
+            raise
+        return carried(source, gpu, None, precision)
+    if [p.shape for p in shape.parameters] != [p.shape for p in source.parameters]:
+        if model is None:
+            return carried(source, gpu, None, precision)
+        what = f"its parameters are not those of {model}"
+        raise WorkloadError(what, place=source.name, remedy="leave --model out, or name the model that was captured")
+    return carried(source, gpu, shape, precision)
 
 
 def estimate_step(
     step: str | Factory,
-    gpu: str,
+    gpu: str | Gpu,
     precision: str | None = None,
     *,
     batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    optimizer: Optimizer | None = None,
+    pace: Pace | None = None,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
 
     Args:
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
-        gpu: its name.
+        gpu: what it is to run on, or its name.
         precision: by default the step's own, which it must be unless that is fp32.
+        anchors, pace: as `estimate_model` takes them.
+        optimizer: in place of the one that the step uses.
         batch_size, note: as `step_shape` takes them.
 
     Raises:
         InputError: the step cannot be counted, or computes in another precision.
         WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
     """
-    found = gpu_named(gpu)
-    return _own(step_shape(step, batch_size=batch_size, note=note), found.name, precision)
+    counted = step_shape(step, batch_size=batch_size, note=note)
+    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace)
 
 
 def estimate_module(
     module: nn.Module,
     batch: object,
-    gpu: str,
+    gpu: str | Gpu,
     precision: str | None = None,
     *,
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     name: str | None = None,
     batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    pace: Pace | None = None,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a training step of `module` on `batch`; see `ddpexec.capturing.shapes.module_shape`.
@@ -96,9 +148,8 @@ def estimate_module(
         InputError: the step cannot be counted, or computes in another precision.
         WorkloadError: the GPU lacks the precision; no gradient came to any parameter.
     """
-    found = gpu_named(gpu)
     shape = module_shape(module, batch, loss=loss, optimizer=optimizer, name=name, batch_size=batch_size, note=note)
-    return _own(shape, found.name, precision)
+    return _own(shape, _fitted(gpu), precision, anchors, None, pace)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:
@@ -106,7 +157,7 @@ def write_shipped(folder: Path) -> Iterator[Path]:
     for model in MODELS:
         shape = _timed_only(model_shape(model))
         for number, (gpu, precision) in enumerate(SHIPPED):
-            workload = _estimate(shape, gpu, precision)
+            workload = _estimate(shape, gpu_named(gpu), precision)
             copies = [workload] if number else [replace(workload, name=model), workload]
             for copy in copies:
                 path = folder / f"{copy.name}.json.gz"
@@ -114,11 +165,23 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _own(counted: OwnShape, gpu: str, precision: str | None) -> Workload:
+def _own(
+    counted: OwnShape,
+    gpu: Gpu,
+    precision: str | None,
+    anchors: Sequence[Anchor],
+    optimizer: Optimizer | None,
+    pace: Pace | None,
+) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
         raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
-    return _estimate(counted.shape, gpu, precision or counted.precision)
+    seen = optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
+    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace)
+
+
+def _fitted(gpu: str | Gpu) -> Gpu:
+    return gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu
 
 
 def _timed_only(shape: ModelShape) -> ModelShape:
@@ -126,6 +189,6 @@ def _timed_only(shape: ModelShape) -> ModelShape:
     return replace(shape, forward_use=None, activations=None, optimizer_kind=None)
 
 
-def _estimate(shape: ModelShape, gpu: str, precision: str) -> Workload:
-    found = gpu_named(gpu)
-    return estimate(shape, found, precision, ANCHORS.get((shape.name, found.name, precision, shape.batch_size)))
+def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:
+    published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
+    return estimate(shape, gpu, precision, published)

@@ -3,49 +3,157 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 
 import typer
 
 from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.workload import Workload
+    from ddpsim.workload.anchors import Anchor, Pace
+    from ddpsim.workload.gpus import Gpu
+    from ddpsim.workload.optimizers import Optimizer
+
+_SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
+
+
+class _Assumed(TypedDict):
+    anchors: Sequence[Anchor]
+    optimizer: Optimizer | None
+    pace: Pace | None
 
 
 def estimate(
     output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write; with --all a folder.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="package.module:function that returns (module, step), as capture takes it."),
+        str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")
     ] = None,
-    gpu: Annotated[str, typer.Option(help="V100, A100, H100, B200, ...; a wrong name lists them.")] = "V100",
+    gpu: Annotated[
+        str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them.")
+    ] = None,
+    gpu_file: Annotated[
+        Path | None, typer.Option(metavar="G.yaml", help="Describes a GPU that is not in the table.")
+    ] = None,
+    memory_bandwidth: Annotated[
+        str | None, typer.Option(metavar="1792GB/s", help="Of the GPU's memory: another than --gpu's, or of one.")
+    ] = None,
+    peak: Annotated[
+        list[str] | None, typer.Option(metavar="amp=504T", help="Of the GPU in a precision, dense; repeatable.")
+    ] = None,
+    memory: Annotated[Optional[str], typer.Option(metavar="96GiB", help="Of the GPU.")] = None,  # noqa: UP045
+    multiprocessors: Annotated[Optional[int], typer.Option(min=1, help="Of the GPU.")] = None,  # noqa: UP045
     precision: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it.  [fp32, or the step's own]"),
+        str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]")
     ] = None,
     batch_size: Annotated[
-        Optional[int],  # noqa: UP045
+        Optional[int],
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
+    ] = None,  # noqa: UP045
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), adamw-fused, ..."),
+    ] = None,
+    clip_gradients: Annotated[
+        bool, typer.Option("--clip-gradients", help="The step clips the norm of its gradients.")
+    ] = False,
+    one_gpu_step: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="122.18ms", help="Measured on one GPU: the step, or a phase as backward=80ms; repeatable."
+        ),
+    ] = None,
+    pace_of: Annotated[
+        Path | None,
+        typer.Option(metavar="W", help="Another estimate for this GPU, made with --one-gpu-step: take its pace."),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="W", help="A capture to carry to the GPU, with its batch."),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
-    if [all_, model is not None, step is not None].count(True) != 1:
-        remedy = "e.g. --model resnet50 --gpu A100"
-        raise InputError("give one of --model, --step and --all", place="estimate", remedy=remedy)
-    from ddpexec.capturing.estimate import estimate_model, estimate_step, write_shipped
-    from ddpsim.workload.files import save_workload
+    if [all_, step is not None, model is not None or from_ is not None].count(True) != 1:
+        remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
+        raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
+    from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
+    from ddpsim.workload.anchors import Pace, parse_anchor
+    from ddpsim.workload.files import load_workload, save_workload
+    from ddpsim.workload.optimizers import optimizer_named
 
-    def note(message: str) -> None:
-        print(f"note: {message}", file=sys.stderr)
-
+    if all_:
+        for path in write_shipped(output):
+            print(path)
+        return
+    whose = _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors)
+    if from_ is not None:
+        _alone("--from", {"--optimizer": optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
+        _alone("--from", {"--batch-size": batch_size, "--clip-gradients": clip_gradients})
+        found = carry_model(load_workload(from_), whose, model, precision)
+        for line in found.notes:
+            _note(line)
+        save_workload(found.workload, output)
+        print(output)
+        return
+    if clip_gradients and optimizer is None:
+        raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
+    if pace_of is not None:
+        _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
+    assumed: _Assumed = {
+        "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
+        "optimizer": None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
+        "pace": None if pace_of is None else Pace.of(load_workload(pace_of).provenance, str(pace_of)),
+    }
     if step is not None:
-        save_workload(estimate_step(step, gpu, precision, batch_size=batch_size, note=note), output)
-        print(output)
-        return
-    if model is not None:
-        save_workload(estimate_model(model, gpu, precision or "fp32", batch_size), output)
-        print(output)
-        return
-    for path in write_shipped(output):
-        print(path)
+        workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)
+    else:
+        assert model is not None
+        workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
+    _warn(workload)
+    save_workload(workload, output)
+    print(output)
+
+
+def _note(message: str) -> None:
+    print(f"note: {message}", file=sys.stderr)
+
+
+def _alone(option: str, others: Mapping[str, object]) -> None:
+    for other, value in others.items():
+        if value:
+            raise InputError(f"{option} and {other} are both given", place="estimate", remedy="keep one")
+
+
+def _gpu(
+    name: str | None,
+    file: Path | None,
+    memory_bandwidth: str | None,
+    peaks: list[str],
+    memory: str | None,
+    multiprocessors: int | None,
+) -> Gpu:
+    from ddpsim.workload.gpu_options import gpu_with
+    from ddpsim.workload.gpus import Gpu, gpu_named
+
+    if name is not None and file is not None:
+        raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
+    given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
+    if file is None and not given:
+        return gpu_named(name or _SHIPPED_GPU).fitted()
+    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
+
+
+def _warn(workload: Workload) -> None:
+    from ddpsim.workload.anchors import DOUBTFUL
+
+    scale = workload.provenance["scale"]
+    if isinstance(scale, float) and scale > DOUBTFUL:
+        print(
+            f"warning: the time given is {scale:.3g} times the roofline's; was it of this GPU, batch size and "
+            "precision, and of one step without data loading?",
+            file=sys.stderr,
+        )

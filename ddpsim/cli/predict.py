@@ -117,6 +117,8 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
 
 
 def _pace_notes(prediction: Prediction) -> Iterator[str]:
+    from ddpsim.units import format_bandwidth
+
     workload, machine = prediction.workload, prediction.topology
     if devices := prediction.other_devices:
         yield (
@@ -126,6 +128,12 @@ def _pace_notes(prediction: Prediction) -> Iterator[str]:
     elif workload.timed:
         pace = workload.paced_by
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
+    for name, value in prediction.assumed.items():
+        yield (
+            f"nobody gave the memory bandwidth of {workload.device}: {name} is assumed, {format_bandwidth(value)}; "
+            "estimate for a GPU of the table (--gpu) or state it (--memory-bandwidth 1792GB/s ...), or measure it "
+            "(`ddpexec microbench`, `ddpsim calibrate`, --calibration)"
+        )
     if prediction.ranks_differ:
         yield (
             f"{workload.name} was recorded by {workload.ranks} ranks at once on a machine, "

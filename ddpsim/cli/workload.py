@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from ddpsim.cli.expand import expand
+from ddpsim.cli.options import PlanOptions, TopologyName
 from ddpsim.cli.output import Output, ms, note, table
+from ddpsim.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -105,6 +107,41 @@ def import_(
         "traced_buckets": seen,
     }
     output.emit(summary, lambda: f"{_seen(seen)}{imported.workload.name} written to {file}")
+
+
+@app.command()
+@expand
+def anchor(
+    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")],
+    topology: TopologyName,
+    plan: PlanOptions,
+    run: RunOptions,
+    output: Output,
+    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")],
+    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
+    nodes: Annotated[Optional[int], typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,  # noqa: UP045
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")
+    ] = None,
+) -> None:
+    """Give a workload the pace at which its distributed step takes what somebody measured."""
+    from ddpsim.cli.values import topology_named
+    from ddpsim.errors import InputError
+    from ddpsim.prediction.pace_from_row import Row, anchored_to_row
+    from ddpsim.units import parse_time
+    from ddpsim.workload.files import load_workload, save_workload
+
+    model, step_s = load_workload(workload), parse_time(step, "--step")
+    if step_s <= 0:
+        raise InputError(f"{step!r} is not a time that a step takes", place="--step", remedy="give a time above zero")
+    row = Row(step_s, topology_named(topology), nodes, gpus_per_node)
+    paced = anchored_to_row(model, row, run.options(plan, model), run.calibration_in_force())
+    save_workload(paced, file)
+    factor = paced.provenance["row_scale"]
+    if isinstance(factor, float) and not 0.5 <= factor <= 2:
+        note(f"warning: the pace is {factor:.3g} times the workload's own; was it that GPU, batch size and precision?")
+    summary = _summary(paced.name, paced) | {"row_scale": factor}
+    output.emit(summary, lambda: f"{paced.name}: computation times {factor}; written to {file}")
 
 
 def _seen(buckets: list[dict[str, float]]) -> str:

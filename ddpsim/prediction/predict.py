@@ -13,13 +13,15 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.bands import Band
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
+from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import at_end
+from ddpsim.simulation.costs import Costs, at_end
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.single_clock import single_clock
 
 
@@ -37,6 +39,7 @@ class Prediction:
         trace: of the simulated ranks.
         calibrated: whether measured constants took the place of priors.
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
+        copies_measured: whether its calibration has the rate of copies into buckets.
     """
 
     workload: Workload
@@ -50,6 +53,7 @@ class Prediction:
     trace: Trace
     calibrated: bool
     correcting_rows: int = 0
+    copies_measured: bool = False
 
     @property
     def topology(self) -> Topology:
@@ -76,8 +80,17 @@ class Prediction:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {self.workload.paced_by.lower(), *(("cpu",) if self.workload.timed else ())}
-        return [model for model in models if model.lower() not in kept]
+        kept = {kind_of(self.workload.paced_by).lower(), *(("cpu",) if self.workload.timed else ())}
+        return [model for model in models if kind_of(model).lower() not in kept]
+
+    @property
+    def assumed(self) -> dict[str, float]:
+        """The constants that stand for figures of a GPU that nobody gave."""
+        unknown = gpu_of(self.workload.device, self.workload.provenance) is None and not self.workload.one_clock
+        if not unknown or self.copies_measured or self.placement.world_size == 1:
+            return {}
+        backend = self.options.backend_for(self.workload)
+        return {f"{backend}.ddp.copy_Bps": Costs.of(backend, None).copy_Bps}
 
     @property
     def ranks_differ(self) -> bool:
@@ -140,6 +153,7 @@ class Prediction:
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),
                 "order": self.options.order,
+                **({"assumed": assumed} if (assumed := self.assumed) else {}),
             },
         }
 
@@ -173,8 +187,8 @@ def predict(
     """
     options = options or Options()
     placement = topology.place(nodes, gpus_per_node)
-    workload = _on(topology, workload)
-    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement))
+    workload = _on(topology, workload, options)
+    trace = simulate(workload, placement, options, calibration, workloads=_workloads_on(placement, options))
     summary = summarise(trace)
     curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     prediction = Prediction(
@@ -188,9 +202,15 @@ def predict(
         plan=trace.plan,
         trace=trace,
         calibrated=calibration is not None,
+        copies_measured=calibration is not None and _measures_copies(calibration),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
     return with_band(prediction, calibration) if band else prediction
+
+
+def _measures_copies(calibration: Calibration) -> bool:
+    constant = calibration.constants.get(f"{calibration.backend}.ddp.copy_Bps")
+    return constant is not None and constant.fitted
 
 
 def with_band(prediction: Prediction, calibration: Calibration | None) -> Prediction:
@@ -203,7 +223,7 @@ def with_band(prediction: Prediction, calibration: Calibration | None) -> Predic
     workload, placement, options = prediction.workload, prediction.placement, prediction.options
     if calibration is None or placement.world_size == 1 or options.comm != "real":
         return prediction
-    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement))
+    run = partial(simulate, workload, placement, options, workloads=_workloads_on(placement, options))
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     wire = Band.of(placement, calibration, sizes, options.algorithm)
     ends = (
@@ -214,15 +234,30 @@ def with_band(prediction: Prediction, calibration: Calibration | None) -> Predic
     return replace(prediction, low_s=low_s, high_s=high_s)
 
 
-def _workloads_on(placement: Placement) -> dict[str, Workload]:
+def _workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
     """Return by name the workloads of node templates that have their own."""
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    return {name: _on(placement.topology, load_workload(name)) for name in named}
+    return {name: _on(placement.topology, load_workload(name), options) for name in named}
 
 
-def _on(topology: Topology, workload: Workload) -> Workload:
-    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none."""
-    return single_clock(workload) if topology.compute_device == "cpu" and not workload.on_cpu else workload
+def _on(topology: Topology, workload: Workload, options: Options) -> Workload:
+    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none.
+
+    Raises:
+        InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
+    """
+    if topology.compute_device == "cpu":
+        return workload if workload.on_cpu else single_clock(workload)
+    if workload.on_cpu and options.backend is None:
+        raise InputError(
+            f"{workload.name} was recorded on a CPU, {topology.name} has GPUs ({topology.compute_device})",
+            place="--workload",
+            remedy=(
+                "estimate the step on that GPU (`python -m ddpexec estimate --model ... --gpu ...`), carry a capture "
+                "to it (`... --from capture.json --gpu ...`), or say --backend gloo to train on its CPUs"
+            ),
+        )
+    return workload
 
 
 def _band(summary: Summary, ends: Sequence[Sequence[Summary]]) -> tuple[float, float]:

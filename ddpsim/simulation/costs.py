@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration, Constant
 from ddpsim.collectives.execute import PRIORS as TRANSPORT_PRIORS
 from ddpsim.errors import CalibrationError
 from ddpsim.files import read_text
-from ddpsim.workload.gpus import GPUS
+from ddpsim.workload.gpus import GPUS, Gpu
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
@@ -155,16 +155,17 @@ class Costs:
     communication_slowdown: float
 
     @classmethod
-    def of(cls, backend: str, calibration: Calibration | None, device: str | None = None) -> Costs:
+    def of(cls, backend: str, calibration: Calibration | None, device: str | Gpu | None = None) -> Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
         Args:
-            device: GPU model whose memory bandwidth bounds copies, where none was measured: whichever backend sends
-                a bucket, a kernel fills it.
+            device: GPU, or its name, whose memory bandwidth bounds copies, where none was measured: whichever backend
+                sends a bucket, a kernel fills it.
         """
         values = {constant.name: constant.value for constant in PRIORS[backend]}
-        if device is not None and device in GPUS:
-            values[f"{backend}.ddp.copy_Bps"] = GPUS[device].memory_Bps * GPUS[device].memory_share / 2
+        gpu = GPUS.get(device) if isinstance(device, str) else device
+        if gpu is not None:
+            values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = _KERNEL_S
         if calibration is not None:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}

@@ -28,6 +28,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -68,7 +69,7 @@ def simulate(
     """
     options.check(workload)
     backend = options.backend_for(workload)
-    costs = Costs.of(backend, calibration, workload.device)
+    costs = Costs.of(backend, calibration, gpu_of(workload.device, workload.provenance))
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
@@ -130,7 +131,7 @@ def _settings(
     settings = []
     for (_, kind, _), pace in zip(draws, paces, strict=True):
         own = kind.workload
-        costs = Costs.of(backend, calibration, own.device)
+        costs = Costs.of(backend, calibration, gpu_of(own.device, own.provenance))
         codec = Codec(options.scheme, own, world_size, costs)
         settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
     return [rank for rank, *_ in draws], settings

@@ -13,7 +13,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rendezvous import Communicator, Launch
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import GPUS
+from ddpsim.workload.gpus import gpu_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Codec:
     def __init__(self, scheme: Scheme, workload: Workload, world_size: int, costs: Costs) -> None:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
         shared = workload.one_clock
-        gpu = None if shared else GPUS.get(workload.device)
+        gpu = None if shared else gpu_of(workload.device, workload.provenance)
         self._processor = compression.Processor(
             launch_s=costs.hook_s if shared else costs.copy_s,
             memory_bandwidth=2 * costs.copy_Bps,
-            flops=gpu.peak_flops["fp32"] * gpu.shares["gemm", "fp32"] if gpu else None,
+            flops=gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None,
         )
         self._kernel_host_s = 0.0 if shared else costs.hook_s
         self._known: dict[tuple[int, ...], Sends] = {}

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.gpu_table import names as gpu_names
 from ddpsim.topology.hardware import (
     GPU_MODELS,
     PCIE_X16_BANDWIDTH,
+    gpu_facts,
     nvlink_bandwidth,
     socket_bandwidth,
 )
@@ -74,15 +76,18 @@ def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
             "a node has either `gpus` or `processes`", place=place, remedy="write e.g. gpus: {count: 8, model: V100}"
         )
     model = spec.gpus.model
-    if spec.gpus.sm is None and model not in GPU_MODELS:
-        error = UnknownNameError.among("GPU model", model, GPU_MODELS, place=f"{place}.gpus.model")
+    facts = gpu_facts(model)
+    if spec.gpus.sm is None and facts is None:
+        known = {*GPU_MODELS, *gpu_names()}
+        error = UnknownNameError.among("GPU model", model, known, place=f"{place}.gpus.model")
         raise TopologyError(error.message, place=error.place, remedy=f"{error.remedy} Or state its `sm`")
-    sm = GPU_MODELS[model].sm if spec.gpus.sm is None else spec.gpus.sm
+    sm = facts.sm if spec.gpus.sm is None and facts is not None else spec.gpus.sm
+    assert sm is not None
     return tuple(Gpu(f"gpu{index}", model, sm) for index in range(spec.gpus.count))
 
 
 def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
-    model = GPU_MODELS.get(gpus[0].model)
+    model = gpu_facts(gpus[0].model)
     capable = spec.gpus is not None and (model is None or model.peer_to_peer)
     numbers = count()
     return tuple(
@@ -172,7 +177,7 @@ class _Pcie:
         self._missing = {*(gpu.name for gpu in gpus), *(nic.name for nic in nics)}
         self._all = frozenset(self._missing)
         self._pcie = spec.pcie or _spread(spec, len(gpus), len(nics))
-        model = GPU_MODELS.get(gpus[0].model)
+        model = gpu_facts(gpus[0].model)
         generation = self._pcie.generation or (model.pcie if model else 3)
         self._slot = self._pcie.bandwidth or PCIE_X16_BANDWIDTH[generation]
         self._switches, self._adapters = count(), count()

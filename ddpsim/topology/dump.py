@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from ddpsim.topology.cluster import DegradedLink, Fabric, Topology
-from ddpsim.topology.hardware import GPU_MODELS
+from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
@@ -67,7 +67,8 @@ def _node(template: NodeTemplate) -> dict[str, object]:
 def _gpus(template: NodeTemplate) -> dict[str, object]:
     gpu = template.gpus[0]
     gpus: dict[str, object] = {"count": len(template.gpus), "model": gpu.model}
-    if gpu.model not in GPU_MODELS or GPU_MODELS[gpu.model].sm != gpu.sm:
+    facts = gpu_facts(gpu.model)
+    if facts is None or facts.sm != gpu.sm:
         gpus["sm"] = gpu.sm
     if template.peer_to_peer is not None:
         gpus["peer_to_peer"] = template.peer_to_peer

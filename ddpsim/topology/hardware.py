@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddpsim.gpu_table import shipped_gpu
+
 GB = 1e9
 
 PCIE_X16_BANDWIDTH = {1: 3 * GB, 2: 6 * GB, 3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
@@ -72,6 +74,16 @@ GPU_MODELS = {
     "MI60": GpuModel(0, 4),
 }
 """GPU model to what it implies; a file may name another model and state `sm` itself."""
+
+
+def gpu_facts(model: str) -> GpuModel | None:
+    """Return what a GPU model implies: of `GPU_MODELS`, else of the table of GPUs; None for one in neither."""
+    if model in GPU_MODELS:
+        return GPU_MODELS[model]
+    spec = shipped_gpu(model)
+    if spec is None or spec.name != model or spec.sm is None:
+        return None
+    return GpuModel(spec.sm, spec.pcie or 4, spec.nvlinks, spec.peer_to_peer)
 
 
 def nvlink_bandwidth(sm: int) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ddpsim import shipped
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import GPU_MODELS
-from ddpsim.topology.yaml_text import read_mapping
+from ddpsim.yaml_reading import read_mapping
 
 _MACHINES = {
     ("GP100", 2): "2xgp100-nvlink",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.hardware import GPU_MODELS, INTEL_P2P_OVERHEAD
+from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, gpu_facts
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
 
 KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
@@ -193,7 +193,7 @@ def _kind(links: tuple[Link, ...]) -> str:
 def _peer_to_peer_reach(template: NodeTemplate) -> str:
     if template.peer_to_peer is not None:
         return template.peer_to_peer
-    model = GPU_MODELS.get(template.gpus[0].model)
+    model = gpu_facts(template.gpus[0].model)
     if model is not None and not model.peer_to_peer:
         return "NVB"
     return "SYS" if template.cpu.vendor == "amd" and len(template.gpus) <= 2 else "PXB"

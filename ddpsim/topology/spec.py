@@ -15,7 +15,7 @@ from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import DegradedLink, Fabric, NodeGroup, Topology
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
 from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
-from ddpsim.topology.yaml_text import line_of, read_mapping
+from ddpsim.yaml_reading import line_of, read_mapping
 
 
 def load_topology(name_or_path: str) -> Topology:

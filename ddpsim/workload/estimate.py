@@ -8,38 +8,27 @@ has been published, device times are scaled to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
+from ddpsim.workload.anchors import Anchor, Pace, check_floor, pace_of
 from ddpsim.workload.gpus import Gpu
+from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
+from ddpsim.workload.timeline import Timeline
 
-PHASES = ("forward", "backward")
 NARROW = ("amp", "bf16")
 """Precisions of 16-bit tensors."""
 
-FORWARD_LAUNCH_S = 30e-6
-BACKWARD_LAUNCH_S = 40e-6
-"""Host time of one operator in eager mode. 60 us is an upper bound forward: ResNet-50's inference takes 10.4 ms on a
-V100 at batch sizes 1 to 4 (NVIDIA DeepLearningExamples, ResNet-50 v1.5), with 171 operators. Backward has no Python,
-but its convolutions launch twice."""
+OPTIMIZER = OPTIMIZERS["momentum"]
+"""Of the shipped workloads: SGD with momentum, `foreach`."""
 
-ACCUMULATE_S = 2e-6
-"""Host time of autograd's node that hands one gradient to its parameter, before the hook."""
-
-OPTIMIZER_LAUNCH_S = 300e-6
-OPTIMIZER_PARAMETER_S = 4e-6
-"""Host time of a `foreach` SGD step with momentum: fixed, and for each parameter."""
-
-LAUNCH_LATENCY_S = 5e-6
-"""From the host's launch to the start of a kernel on an idle device."""
-
-OPTIMIZER_TRAFFIC = 5
-"""SGD with momentum reads parameter, gradient and momentum and writes parameter and momentum."""
+WINOGRAD = 2.25
+"""By so much fewer multiplications a 3x3 convolution in fp32 may do with than are counted (Lavin and Gray 2016)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,59 +101,85 @@ class ModelShape:
     counted: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """A published one-GPU time.
-
-    Attributes:
-        phase: `step`, or `backward` where only that was published.
-        seconds: on the device.
-        synchronises: as the published benchmark waits for the device.
-        source: where it was published.
-    """
-
-    phase: str
-    seconds: float
-    synchronises: tuple[str, ...]
-    source: str
-
-
-def estimate(shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None = None) -> Workload:
+def estimate(
+    shape: ModelShape,
+    gpu: Gpu,
+    precision: str,
+    anchors: Anchor | Sequence[Anchor] | None = None,
+    optimizer: Optimizer | None = None,
+    pace: Pace | None = None,
+) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
+    Args:
+        shape: the step's operators.
+        gpu: what it is to run on.
+        precision: of the computation.
+        anchors: measured times that the estimate is scaled to.
+        optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
+        pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
+
     Raises:
-        WorkloadError: a precision the GPU lacks, or a step without any gradient.
+        WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
     """
     if precision not in gpu.peak_flops:
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
-    works = [[_work_s(operator, gpu, precision) for operator in getattr(shape, phase)] for phase in PHASES]
-    works.append([OPTIMIZER_TRAFFIC * sum(p.size_bytes for p in parameters) / gpu.memory_Bps / gpu.memory_share])
-    share = _arithmetic_share(shape, gpu, precision, works)
-    factor = 1.0
-    if anchor is not None:
-        roofline = sum(map(sum, works)) if anchor.phase == "step" else sum(works[1])
-        factor = anchor.seconds / roofline
-        works = [[work * factor for work in phase] for phase in works]
-    workload = _workload(shape, gpu, precision, parameters, works, anchor, factor)
-    return replace(workload, arithmetic_share=share)
+    used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
+    works = roofline_s(shape, gpu, precision)
+    works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
+    check_floor(targets, _floors_s(shape, gpu, precision, used, parameters), shape.name)
+    timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
+    pace = pace or pace_of(
+        list(map(sum, works)), sum(timeline.host_s), targets, keep_optimizer=optimizer is not None, place=shape.name
+    )
+    timeline.works = [[work * factor for work in phase] for phase, factor in zip(works, pace.phases, strict=True)]
+    timeline.host_factor = pace.host
+    workload = _workload(shape, gpu, precision, parameters, timeline, targets)
+    return replace(
+        workload,
+        provenance=_provenance(shape, gpu, precision, targets, pace, optimizer),
+        arithmetic_share=_arithmetic_share(shape, gpu, precision, works),
+    )
 
 
 def _dtype(parameter: Parameter, precision: str) -> str:
     return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
 
 
-def _work_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def roofline_s(shape: ModelShape, gpu: Gpu, precision: str) -> list[list[float]]:
+    """Return the device's time of each operator of forward, and of backward."""
+    return [[operator_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
+
+
+def operator_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+    """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
     narrow = precision in NARROW and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
-    return max(traffic / (gpu.memory_Bps * gpu.memory_share), _arithmetic_s(operator, gpu, precision), gpu.kernel_s)
+    traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
+    return max(traffic / gpu.achieved_Bps, _arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
 
 
 def _arithmetic_s(operator: Operator, gpu: Gpu, precision: str) -> float:
     if not operator.flops:
         return 0.0
-    return operator.flops / (gpu.peak_flops[precision] * gpu.share(operator.kind, precision))
+    return operator.flops / gpu.achieved_flops(operator.kind, precision)
+
+
+def _floors_s(
+    shape: ModelShape, gpu: Gpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
+) -> list[float]:
+    """Return what forward, backward and optimizer take at least, whatever stays in caches and however it is fused."""
+    peak = gpu.peak_flops[precision]
+
+    def arithmetic_s(operators: Sequence[Operator]) -> float:
+        fewer = {"conv": WINOGRAD} if precision == "fp32" else {}
+        return sum(operator.flops / fewer.get(operator.kind, 1.0) for operator in operators) / peak
+
+    size_bytes = sum(parameter.size_bytes for parameter in parameters)
+    moved = min(optimizer.passes, OPTIMIZERS["sgd"].passes) * size_bytes
+    return [arithmetic_s(shape.forward), arithmetic_s(shape.backward), moved / gpu.memory_Bps]
 
 
 def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequence[Sequence[float]]) -> float:
@@ -179,19 +194,18 @@ def _workload(
     gpu: Gpu,
     precision: str,
     parameters: tuple[Parameter, ...],
-    works: Sequence[Sequence[float]],
-    anchor: Anchor | None,
-    factor: float,
+    timeline: Timeline,
+    anchors: Sequence[Anchor],
 ) -> Workload:
-    timeline = _Timeline(shape, works)
-    synchronises = anchor.synchronises if anchor else shape.synchronises
+    published = tuple(dict.fromkeys(point for anchor in anchors for point in anchor.synchronises))
+    synchronises = published or shape.synchronises
     timeline.run(wait="after_optimizer" in synchronises)
     hook, ready = (np.full((1, len(parameters)), np.nan) for _ in range(2))
     for index, (hook_s, ready_s) in timeline.gradients.items():
         hook[0, index], ready[0, index] = hook_s, ready_s
 
     def phase(index: int) -> Phase:
-        return Phase(np.array([round(timeline.host_s[index], 9)]), np.array([round(sum(works[index]), 9)]))
+        return Phase(np.array([round(timeline.host_s[index], 9)]), np.array([round(sum(timeline.works[index]), 9)]))
 
     return Workload(
         name=f"{shape.name}@{gpu.name.lower()}-{precision}-b{shape.batch_size}",
@@ -208,14 +222,13 @@ def _workload(
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
         synchronises=synchronises,
-        provenance=_provenance(shape, gpu, precision, anchor, factor),
         forward_use_s=_forward_use(shape, timeline),
         activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
         optimizer_kind=shape.optimizer_kind,
     )
 
 
-def _forward_use(shape: ModelShape, timeline: _Timeline) -> ForwardUse | None:
+def _forward_use(shape: ModelShape, timeline: Timeline) -> ForwardUse | None:
     if shape.forward_use is None:
         return None
     never = (np.nan, np.nan)
@@ -224,67 +237,28 @@ def _forward_use(shape: ModelShape, timeline: _Timeline) -> ForwardUse | None:
     return ForwardUse(host, device)
 
 
-class _Timeline:
-    """Host and device of one process, operator by operator."""
-
-    def __init__(self, shape: ModelShape, works: Sequence[Sequence[float]]) -> None:
-        self.gradients: dict[int, tuple[float, float]] = {}
-        self.forward: list[tuple[float, float]] = []
-        self.host_s = [
-            FORWARD_LAUNCH_S * len(shape.forward),
-            BACKWARD_LAUNCH_S * len(shape.backward) + ACCUMULATE_S * len(shape.parameters),
-            OPTIMIZER_LAUNCH_S + OPTIMIZER_PARAMETER_S * len(shape.parameters),
-        ]
-        self._shape, self._works = shape, works
-        self._host = self._device = 0.0
-
-    def run(self, *, wait: bool) -> None:
-        """Run until the steady state, two iterations; the second one's moments are kept."""
-        for _ in range(2):
-            self._forward()
-            self._backward()
-            self._launch(self._works[2], self.host_s[2])
-            if wait:
-                self._host = max(self._host, self._device)
-
-    def _forward(self) -> None:
-        moments = [(self._host, self._launch([work], FORWARD_LAUNCH_S)) for work in self._works[0]]
-        host_start, device_start = moments[0] if moments else (0.0, 0.0)
-        self.forward = [(host - host_start, device - device_start) for host, device in moments]
-
-    def _backward(self) -> None:
-        host_start, device_start = self._host, None
-        for operator, work in zip(self._shape.backward, self._works[1], strict=True):
-            begin = self._launch([work], BACKWARD_LAUNCH_S)
-            device_start = begin if device_start is None else device_start
-            for index in operator.gradients:
-                self._host += ACCUMULATE_S
-                self.gradients[index] = (self._host - host_start, self._device - device_start)
-
-    def _launch(self, works: Sequence[float], launch_s: float) -> float:
-        begin = self._device
-        for work in works:
-            self._host += launch_s
-            begin = max(self._device, self._host + LAUNCH_LATENCY_S)
-            self._device = begin + work
-        return begin
-
-
 def _provenance(
-    shape: ModelShape, gpu: Gpu, precision: str, anchor: Anchor | None, factor: float
+    shape: ModelShape,
+    gpu: Gpu,
+    precision: str,
+    anchors: Sequence[Anchor],
+    pace: Pace,
+    optimizer: Optimizer | None,
 ) -> Mapping[str, object]:
     kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})
-    shares: Callable[[str], float] = lambda kind: gpu.share(kind, precision)  # noqa: E731
-    counted: Mapping[str, object] = {} if shape.counted is None else {"counted": shape.counted}
+    shares = {kind: gpu.achieved.share(kind, precision) for kind in kinds}
     return {
-        "how": "estimated: roofline of the model's operators" + (", scaled to a published step" if anchor else ""),
+        "how": "estimated: roofline of the model's operators" + (", scaled to a published step" if anchors else ""),
         "gpu": gpu.source,
-        "achieved_shares": {**{kind: shares(kind) for kind in kinds}, "memory": gpu.memory_share},
-        "shares_source": gpu.shares_source,
-        "scaled_to": None if anchor is None else anchor.source,
-        "scale": round(factor, 4),
+        "achieved_shares": {**shares, "memory": gpu.achieved.memory_share},
+        "shares_source": gpu.achieved.source,
+        "scaled_to": "; ".join(anchor.source for anchor in anchors) or None,
+        "scale": round(pace.scale, 4),
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
-        **counted,
+        **({} if shape.counted is None else {"counted": shape.counted}),
+        **({"pace": pace.document()} if optimizer is not None or pace.host != 1 else {}),
+        **({} if optimizer is None else {"optimizer": optimizer.name}),
+        **({} if gpu.shipped else {"gpu_figures": gpu.figures()}),
     }

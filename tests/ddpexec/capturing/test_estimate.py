@@ -1,17 +1,20 @@
 import functools
 import gzip
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.estimate import ANCHORS, SHIPPED, estimate_model, write_shipped  # noqa: E402
+from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
 from ddpexec.capturing.shapes import model_shape  # noqa: E402
 from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
+from ddpsim.errors import WorkloadError  # noqa: E402
+from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
+from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
 
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
@@ -49,7 +52,7 @@ def test_every_gradient_has_its_operator(name):
 @pytest.mark.parametrize("key", ANCHORS, ids=lambda key: key[0])
 def test_published_steps_are_met(key):
     model, gpu, precision, batch_size = key
-    workload, anchor = estimate_model(model, gpu, precision, batch_size), ANCHORS[key]
+    workload, anchor = estimate_model(model, gpu_named(gpu), precision, batch_size), ANCHORS[key]
     phases = (
         [workload.backward] if anchor.phase == "backward" else [workload.forward, workload.backward, workload.optimizer]
     )
@@ -64,7 +67,7 @@ def test_published_steps_are_met(key):
     [("A100", "tf32", 938, 0.1), ("V100", "fp32", 367, 0.1), ("A100", "amp", 2470, 0.25)],
 )
 def test_throughput_is_near_what_was_published_and_not_used(gpu, precision, images_per_s, within):
-    workload = estimate_model("resnet50", gpu, precision, 256)
+    workload = estimate_model("resnet50", gpu_named(gpu), precision, 256)
     step = sum(phase.device_s[0] for phase in (workload.forward, workload.backward, workload.optimizer))
     assert workload.provenance["scaled_to"] is None
     assert 256 / step == pytest.approx(images_per_s, rel=within)
@@ -115,3 +118,64 @@ def test_the_command(tmp_path, capsys):
         main(["estimate", "--model", "mlp", "--gpu", "V100", "--precision", "tf32", "-o", str(path)])
     assert end.value.code == 2
     assert "V100 has no figures for precision 'tf32'" in capsys.readouterr().err
+
+
+def estimated(tmp_path, *options):
+    path = tmp_path / "w.json"
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--model", "mlp", *options, "-o", str(path)])
+    assert end.value.code == (0 if path.exists() else 2)
+    return load_workload(path) if path.exists() else None
+
+
+def test_a_gpu_by_options_travels_with_the_workload(tmp_path, capsys):
+    by_options = ["--memory-bandwidth", "1792GB/s", "--peak", "amp=504T", "--peak", "fp32=126T"]
+    made = estimated(tmp_path, *by_options, "--precision", "amp")
+    assert made.device == "GPU"
+    assert gpu_of(made.device, made.provenance).memory_Bps == 1.792e12
+    changed = estimated(tmp_path, "--gpu", "A100", "--memory-bandwidth", "2039GB/s")
+    assert gpu_of(changed.device, changed.provenance).memory_Bps == 2.039e12
+    (tmp_path / "w.json").unlink()
+    for wrong in (by_options[2:], by_options[:2], ["--gpu", "A1000"], ["--peak", "fp64=1T"], ["--memory", "96"]):
+        assert estimated(tmp_path, *wrong) is None
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_anchor_is_the_whole_steps_time_and_leaves_a_named_optimizer_alone(tmp_path, capsys):
+    options = ["--gpu", "V100", "--batch-size", "4096", "--optimizer", "adamw-foreach"]
+    plain = estimated(tmp_path, *options)
+    met = estimated(tmp_path, *options, "--one-gpu-step", "122.18ms")
+    assert sum(p.device_s[0] for p in (met.forward, met.backward, met.optimizer)) == pytest.approx(0.12218, rel=1e-6)
+    assert met.optimizer.device_s == plain.optimizer.device_s
+    assert "times the roofline's" in capsys.readouterr().err
+    (tmp_path / "w.json").unlink()
+    assert estimated(tmp_path, *options, "--one-gpu-step", "10us") is None
+    assert "below the roofline's floor" in capsys.readouterr().err
+    assert estimated(tmp_path, "--clip-gradients") is None
+
+
+def test_a_cpus_capture_lends_its_operators_and_a_gpus_its_times(tmp_path, capsys):
+    recorded = estimated(tmp_path, "--batch-size", "16")
+    source = tmp_path / "capture.json"
+    save_workload(replace(recorded, device="cpu", name="mlp@cpu-fp32-b16"), source)
+    made = carry_model(load_workload(source), gpu_named("B200").fitted(), precision="amp").workload
+    assert (made.name, made.batch_size, made.provenance["carried_from"]) == ("mlp@b200-amp-b16", 16, "mlp@cpu-fp32-b16")
+    save_workload(recorded, source)
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--from", str(source), "--gpu", "B200", "-o", str(tmp_path / "b200.json")])
+    assert end.value.code == 0
+    carried = load_workload(tmp_path / "b200.json")
+    assert carried.device == "B200"
+    assert carried.forward.device_s[0] < recorded.forward.device_s[0]
+    with pytest.raises(WorkloadError, match="its parameters are not those of vgg16"):
+        carry_model(recorded, gpu_named("B200").fitted(), "vgg16")
+
+
+def test_the_pace_of_an_anchored_estimate_serves_another_batch(tmp_path):
+    options = ["--gpu", "V100", "--optimizer", "sgd"]
+    plain = estimated(tmp_path, *options, "--batch-size", "8192")
+    anchored = estimated(tmp_path, *options, "--batch-size", "4096", "--one-gpu-step", "60ms")
+    (tmp_path / "w.json").rename(tmp_path / "anchored.json")
+    taken = estimated(tmp_path, *options, "--batch-size", "8192", "--pace-of", str(tmp_path / "anchored.json"))
+    factor = anchored.provenance["pace"]["phases"][0]
+    assert taken.backward.device_s[0] == pytest.approx(plain.backward.device_s[0] * factor, rel=1e-3)

@@ -7,17 +7,10 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
-from ddpsim.workload.estimate import (
-    ACCUMULATE_S,
-    BACKWARD_LAUNCH_S,
-    FORWARD_LAUNCH_S,
-    Activations,
-    Anchor,
-    ModelShape,
-    Operator,
-    estimate,
-)
+from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.estimate import Activations, ModelShape, Operator, estimate
 from ddpsim.workload.gpus import GPUS, gpu_named
+from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, FORWARD_LAUNCH_S
 
 V100 = GPUS["V100"]
 

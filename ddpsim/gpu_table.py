@@ -1,0 +1,167 @@
+"""The table of GPUs: what data sheets say of each, a YAML file for one, shipped or a user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from ddpsim import shipped
+from ddpsim.errors import InputError, UnitError, UnknownNameError
+from ddpsim.files import read_text
+from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size
+from ddpsim.yaml_reading import line_of, read_mapping
+
+PRECISIONS = ("fp32", "tf32", "amp", "bf16")
+FIRST_WITH_BF16 = 80
+"""Compute capability, times ten, from which matrix units take bfloat16."""
+
+_EXAMPLE = "e.g. `memory_bandwidth: 1792GB/s` and `peaks: {fp32: 126TFLOP/s, amp: 504TFLOP/s}`"
+
+
+def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    def validate(value: object) -> object:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from error
+
+    return BeforeValidator(validate)
+
+
+Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
+Size = Annotated[float, _quantity(parse_size)]
+Peak = Annotated[float, _quantity(parse_arithmetic)]
+
+
+class GpuSpec(BaseModel):
+    """One GPU, as its data sheet describes it.
+
+    Attributes:
+        name: as topologies and workloads name it.
+        model: what topologies call its kind, where this is a form of it (`A100` of `A100-80GB`).
+        driver: words that its driver's name has; the entry with the most of them is the GPU.
+        architecture: `Ampere`, ...
+        sm: compute capability times ten, 86 for 8.6.
+        memory, memory_bandwidth: of the device, in bytes and bytes per second.
+        multiprocessors: enabled ones.
+        peaks: dense operations per second by precision; 16-bit ones accumulate in fp32, as torch does.
+        pcie: generation.
+        nvlinks: 0 where it has none.
+        peer_to_peer: False where transfers between two of them go through host memory.
+        sources: where the figures are from, the one named first in what is estimated with them.
+        confidence: `high` where a vendor's figure was seen and agrees with units times clock.
+        notes: doubts, and what contradicts.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str
+    model: str | None = None
+    driver: list[str] = []
+    architecture: str | None = None
+    sm: Annotated[int, Field(ge=10, le=999)] | None = None
+    memory: Size | None = None
+    memory_bandwidth: Bandwidth
+    multiprocessors: Annotated[int, Field(ge=1)] | None = None
+    peaks: Annotated[dict[Literal["fp32", "tf32", "amp", "bf16"], Peak], Field(min_length=1)]
+    pcie: Annotated[int, Field(ge=1, le=6)] | None = None
+    nvlinks: Annotated[int, Field(ge=0)] = 0
+    peer_to_peer: bool = True
+    sources: Annotated[list[str], Field(min_length=1)] = ["given by the user"]
+    confidence: str = "as its source"
+    notes: list[str] = []
+
+    @property
+    def kind(self) -> str:
+        """What topologies call GPUs of its kind."""
+        return self.model or self.name
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of the shipped GPUs, sorted; no file is read."""
+    return tuple(shipped.names("gpu"))
+
+
+@cache
+def shipped_gpu(name: str) -> GpuSpec | None:
+    """Return the shipped GPU called `name`, in any case; None where there is none."""
+    exact = next((known for known in names() if known.lower() == name.lower()), None)
+    return None if exact is None else read_gpu(shipped.path("gpu", exact))
+
+
+def read_gpu(path: str | Path) -> GpuSpec:
+    """Return the GPU that a user's YAML file describes.
+
+    Raises:
+        InputError: a file that cannot be read, is malformed, or lacks the bandwidth or every peak.
+    """
+    text = read_text(path, InputError, "give a GPU's YAML file, " + _EXAMPLE)
+    return gpu_from(read_mapping(text, str(path), InputError, "start with `name:`, " + _EXAMPLE), str(path), text)
+
+
+def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuSpec:
+    """Return the GPU that `document` describes; a bf16 peak nobody gave is that of amp, but before Ampere.
+
+    Args:
+        document: keys as `GpuSpec` has them.
+        place: what names it in errors.
+        text: the YAML it is from, for lines in errors.
+
+    Raises:
+        InputError: a key missing, unknown or of the wrong kind; all of them are named.
+    """
+    try:
+        spec = GpuSpec.model_validate(document)
+    except ValidationError as error:
+        problems = [_problem(entry, text) for entry in error.errors(include_url=False)]
+        raise InputError("; ".join(problems), place=place, remedy="write " + _EXAMPLE) from None
+    if "amp" in spec.peaks and "bf16" not in spec.peaks and (spec.sm is None or spec.sm >= FIRST_WITH_BF16):
+        spec = spec.model_copy(update={"peaks": {**spec.peaks, "bf16": spec.peaks["amp"]}})
+    return spec
+
+
+def _problem(entry: Any, text: str) -> str:
+    path = [part for part in entry["loc"] if part != "[key]"]
+    line = line_of(text, path) if text else None
+    where = f"{'.'.join(map(str, path))}{f' (line {line})' if line else ''}"
+    if entry["type"] == "extra_forbidden":
+        return f"{where}: {UnknownNameError.among('key', str(path[-1]), GpuSpec.model_fields)}"
+    if entry["type"] == "missing":
+        return f"{'.'.join(map(str, path))}: the key is missing"
+    message = entry["msg"]
+    if entry["type"] == "quantity":
+        return f"{where}: {message}"
+    return f"{where}: {entry['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+_PART_OF_A_GPU = {"mig", "laptop", "mobile"}
+
+
+def named_by_driver(driver_name: str) -> GpuSpec | None:
+    """Return the GPU that its driver calls `driver_name`; None for one that is not in the table.
+
+    A laptop's GPU bears the name of a larger one, an instance of a partitioned GPU that of the whole: neither is it.
+    """
+    words = set(_words(driver_name))
+    if words & _PART_OF_A_GPU or ("max" in words and "pro" not in words):
+        return None
+    best = max(_matches(words), key=lambda match: match[0], default=None)
+    return None if best is None else best[1]
+
+
+def _matches(words: set[str]) -> Iterator[tuple[int, GpuSpec]]:
+    for spec in filter(None, map(shipped_gpu, names())):
+        for known in map(_words, spec.driver):
+            if words.issuperset(known):
+                yield len(known), spec
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[\s/_-]+", name.lower())

@@ -1,0 +1,127 @@
+"""A workload carried from the GPU it was recorded on to another, by what the roofline says of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.errors import WorkloadError
+from ddpsim.simulation.retime import Factors, retimed
+from ddpsim.workload import Workload
+from ddpsim.workload.estimate import ModelShape, estimate, roofline_s
+from ddpsim.workload.gpus import Gpu, gpu_of
+
+_REMEDY = "give --model, or --step package.module:function, whose operators can be counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A carried workload.
+
+    Attributes:
+        workload: on the other GPU.
+        notes: what had to be assumed, for people.
+    """
+
+    workload: Workload
+    notes: tuple[str, ...] = ()
+
+
+def carried(source: Workload, target: Gpu, shape: ModelShape | None = None, precision: str | None = None) -> Carried:
+    """Return `source` as `target` would run it, with the same batch.
+
+    Args:
+        source: a capture.
+        target: a GPU that one lacks.
+        shape: the operators of the captured step; None where they are not known.
+        precision: None is the capture's, which a GPU's keeps.
+
+    With the model's operators each gradient's work is scaled by what the roofline says of the operators before it on
+    both GPUs. Without them a step is taken to be bound by arithmetic in its `arithmetic_share`, or where that is not
+    known half by arithmetic and half by memory. The host's times stay as they were recorded. A CPU's times say nothing
+    of a GPU: of such a workload only the operators are carried, which is an estimate.
+
+    Raises:
+        WorkloadError: operators are needed and `shape` is None, the GPU it is from has no figures, or the target lacks
+            the precision.
+    """
+    if source.one_clock:
+        if shape is None:
+            what = f"recorded on {source.device}, whose times say nothing of a GPU; the file has no operators"
+            raise WorkloadError(what, place=source.name, remedy=_REMEDY)
+        made = estimate(shape, target, precision or source.precision)
+        note = f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"
+        return Carried(replace(made, provenance={**made.provenance, "carried_from": source.name}), (note,))
+    if precision not in (None, source.precision):
+        what, remedy = f"recorded in {source.precision}, not {precision}", "leave --precision out, or use --model alone"
+        raise WorkloadError(what, place=source.name, remedy=remedy)
+    known = gpu_of(source.device, source.provenance)
+    if known is None:
+        remedy = "capture on a GPU that `--gpu` knows, or estimate the step: `python -m ddpexec estimate --model ...`"
+        raise WorkloadError(f"{source.device} has no figures to carry from", place=source.name, remedy=remedy)
+    for gpu in (known, target):
+        if source.precision not in gpu.peak_flops:
+            remedy = f"use a workload in {', '.join(target.peak_flops)}"
+            raise WorkloadError(
+                f"{gpu.name} has no figures for precision {source.precision!r}", place=source.name, remedy=remedy
+            )
+    here = known.fitted()
+    factors, how, notes = _by_operators(source, here, target, shape) if shape else _by_share(source, here, target)
+    workload = retimed(source, factors)
+    return Carried(
+        replace(
+            workload,
+            name=f"{source.name.partition('@')[0]}@{target.name.lower()}-{source.precision}-b{source.batch_size}",
+            device=target.name,
+            estimated=True,
+            provenance=_provenance(source, target, factors, how),
+        ),
+        notes,
+    )
+
+
+def _by_operators(source: Workload, here: Gpu, there: Gpu, shape: ModelShape) -> tuple[Factors, str, tuple[str, ...]]:
+    (forward, backward), (forward_there, backward_there) = (
+        roofline_s(shape, gpu, source.precision) for gpu in (here, there)
+    )
+    gradients = np.full(len(source.parameters), sum(backward_there) / sum(backward))
+    begun = 0
+    for number, operator in enumerate(shape.backward):
+        if operator.gradients:
+            segment = slice(begun, number + 1)
+            gradients[list(operator.gradients)] = sum(backward_there[segment]) / sum(backward[segment])
+            begun = number + 1
+    tail = sum(backward_there) / sum(backward)
+    factors = Factors(sum(forward_there) / sum(forward), gradients, tail, here.achieved_Bps / there.achieved_Bps)
+    return factors, "operator by operator, between gradients", ()
+
+
+def _by_share(source: Workload, here: Gpu, there: Gpu) -> tuple[Factors, str, tuple[str, ...]]:
+    arithmetic = here.achieved_flops("gemm", source.precision) / there.achieved_flops("gemm", source.precision)
+    memory = here.achieved_Bps / there.achieved_Bps
+    share, notes = source.arithmetic_share, tuple[str, ...]()
+    if share == 1.0:
+        share = 0.5
+        notes = (
+            f"which part of {source.name} arithmetic bounds is not known: half is assumed; its times go by "
+            f"{arithmetic:.3g} where arithmetic bounds them and by {memory:.3g} where memory does",
+        )
+    factor = share * arithmetic + (1 - share) * memory
+    gradients = np.full(len(source.parameters), factor)
+    return Factors(factor, gradients, factor, memory), f"{share:.3g} by arithmetic, the rest by memory", notes
+
+
+def _provenance(source: Workload, target: Gpu, factors: Factors, how: str) -> Mapping[str, object]:
+    used: Sequence[float] = [factors.forward, float(np.median(factors.gradients)), factors.optimizer]
+    return {
+        "how": f"carried from {source.device}: {how}",
+        "carried_from": source.name,
+        "factors": {name: round(f, 4) for name, f in zip(("forward", "gradients", "optimizer"), used, strict=True)},
+        "gpu": target.source,
+        "shares_source": target.achieved.source,
+        "host": f"as recorded beside the {source.device}",
+        "recorded": dict(source.provenance),
+        **({} if target.shipped else {"gpu_figures": target.figures()}),
+    }

@@ -1,0 +1,103 @@
+"""The pace of a device from a distributed step: which computing time makes the prediction what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import WorkloadError
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.retime import Factors, retimed
+from ddpsim.topology.graph import Topology
+from ddpsim.units import format_time
+from ddpsim.workload import Phase, Workload
+
+_LEAST, _MOST, _PRECISION = 0.05, 20.0, 1e-4
+"""Factors tried, and how near the predicted step must come, as a share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured distributed step.
+
+    Attributes:
+        step_s: its seconds.
+        topology, nodes, gpus_per_node: where; None is all of it.
+        source: who measured it, for the provenance.
+    """
+
+    step_s: float
+    topology: Topology
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    source: str = "given by the user"
+
+
+def anchored_to_row(
+    workload: Workload, row: Row, options: Options | None = None, calibration: Calibration | None = None
+) -> Workload:
+    """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
+
+    The optimizer keeps its time where the estimate named it.
+
+    Raises:
+        WorkloadError: a step shorter than communication and host alone take, or beyond twenty times the pace.
+        InputError: as `predict`.
+    """
+
+    def predicted_s(factor: float) -> float:
+        paced = repaced(workload, factor)
+        return predict(
+            paced,
+            row.topology,
+            nodes=row.nodes,
+            gpus_per_node=row.gpus_per_node,
+            options=options,
+            calibration=calibration,
+            local_s=0.0,
+            band=False,
+        ).iteration_s
+
+    least_s, most_s = predicted_s(_LEAST), predicted_s(_MOST)
+    if not least_s < row.step_s < most_s:
+        what = f"no pace makes a step of {format_time(row.step_s)} on {row.topology.name}"
+        bound = f"it takes {format_time(least_s)} with hardly any computation, {format_time(most_s)} at {_MOST:g} times"
+        remedy = "check the time, its unit, the ranks and the buckets; or calibrate the collectives"
+        raise WorkloadError(f"{what}: {bound}", place=workload.name, remedy=remedy)
+    low, high = _LEAST, _MOST
+    while high / low > 1 + _PRECISION:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if predicted_s(middle) < row.step_s else (low, middle)
+    factor = (low * high) ** 0.5
+    found = repaced(workload, factor)
+    ranks = row.topology.place(row.nodes, row.gpus_per_node).world_size
+    where = f"{format_time(row.step_s)} on {row.topology.name}, {ranks} ranks"
+    return replace(
+        found,
+        provenance={**found.provenance, "scaled_to": f"{where}: {row.source}", "row_scale": round(factor, 4)},
+    )
+
+
+def repaced(workload: Workload, factor: float) -> Workload:
+    """Return `workload` with its device's time times `factor`; the host's stays, and gradients come when both allow.
+
+    On a CPU, and where layers that sleep keep the pace, there is one clock, and all of it is scaled.
+    """
+    if workload.one_clock:
+
+        def scaled(phase: Phase) -> Phase:
+            return Phase(phase.host_s * factor, phase.device_s * factor)
+
+        return replace(
+            workload,
+            forward=scaled(workload.forward),
+            backward=scaled(workload.backward),
+            optimizer=scaled(workload.optimizer),
+            gradient_hook_s=workload.gradient_hook_s * factor,
+            gradient_ready_s=workload.gradient_ready_s * factor,
+        )
+    update = 1.0 if "optimizer" in workload.provenance else factor
+    return retimed(workload, Factors(factor, np.full(len(workload.parameters), factor), factor, update))

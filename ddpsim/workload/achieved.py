@@ -1,0 +1,106 @@
+"""Achieved shares of a GPU's peaks: what training reaches of its arithmetic and of its memory's bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpsim.gpu_table import GpuSpec
+
+_GROUPED_SHARE = 0.1
+"""Of a dense convolution's share: ResNeXt-50 32x4d takes 145.5 ms where ResNet-50, with nearly equal operations, takes
+97.3 ms (pytorch/pytorch benchmarks/distributed/ddp/README.md)."""
+
+_RESNET = (
+    "ResNet-50 on one V100: 329 images/s in pytorch/pytorch benchmarks/distributed/ddp/README.md, 367 in NVIDIA "
+    "DeepLearningExamples ResNet-50 v1.5; on one A100: 938 in tf32 and 2470 in amp there, the latter with channels "
+    "last, which is not torch's default, so that a lower share is taken"
+)
+_PRIOR = "prior: somewhat below the A100's shares, as arithmetic grew more than bandwidth"
+_STEPS = "fitted to 63 published steps on fourteen GPUs, tests/accuracy/estimates_fit.py; of the bandwidth: a prior"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the peak that published steps reach, whatever the GPU; `estimates_fit` in tests/accuracy derives them.
+
+    Attributes:
+        conv_fp32, gemm_fp32: of the plain units.
+        conv: of matrix units, by convolutions.
+        gemm_tf32, gemm_half: of matrix units, by products of tf32 and of 16-bit numbers.
+        conv_capped, gemm_capped: of matrix units that are slowed by their maker, as GeForce's are.
+        layout: factor on the traffic of a convolution on matrix units: channels first, cuDNN turns its tensors round.
+    """
+
+    conv_fp32: float = 0.896
+    gemm_fp32: float = 0.689
+    conv: float = 0.257
+    gemm_tf32: float = 0.49
+    gemm_half: float = 0.664
+    conv_capped: float = 0.71
+    gemm_capped: float = 1.0
+    layout: float = 2.03
+
+
+FITTED = Shares()
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """What training reaches on a GPU.
+
+    Attributes:
+        shares: of the peak, by (kind, precision).
+        memory_share: of the bandwidth.
+        kernel_s: least time of a kernel on the device, the gap to the next included.
+        source: where they are from.
+        layout: factor on the traffic of a convolution on matrix units.
+    """
+
+    shares: Mapping[tuple[str, str], float]
+    memory_share: float
+    kernel_s: float
+    source: str
+    layout: float = 1.0
+
+    def share(self, kind: str, precision: str) -> float:
+        """Return the achieved share of peak for operators of `kind`."""
+        if kind == "grouped_conv":
+            return self.shares["conv", precision] * _GROUPED_SHARE
+        return self.shares[kind, precision]
+
+    def traffic_factor(self, kind: str, precision: str) -> float:
+        """Return the factor on the traffic of operators of `kind`."""
+        return self.layout if kind in ("conv", "grouped_conv") and precision != "fp32" else 1.0
+
+
+def fitted(spec: GpuSpec, shares: Shares = FITTED) -> Achieved:
+    """Return what published steps reach on GPUs such as that of `spec`."""
+    conv, capped = (shares.conv_capped, True) if _capped(spec) else (shares.conv, False)
+    found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32}
+    for precision in ("tf32", "amp", "bf16"):
+        gemm = shares.gemm_tf32 if precision == "tf32" else shares.gemm_half
+        found |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
+    prior = as_shipped(spec)
+    return Achieved(found, prior.memory_share, prior.kernel_s, _STEPS, shares.layout)
+
+
+def _capped(spec: GpuSpec) -> bool:
+    """Return whether the matrix units do no more in tf32 than plain ones do in fp32."""
+    return spec.peaks.get("tf32", float("inf")) <= 1.01 * spec.peaks.get("fp32", 0.0)
+
+
+def as_shipped(spec: GpuSpec) -> Achieved:
+    """Return the shares that the shipped workloads were estimated with, on a GPU without `sm` as on the newest.
+
+    They stay as they are, for the shipped workloads do; what DDP copies goes by their share of the bandwidth.
+    """
+    if spec.sm is not None and spec.sm < 80:
+        shares = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85, ("conv", "amp"): 0.3, ("gemm", "amp"): 0.5}
+        return Achieved(shares, 0.78 if spec.kind == "V100" else 0.75, 4e-6, _RESNET)
+    like_a100 = spec.sm == 80
+    conv, gemm_tf32, gemm_half = (0.35, 0.6, 0.55) if like_a100 else (0.3, 0.5, 0.5)
+    shares = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85, ("conv", "tf32"): conv, ("gemm", "tf32"): gemm_tf32}
+    for precision in ("amp", "bf16"):
+        shares |= {("conv", precision): conv, ("gemm", precision): gemm_half}
+    return Achieved(shares, 0.8, 3e-6 if like_a100 else 2.5e-6, _RESNET if like_a100 else _PRIOR)

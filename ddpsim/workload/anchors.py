@@ -1,0 +1,157 @@
+"""Measured one-GPU times that an estimate is scaled to: targets, not factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.units import format_time, parse_time
+
+PHASES = ("forward", "backward", "optimizer")
+DOUBTFUL = 2.0
+"""An anchor beyond so many times the roofline is doubted: something else than the GPU was measured, or another step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A measured one-GPU time.
+
+    Attributes:
+        phase: `step`, or one of `PHASES`.
+        seconds: of the phase on the device, or of the whole step.
+        synchronises: as the benchmark waits for the device.
+        source: where it was published.
+    """
+
+    phase: str
+    seconds: float
+    synchronises: tuple[str, ...] = ()
+    source: str = "given by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Factors on the roofline's times.
+
+    Attributes:
+        phases: on the device's time of forward, backward and optimizer.
+        host: on the host's time.
+        scale: the times that were given over the roofline's.
+    """
+
+    phases: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    host: float = 1.0
+    scale: float = 1.0
+
+    def document(self) -> dict[str, object]:
+        """Return this as a workload's provenance keeps it."""
+        return {"phases": list(self.phases), "host": self.host, "scale": self.scale}
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, object], place: str) -> Pace:
+        """Return the pace of an estimate that has been scaled to a measured time; its optimizer's is not carried on.
+
+        Raises:
+            WorkloadError: a workload that is no such estimate.
+        """
+        kept = provenance.get("pace")
+        scale = provenance.get("scale")
+        try:
+            if isinstance(kept, Mapping):
+                forward, backward, _ = map(float, kept["phases"])
+                return cls((forward, backward, 1.0), float(kept["host"]), float(kept["scale"]))
+            if provenance.get("scaled_to") is not None and isinstance(scale, float):
+                return cls((scale, scale, 1.0), 1.0, scale)
+        except (KeyError, TypeError, ValueError):
+            pass
+        remedy = "make one with `python -m ddpexec estimate --one-gpu-step ...`"
+        raise WorkloadError("no estimate that was scaled to a measured step", place=place, remedy=remedy)
+
+
+def parse_anchor(text: str, place: str) -> Anchor:
+    """Return the anchor of `122.18ms`, a whole step, or `backward=80ms`.
+
+    Raises:
+        InputError: no such phase, or no time above zero with its unit.
+    """
+    name, equals, time = text.rpartition("=")
+    phase = name if equals else "step"
+    if phase not in ("step", *PHASES):
+        remedy = "write 122.18ms, or " + ", ".join(f"{known}=80ms" for known in PHASES)
+        raise InputError(f"{phase!r} is no phase of a step", place=place, remedy=remedy)
+    seconds = parse_time(time, place)
+    if seconds <= 0:
+        raise InputError(f"{text!r} is not a time that a step takes", place=place, remedy="give a time above zero")
+    return Anchor(phase, seconds)
+
+
+def pace_of(
+    works_s: Sequence[float], host_s: float, anchors: Sequence[Anchor], *, keep_optimizer: bool, place: str
+) -> Pace:
+    """Return the factors with which the roofline meets `anchors`.
+
+    A phase is met by its device's time; phases without an anchor of their own share the step's remainder, or take the
+    pace of the first that has one. A step whose launches take longer than its kernels is met by the host: launches are
+    stretched, and kernels only shortened.
+
+    Args:
+        works_s: the roofline's device time of forward, backward and optimizer.
+        host_s: host time of a step.
+        anchors: one for a phase at most, and one for the step.
+        keep_optimizer: whether an optimizer without an anchor keeps its time.
+        place: what names the step in errors.
+
+    Raises:
+        WorkloadError: phases that leave nothing of the step, or a phase given twice.
+    """
+    given = {anchor.phase: anchor.seconds for anchor in anchors}
+    if len(given) < len(anchors):
+        raise WorkloadError("a phase is given twice", place=place, remedy="keep one time for each")
+    if not given:
+        return Pace()
+    fixed = {phase: given[phase] / work for phase, work in zip(PHASES, works_s, strict=True) if given.get(phase)}
+    if keep_optimizer:
+        fixed.setdefault("optimizer", 1.0)
+    known_s = sum(fixed[phase] * work for phase, work in zip(PHASES, works_s, strict=True) if phase in fixed)
+    open_s = sum(work for phase, work in zip(PHASES, works_s, strict=True) if phase not in fixed)
+    step_s, whole_s = given.get("step"), sum(works_s)
+    if step_s is None:
+        rest = next(fixed[phase] for phase in PHASES if phase in given)
+        measured_s = sum(given.values())
+        modelled_s = sum(work for phase, work in zip(PHASES, works_s, strict=True) if phase in given)
+        return _pace(fixed, rest, 1.0, measured_s / modelled_s)
+    if open_s and step_s <= known_s:
+        what = f"a step of {format_time(step_s)} leaves nothing beside the {format_time(known_s)} of its other phases"
+        raise WorkloadError(what, place=place, remedy="give the whole step's time, or that of each phase")
+    rest = (step_s - known_s) / open_s if open_s else 1.0
+    if host_s > whole_s:
+        return _pace(fixed, min(rest, 1.0), step_s / host_s, step_s / host_s)
+    return _pace(fixed, rest, min(1.0, step_s / host_s), step_s / whole_s)
+
+
+def _pace(fixed: dict[str, float], rest: float, host: float, scale: float) -> Pace:
+    forward, backward, optimizer = (fixed.get(phase, rest) for phase in PHASES)
+    return Pace((forward, backward, optimizer), host, scale)
+
+
+def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str) -> None:
+    """Refuse a time that the GPU cannot reach.
+
+    Args:
+        anchors: that were given.
+        floors_s: least time of forward, backward and optimizer.
+        place: what names the step in errors.
+
+    Raises:
+        WorkloadError: an anchor below its floor.
+    """
+    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(floors_s)}
+    for anchor in anchors:
+        if anchor.seconds < floors[anchor.phase]:
+            raise WorkloadError(
+                f"{format_time(anchor.seconds)} is below the roofline's floor of {format_time(floors[anchor.phase])} "
+                f"for the {anchor.phase}: all arithmetic at the peak, the optimizer at the full bandwidth",
+                place=place,
+                remedy="check its unit, the batch size, the precision and the GPU",
+            )

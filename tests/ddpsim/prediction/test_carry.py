@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.errors import WorkloadError
+from ddpsim.prediction.carry import carried
+from ddpsim.workload.estimate import ModelShape, Operator
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import gpu_named
+
+V100 = load_workload("resnet50")
+H100 = gpu_named("H100").fitted()
+
+
+def test_without_operators_times_go_by_the_share_that_arithmetic_bounds():
+    found = carried(V100, H100).workload
+    assert (found.device, found.name) == ("H100", "resnet50@h100-fp32-b32")
+    # 4.26 times the arithmetic, 3.82 times the bandwidth at achieved shares.
+    assert V100.forward.device_s[0] / found.forward.device_s[0] == pytest.approx(4.1, abs=0.3)
+    assert found.forward.host_s == V100.forward.host_s
+    assert found.provenance["carried_from"] == "resnet50"
+    unknown = carried(replace(V100, arithmetic_share=1.0), H100)
+    assert "half is assumed" in unknown.notes[0]
+
+
+def test_to_the_same_gpu_nothing_changes():
+    same = carried(V100, gpu_named("V100").fitted()).workload
+    np.testing.assert_allclose(same.gradient_ready_s, V100.gradient_ready_s, atol=2e-9)
+    np.testing.assert_allclose(same.backward.device_s, V100.backward.device_s, rtol=1e-6)
+
+
+def test_with_operators_each_gradient_goes_by_its_own():
+    gemm, memory = Operator("gemm", 1e12, 1e6), Operator("memory", 0, 1e9)
+    last_first = list(range(len(V100.parameters)))[::-1]
+    backward = [replace(gemm if i % 2 else memory, gradients=(i,)) for i in last_first]
+    shape = ModelShape("resnet50", 32, "image", V100.parameters, V100.buffers, (gemm,), tuple(backward))
+    found = carried(V100, H100, shape).workload
+    assert found.forward.device_s[0] / V100.forward.device_s[0] == pytest.approx(15.7 / 66.9)
+    assert found.provenance["how"].startswith("carried from V100: operator by operator")
+
+
+def test_what_cannot_be_carried_says_what_can():
+    for source, message in (
+        (replace(V100, device="cpu"), "the file has no operators; give --model"),
+        (replace(V100, device="Voodoo"), "Voodoo has no figures to carry from; capture on a GPU"),
+        (replace(V100, precision="bf16"), "V100 has no figures for precision 'bf16'"),
+    ):
+        with pytest.raises(WorkloadError, match=message):
+            carried(source, H100)
+    with pytest.raises(WorkloadError, match="recorded in fp32, not amp"):
+        carried(V100, H100, precision="amp")

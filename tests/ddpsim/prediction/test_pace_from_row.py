@@ -1,0 +1,53 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.prediction.pace_from_row import Row, anchored_to_row, repaced
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+MACHINE = load_topology("p3.16xlarge")
+
+
+def test_the_prediction_at_the_found_pace_is_the_measured_step():
+    source = load_workload("resnet50")
+    paced = anchored_to_row(source, Row(0.24, MACHINE, nodes=2))
+    assert predict(paced, MACHINE, nodes=2, band=False).iteration_s == pytest.approx(0.24, rel=1e-3)
+    assert paced.provenance["row_scale"] > 1.5
+    assert "16 ranks" in paced.provenance["scaled_to"]
+
+
+def test_a_pace_of_one_changes_nothing_and_a_named_optimizer_keeps_its_time():
+    source = load_workload("bert-base")
+    same = repaced(source, 1.0)
+    np.testing.assert_allclose(same.gradient_ready_s, source.gradient_ready_s, atol=2e-9)
+    np.testing.assert_allclose(same.backward.device_s, source.backward.device_s, rtol=1e-6)
+    named = replace(source, provenance={**source.provenance, "optimizer": "sgd"})
+    assert repaced(named, 2.0).optimizer == named.optimizer
+    assert repaced(source, 2.0).optimizer.device_s == pytest.approx(2 * source.optimizer.device_s)
+
+
+def test_a_step_below_communication_alone_is_refused():
+    with pytest.raises(WorkloadError, match=r"bert-large: no pace makes a step of 100 ms on p3.16xlarge: it takes"):
+        anchored_to_row(load_workload("bert-large"), Row(0.1, MACHINE, nodes=2))
+
+
+def test_a_cpus_capture_on_gpus_needs_a_backend():
+    source = replace(load_workload("resnet50"), device="cpu")
+    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*--backend gloo"):
+        predict(source, MACHINE)
+    assert predict(source, MACHINE, options=Options(backend="gloo"), band=False).iteration_s > 0
+    assert predict(source, load_topology("loopback"), band=False).iteration_s > 0
+
+
+def test_a_bandwidth_that_nobody_gave_is_named():
+    source = replace(load_workload("resnet50"), device="Voodoo")
+    assert predict(source, MACHINE, band=False).document()["provenance"]["assumed"] == {"nccl.ddp.copy_Bps": 3e11}
+    figures = {"name": "Voodoo", "memory_bandwidth": "1792GB/s", "peaks": {"fp32": "126T"}}
+    described = replace(source, provenance={**source.provenance, "gpu_figures": figures})
+    assert "assumed" not in predict(described, MACHINE, band=False).document()["provenance"]
+    assert predict(described, MACHINE, band=False).iteration_s < predict(source, MACHINE, band=False).iteration_s

@@ -1,0 +1,79 @@
+import pytest
+
+from ddpsim import shipped
+from ddpsim.errors import InputError
+from ddpsim.gpu_table import named_by_driver, names, read_gpu, shipped_gpu
+
+
+def test_the_table_spans_volta_to_blackwell():
+    table = [shipped_gpu(name) for name in names()]
+    assert len(table) >= 30
+    assert {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"} <= {gpu.architecture for gpu in table}
+    for gpu in table:
+        assert gpu.sources
+        assert gpu.memory
+        assert gpu.kind in names(), "a form is of a GPU in the table"
+        assert ("bf16" in gpu.peaks) == (gpu.sm >= 80)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
+    spec = shipped_gpu(name)
+    assert spec.name == shipped.path("gpu", name).stem
+    for words in spec.driver:
+        assert named_by_driver(f"NVIDIA {words}").name == name
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("GeForce GTX 1080 Ti", "GTX1080Ti"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX4070TiSuper"),
+        ("Quadro RTX 6000", "QuadroRTX6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000-Server"),
+    ],
+)
+def test_drivers_names(driver, name):
+    assert named_by_driver(driver).name == name
+
+
+@pytest.mark.parametrize("driver", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "Voodoo"])
+def test_a_part_of_a_gpu_is_not_the_whole(driver):
+    assert named_by_driver(driver) is None
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "g.yaml"
+    path.write_text("name: Mine\nmemory_bandwidth: 1792GB/s\npeaks: {fp32: 126T, amp: 504TFLOP/s}\n")
+    gpu = read_gpu(path)
+    assert (gpu.memory_bandwidth, gpu.peaks["bf16"]) == (1.792e12, 5.04e14)
+    path.write_text(path.read_text() + "sm: 75\n")
+    assert "bf16" not in read_gpu(path).peaks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: Mine\npeaks: {fp32: 126T}\n", "memory_bandwidth: the key is missing"),
+        ("name: Mine\nmemory_bandwidth: 1792\npeaks: {fp32: 126T}\n", r"memory_bandwidth \(line 2\): .*has no unit"),
+        ("name: Mine\nmemory_bandwidth: 1GB/s\npeaks: {}\n", "peaks"),
+        ("name: Mine\nmemory_bandwidth: 1GB/s\npeaks: {fp32: 0T}\n", "out of range"),
+        ("name: Mine\nmemory_bandwith: 1GB/s\npeaks: {fp32: 1T}\n", "did you mean memory_bandwidth"),
+        ("- 1\n", "a mapping was expected"),
+        ("name: [\n", "malformed YAML"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(tmp_path, text, message):
+    path = tmp_path / "g.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        read_gpu(path)
+    assert "g.yaml" in str(error.value)

@@ -1,0 +1,51 @@
+"""Machines that people buy now: they load, and where somebody measured one the prediction is near."""
+
+import pytest
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.topology.spec import load_topology, parse_topology
+
+MACHINES = {
+    "hgx-h200": (8, 1),
+    "8xl40s-pcie": (8, 1),
+    "4xrtx4090": (4, 1),
+    "8xrtx4090": (8, 1),
+    "8xrtx4090-switched": (8, 1),
+    "8xrtxpro6000": (8, 1),
+    "8xrtxpro6000-direct": (8, 1),
+    "2x4a100-1nic": (8, 2),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_it_loads_and_states_where_it_is_from(name):
+    topology = load_topology(name)
+    world_size, nodes = MACHINES[name]
+    assert (topology.name, topology.place().world_size, topology.nodes) == (name, world_size, nodes)
+    assert topology.sources
+    assert topology.confidence
+
+
+def allreduce_s(name, size, gpus=None):
+    return Collectives(None, load_topology(name).place(None, gpus), backend="nccl").simulate_s(size)
+
+
+def test_cards_without_peer_to_peer_are_slower_than_cards_with_it():
+    roots, switched, peers = (
+        allreduce_s(name, 1 << 26) for name in ("8xrtx4090", "8xrtx4090-switched", "8xrtxpro6000")
+    )
+    assert roots > 2 * peers
+    # Four cards under one switch cross its way up twice.
+    assert switched > 2 * roots
+
+
+@pytest.mark.parametrize(("gpus", "size", "busbw"), [(8, 1 << 26, 22.2), (4, 1 << 25, 30.3)])
+def test_rtx_pro_6000_as_measured(gpus, size, busbw):
+    # github.com/voipmonitor/rtx6kpro topology.md and hardware/asus-esc8000a-e13p-broadcom-switches.md, 070506ff.
+    time_s = allreduce_s("8xrtxpro6000", size, gpus)
+    assert 2 * (gpus - 1) / gpus * size / time_s / 1e9 == pytest.approx(busbw, rel=0.2)
+
+
+def test_a_gpu_of_the_table_needs_no_sm():
+    machine = "name: m\nnode: {gpus: {count: 2, model: RTX5090}, cpu: {sockets: 1, vendor: amd, model: rome}}\n"
+    assert parse_topology(machine, "m").groups[0].template.gpus[0].sm == 120
