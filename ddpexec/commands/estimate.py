@@ -50,9 +50,9 @@ def estimate(
         str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]")
     ] = None,
     batch_size: Annotated[
-        Optional[int],
+        int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
-    ] = None,  # noqa: UP045
+    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(help="sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), adamw-fused, ..."),

@@ -227,8 +227,8 @@ def test_a_precision_that_the_step_has_not_is_refused():
     assert estimate_step(own_steps.tied, "A100", "amp").precision == "amp"
     with pytest.raises(InputError, match="--precision: the step computes in amp, not in bf16; leave it out"):
         estimate_step(own_steps.autocast, "A100", "bf16")
-    with pytest.raises(WorkloadError, match="V100 has no figures for precision 'amp'"):
-        estimate_step(own_steps.autocast, "V100")
+    with pytest.raises(WorkloadError, match="GP100 has no figures for precision 'amp'"):
+        estimate_step(own_steps.autocast, "GP100")
 
 
 @pytest.mark.parametrize(
