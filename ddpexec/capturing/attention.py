@@ -72,6 +72,9 @@ class FusedAttention(TorchFunctionMode):
         query, key, value, mask, _, causal, *_ = given.arguments.values()
         if isinstance(mask, Tensor) and mask.requires_grad:
             return _ATTENTION(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            narrow = torch.get_autocast_dtype("cpu")
+            query, key, value = (each.to(narrow) for each in (query, key, value))
         return _Attend.apply(query, key, value, self._count, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
 
 

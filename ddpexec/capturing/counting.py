@@ -62,11 +62,12 @@ class StepCounter(TorchDispatchMode):
         module: that is trained.
         real: whether tensors have values; without, attention computes nothing and the optimizer changes nothing, and
             values that the host reads after backward are 1.
+        as_is: whether 16-bit tensors count as they are in what stays alive, rather than as in fp32.
     """
 
-    def __init__(self, module: nn.Module, *, real: bool = False) -> None:
+    def __init__(self, module: nn.Module, *, real: bool = False, as_is: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.counted, self.live = Counted(), LiveBytes()
+        self.counted, self.live = Counted(), LiveBytes(as_is=as_is)
         self.parameters = collect(module)
         if not self.parameters.tensors:
             raise WorkloadError("no parameter of the module needs a gradient", place="estimate")

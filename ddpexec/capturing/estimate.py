@@ -124,7 +124,7 @@ def estimate_step(
         InputError: the step cannot be counted, or computes in another precision.
         WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
     """
-    counted = step_shape(step, batch_size=batch_size, note=note)
+    counted = step_shape(step, batch_size=batch_size, autocast=precision == "amp", note=note)
     return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace)
 
 
@@ -155,7 +155,7 @@ def estimate_module(
 def write_shipped(folder: Path) -> Iterator[Path]:
     """Write every shipped workload into `folder`; yields each file as it is written. The same bytes each time."""
     for model in MODELS:
-        shape = _timed_only(model_shape(model))
+        shape = model_shape(model)
         for number, (gpu, precision) in enumerate(SHIPPED):
             workload = _estimate(shape, gpu_named(gpu), precision)
             copies = [workload] if number else [replace(workload, name=model), workload]
@@ -182,11 +182,6 @@ def _own(
 
 def _fitted(gpu: str | Gpu) -> Gpu:
     return gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu
-
-
-def _timed_only(shape: ModelShape) -> ModelShape:
-    """Return `shape` without what the shipped files do not have."""
-    return replace(shape, forward_use=None, activations=None, optimizer_kind=None)
 
 
 def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:

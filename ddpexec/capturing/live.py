@@ -27,10 +27,14 @@ class LiveBytes:
     """Counts storages from when an operator makes them until the last tensor on them is gone, each once.
 
     A step on fake tensors holds what a real one holds, as autograd keeps the same tensors for backward. 16-bit
-    floating-point tensors count as in fp32.
+    floating-point tensors count as in fp32, unless they are to count as they are.
+
+    Args:
+        as_is: whether they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_is: bool = False) -> None:
+        self._as_is = as_is
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, bool]] = {}
         self._bytes = [0, 0]
         self.peak = Activations(0, 0)
@@ -43,8 +47,8 @@ class LiveBytes:
             if key is None or key in before or key in self._alive:
                 continue
             storage = tensor.untyped_storage()
-            size = storage.nbytes() * fp32_bytes(tensor) // tensor.element_size()
-            narrow = tensor.is_floating_point() and not fp32
+            size = storage.nbytes() * (1 if self._as_is else fp32_bytes(tensor) // tensor.element_size())
+            narrow = tensor.is_floating_point() and not fp32 and not self._as_is
             self._alive[key] = weakref.ref(storage, lambda _, key=key: self.drop(key)), size, narrow  # type: ignore[misc]
             self._bytes[narrow] += size
         if sum(self._bytes) > self.peak.narrow_bytes + self.peak.wide_bytes:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddpexec.capturing.autocast import autocasting
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import faked, faking
 from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
@@ -39,7 +40,20 @@ class OwnShape:
 
 def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
     """Return the operators of one training step of the shipped model `name`."""
-    return shape_of(build(name, "meta"), batch_size)
+    shape = shape_of(build(name, "meta"), batch_size)
+
+    def make() -> OwnStep:
+        model = build(name, "cpu")
+        batch = model.make_batch(batch_size, "cpu")
+
+        def step() -> None:
+            with torch.autocast("cuda"):
+                loss = model.loss(model.module(*batch.inputs), batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+
+        return OwnStep(name, model.module, step)
+
+    return _with_autocast(shape, make)
 
 
 def shape_of(model: TrainingModel, batch_size: int | None = None) -> ModelShape:
@@ -52,7 +66,13 @@ def shape_of(model: TrainingModel, batch_size: int | None = None) -> ModelShape:
     return replace(shape, optimizer_kind=optimizer_name(model.make_optimizer()))
 
 
-def step_shape(step: str | Factory, *, batch_size: int | None = None, note: Note = lambda message: None) -> OwnShape:
+def step_shape(
+    step: str | Factory,
+    *,
+    batch_size: int | None = None,
+    autocast: bool = False,
+    note: Note = lambda message: None,
+) -> OwnShape:
     """Return the operators of a user's own training step.
 
     The function runs on fake tensors: they have shapes and no memory, so that a model of any size is made at once.
@@ -62,6 +82,7 @@ def step_shape(step: str | Factory, *, batch_size: int | None = None, note: Note
     Args:
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
         batch_size: samples a step; by default the first dimension of the first tensor given to forward.
+        autocast: whether forward is to be counted under autocast too, where the step does not ask for it itself.
         note: told where the real step had to be taken, and why.
 
     Raises:
@@ -71,11 +92,17 @@ def step_shape(step: str | Factory, *, batch_size: int | None = None, note: Note
     path = step if isinstance(step, str) else f"{step.__module__}:{getattr(step, '__qualname__', 'step')}"
     function = factory(step) if isinstance(step, str) else step
 
+    def make() -> OwnStep:
+        return made_by(function, path)
+
     def fake() -> OwnShape:
         with faking():
-            return _counted(lambda: made_by(function, path), batch_size, real=False)
+            found = _counted(make, batch_size, real=False)
+        if not autocast and found.precision != "amp":
+            return found
+        return replace(found, shape=_with_autocast(found.shape, make, forced=found.precision != "amp"))
 
-    return _fake_or_real(fake, lambda: _counted(lambda: made_by(function, path), batch_size, real=True), note)
+    return _fake_or_real(fake, lambda: _counted(make, batch_size, real=True), note)
 
 
 def module_shape(
@@ -139,6 +166,27 @@ def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool)
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
     precision = "amp" if wanted else counter.counted.precision
     return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
+
+
+def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bool = False) -> ModelShape:
+    """Return `shape` with the bytes that the step keeps alive under CUDA's autocast.
+
+    Args:
+        make: makes the step, on fake tensors.
+        forced: whether forward asks for no autocast itself.
+    """
+    with autocasting(), faking():
+        own = make()
+        for parameter in own.module.parameters():
+            parameter.grad = None
+        if forced:
+            own.module.forward = torch.autocast("cuda")(own.module.forward)
+        counter = StepCounter(own.module, as_is=True)
+        with counter.watching():
+            own.train()
+    peak = counter.live.peak
+    assert shape.activations is not None
+    return replace(shape, activations=replace(shape.activations, amp_bytes=peak.narrow_bytes + peak.wide_bytes))
 
 
 def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:

@@ -16,14 +16,14 @@ from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.run_options import RunOptions
 from ddpsim.cli.values import counts, topology_named
 from ddpsim.errors import InputError
-from ddpsim.units import MIB
+from ddpsim.units import GIB, MIB
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "forward", "backward", "exposed", "broadcast",
-    "DDP", "optimizer", "hidden", "efficiency", "gain",
+    "DDP", "optimizer", "hidden", "efficiency", "gain", "memory GiB",
 )  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def text(report: PlanReport) -> str:
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
     best = report.best.chosen
-    lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s)"]
+    unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+    lines += ["", f"most samples a second: {best.topology.name}, {best.nodes} node(s){unfit}"]
     return "\n".join(lines)
 
 
@@ -185,7 +186,20 @@ def _cells(row: PlanRow) -> tuple[object, ...]:
     parts = [ms(getattr(summary, part)) for part in PARTS]
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
-    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), *parts, *shares
+    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), *parts, *shares, _memory(row)
+
+
+def _memory(row: PlanRow) -> str:
+    """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
+    memory = row.chosen.memory
+    if memory is None:
+        return ""
+    known = memory.activations_bytes is not None
+    size = f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}"
+    if memory.capacity_bytes is None:
+        return size
+    mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
+    return f"{size} of {memory.capacity_bytes / GIB:.0f}{mark}"
 
 
 def _buckets(row: PlanRow) -> str:

@@ -8,11 +8,14 @@ backward begins (all activations, no gradient) or in the optimizer (all gradient
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketPlan
+from ddpsim.gpu_table import shipped_gpu
 from ddpsim.job import Job
 from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of, kind_of
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}
 """Tensors of a parameter's size that an optimizer keeps beside it (`torch/optim/*.py`, torch 2.13)."""
@@ -89,6 +92,19 @@ class Memory:
             return None if self.activations_bytes is None else True
         return False if self._needed(1 + SLACK[0]) > self.capacity_bytes else None
 
+    def text(self) -> str:
+        """Return it in words: `9.1 GiB of 16.0, fits; batch size up to 57`."""
+        gib = 1 << 30
+        parts = f"{'' if self.activations_bytes is not None else 'over '}{self.step_bytes / gib:.1f} GiB"
+        if self.capacity_bytes is None:
+            return parts
+        verdict = {True: "fits", False: "does NOT fit", None: "may not fit"}[self.fits]
+        if self.fits is None and self.activations_bytes is None:
+            verdict = "activations are not known"
+        largest = self.largest_batch_size
+        batch = "" if largest is None else f"; batch size up to {largest}"
+        return f"{parts} of {self.capacity_bytes / gib:.1f}, {verdict}{batch}"
+
     @property
     def largest_batch_size(self) -> int | None:
         """The most samples a rank that fit, activations in proportion to them; None where that cannot be told."""
@@ -108,11 +124,36 @@ class Memory:
             "total_bytes": self.step_bytes,
             "capacity_bytes": self.capacity_bytes,
             "largest_batch_size": self.largest_batch_size,
+            "total_low_bytes": int(self._needed(1 + SLACK[0])),
+            "total_high_bytes": int(self._needed(1 + SLACK[1])),
             "fits": self.fits,
         }
 
     def _needed(self, slack: float) -> float:
         return self.step_bytes * slack + CONTEXT_BYTES
+
+
+def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
+    """Return the memory of the smallest of a machine's GPUs; None where one of them is not known.
+
+    A machine names a GPU's kind (`A100`); where the workload is of a form of that kind (`A100-80GB`), or its file
+    describes the GPU, it is that one.
+
+    Args:
+        workload: that is to run on them.
+        models: of the GPUs, as the topology names them.
+    """
+    own = gpu_of(workload.device, workload.provenance)
+    same = kind_of(workload.device).lower()
+
+    def one(model: str) -> float | None:
+        if own is not None and own.spec.memory is not None and kind_of(model).lower() == same:
+            return own.spec.memory
+        spec = shipped_gpu(model)
+        return None if spec is None else spec.memory
+
+    sizes = [one(model) for model in dict.fromkeys(models)]
+    return min((size for size in sizes if size is not None), default=None) if all(sizes) else None
 
 
 def _states(kind: str) -> int:

@@ -57,13 +57,17 @@ class Activations:
     Attributes:
         narrow_bytes: of floating-point tensors, in fp32, that 16-bit precisions halve.
         wide_bytes: of all others: integers, masks, and what autocast keeps in fp32.
+        amp_bytes: of the step under autocast, whose peak is another; None where it was not counted.
     """
 
     narrow_bytes: int
     wide_bytes: int
+    amp_bytes: int | None = None
 
     def in_precision(self, precision: str) -> int:
         """Return the bytes of a step in `precision`."""
+        if precision == "amp" and self.amp_bytes is not None:
+            return self.amp_bytes
         return self.wide_bytes + (self.narrow_bytes // 2 if precision in NARROW else self.narrow_bytes)
 
 
