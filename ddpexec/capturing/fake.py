@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+_POINTER = "Accessing the data pointer of FakeTensor is deprecated"
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -23,17 +25,24 @@ def faking() -> Iterator[FakeTensorMode]:
     """Make every tensor that is created within the context a fake one; real ones are taken as fake where they meet.
 
     Data loaders load for real, as what they shuffle and read has values. torch's log of operators that fakes do not do
-    is silent meanwhile: what they raise says it.
+    is silent meanwhile: what they raise says it; and so is its warning that a fake's data pointer was asked for.
     """
     swap, level = torch.utils.swap_tensors, _LOG.level
     torch.utils.swap_tensors = _replace_data
     _LOG.setLevel(logging.CRITICAL)
     try:
-        with _loading_for_real(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with _loading_for_real(), _pointers_unsaid(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             yield mode
     finally:
         torch.utils.swap_tensors = swap
         _LOG.setLevel(level)
+
+
+@contextmanager
+def _pointers_unsaid() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_POINTER)
+        yield
 
 
 @contextmanager
