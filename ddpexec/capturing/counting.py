@@ -154,7 +154,8 @@ class StepCounter(TorchDispatchMode):
         out = func(*args, **kwargs)
         if self._phase in ("forward", "backward"):
             read = tensors_in([args, kwargs])
-            self.live.made(tensors_in(out), read, fp32=keeps_fp32(func))
+            if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
+                self.live.made(tensors_in(out), read, fp32=keeps_fp32(func))
             if operator := operator_of(func, args, kwargs, out):
                 self._note_use(read)
                 self._count(operator)

@@ -20,8 +20,8 @@ from ddpsim.workload.gpus import gpu_of, kind_of
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}
 """Tensors of a parameter's size that an optimizer keeps beside it (`torch/optim/*.py`, torch 2.13)."""
 
-_TEMPORARIES = 1
-"""Tensors of a parameter's size that a `foreach` step makes for a moment: the square roots by which Adam divides."""
+_IN_PLACE = ("sgd", "momentum")
+"""Optimizers whose step makes no tensor of a parameter's size; Adam's makes the square roots by which it divides."""
 
 CONTEXT_BYTES = 600 << 20
 """What CUDA, cuBLAS, cuDNN and NCCL take beside the allocator: 400 to 800 MiB are seen with `nvidia-smi`."""
@@ -63,7 +63,8 @@ class Memory:
             capacity_bytes: of the device's memory; None where it is not known.
         """
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
-        gradients = sum(p.size_bytes for index, p in enumerate(workload.parameters) if index in trained)
+        sizes = [p.size_bytes for index, p in enumerate(workload.parameters) if index in trained]
+        gradients = sum(sizes)
         parameters = sum(p.size_bytes for p in workload.parameters)
         parameters += sum(buffer.size_bytes for buffer in workload.buffers)
         kind = workload.optimizer_kind or "momentum"
@@ -71,7 +72,7 @@ class Memory:
         buckets = 0 if job.gradient_as_bucket_view else plan.size_bytes
         kept = gradients if job.gradient_as_bucket_view or job.no_sync_every > 1 else 0
         in_backward = kept + (workload.activations_bytes or 0)
-        in_optimizer = gradients * (1 + (0 if "fused" in kind or not _states(kind) else _TEMPORARIES))
+        in_optimizer = gradients + _temporary_bytes(kind, sizes)
         return cls(
             parameters,
             gradients,
@@ -160,3 +161,10 @@ def _states(kind: str) -> int:
     """Return how many tensors a parameter's size an optimizer keeps; of an unknown one as many as Adam."""
     names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
     return max(STATES.get(name, 2) for name in names)
+
+
+def _temporary_bytes(kind: str, sizes: Sequence[int]) -> int:
+    """Return what a step makes for a moment: roots of all parameters at once with `foreach`, else of the largest."""
+    if kind.partition("+")[0] in _IN_PLACE or "fused" in kind:
+        return 0
+    return sum(sizes) if "foreach" in kind else max(sizes, default=0)
