@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from ddpexec.capturing.estimate import estimate_step
 from ddpsim.cli.output import table
 from ddpsim.cli.plan import draw, text, write_plan
 from ddpsim.files import json_text
@@ -27,6 +28,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.validation.report import HEADER, validation_row
 from ddpsim.validation.validate import Validation, validate
+from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
 MACHINES = ("p3.8xlarge", "p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100")
@@ -38,7 +40,11 @@ PACE = {
     "dgx-a100": "a100-tf32",
     "dgx-h100": "h100-amp",
 }
-MODELS = {"resnet50": 32, "bert-large": 8}
+MODELS = {"resnet50": 32}
+"""Each shipped model with its batch size."""
+
+OWN = "ddpexec.demo.own_model:training"
+"""A step as a user has one, that no file here knows."""
 
 SIDES = {"predicted": "predicted", "measured": "run"}
 MODEL, BATCH, RANKS, CAPS_MB = "resnet50", 2, 2, (1, 25, 100)
@@ -61,10 +67,13 @@ def main() -> None:
 def plan_ahead(out: Path) -> None:
     """Plan each model on each machine at each node count, at the pace of the machine's own GPUs."""
     say("1. Which bucket size, on machines one does not have?")
-    cells = [(model, machine, nodes) for model in MODELS for machine in MACHINES for nodes in NODES]
-    rows: dict[str, list[PlanRow]] = {model: [] for model in MODELS}
+    subjects = {model: {m: load_workload(f"{model}@{PACE[m]}-b{b}") for m in MACHINES} for model, b in MODELS.items()}
+    subjects["own"] = own_workloads()
+    cells = [(model, machine, nodes) for model in subjects for machine in MACHINES for nodes in NODES]
+    work = [(subjects[model][machine], machine, nodes) for model, machine, nodes in cells]
+    rows: dict[str, list[PlanRow]] = {model: [] for model in subjects}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for done, (cell, row) in enumerate(zip(cells, pool.map(plan_one, cells), strict=True), start=1):
+        for done, (cell, row) in enumerate(zip(cells, pool.map(plan_one, work), strict=True), start=1):
             rows[cell[0]].append(row)
             progress(f"planned {done} of {len(cells)}: {cell[0]} on {cell[2]} x {cell[1]}")
     progress("")
@@ -75,10 +84,17 @@ def plan_ahead(out: Path) -> None:
         draw(report.rows, str(out / f"plan-{model}.png"))
 
 
-def plan_one(cell: tuple[str, str, int]) -> PlanRow:
-    """Return the plan of one model on one machine at one node count."""
-    model, machine, nodes = cell
-    workload = load_workload(f"{model}@{PACE[machine]}-b{MODELS[model]}")
+def own_workloads() -> dict[str, Workload]:
+    """Return the own step estimated for each machine's GPU."""
+    say(f"the own model: python -m ddpexec estimate --step {OWN} --gpu ...")
+    models = {machine: load_topology(machine).compute_device for machine in MACHINES}
+    found = {gpu: estimate_step(OWN, gpu) for gpu in dict.fromkeys(models.values())}
+    return {machine: found[gpu] for machine, gpu in models.items()}
+
+
+def plan_one(cell: tuple[Workload, str, int]) -> PlanRow:
+    """Return the plan of one workload on one machine at one node count."""
+    workload, machine, nodes = cell
     return plan(workload, [load_topology(machine)], nodes=[nodes]).rows[0]
 
 
