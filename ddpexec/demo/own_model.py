@@ -21,6 +21,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(perceptron() for _ in range(EXPERTS))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what the experts make of each token, weighted; zero for tokens that none chose."""
         tokens = x.reshape(-1, WIDTH)
         weights, chosen = self.gate(tokens).softmax(-1).t().topk(len(tokens) // EXPERTS)
         out = torch.zeros_like(tokens)
@@ -39,10 +40,12 @@ class Block(nn.Module):
         self.feed = Experts() if number % 2 else perceptron()
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = self.qkv(self.norms[0](x)).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)
-        attended = F.scaled_dot_product_attention(*parts, is_causal=True)
+        """Return `x` with attention and perceptron added."""
+        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x + self.feed(self.norms[1](x))
+        fed: Tensor = self.feed(self.norms[1](x))
+        return x + fed
 
 
 class Language(nn.Module):
@@ -56,10 +59,12 @@ class Language(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores of each next token."""
         return self.head(self.norm(self.blocks(self.words(tokens) + self.places.weight)))  # type: ignore[no-any-return]
 
 
 def perceptron() -> nn.Module:
+    """Return two linear layers, four times as wide between."""
     return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
 

@@ -55,9 +55,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, width = x.shape
-        q, k, v = (
-            part.view(batch, tokens, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=2)
-        )
+        q, k, v = (part.view(batch, tokens, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True) if self.flash else self.plain(q, k, v)
         return self.drop(self.out(y.transpose(1, 2).reshape(batch, tokens, width)))
 
