@@ -12,10 +12,10 @@ from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import Carried, carried
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import Anchor, Pace
+from ddpsim.workload.anchors import Anchor, RooflineFactors
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.gpus import Roofline, gpu_named
 from ddpsim.workload.optimizers import Optimizer
 
 SHIPPED = (
@@ -44,12 +44,12 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 
 def estimate_model(
     model: str,
-    gpu: str | Gpu,
+    gpu: str | Roofline,
     precision: str,
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
@@ -66,7 +66,7 @@ def estimate_model(
     return estimate(shape, found, precision, anchors, optimizer, pace)
 
 
-def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision: str | None = None) -> Carried:
+def carry_model(source: Workload, gpu: Roofline, model: str | None = None, precision: str | None = None) -> Carried:
     """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
 
     Args:
@@ -107,6 +107,6 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:
+def _estimate(shape: ModelShape, gpu: Roofline, precision: str) -> Workload:
     published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
     return estimate(shape, gpu, precision, published)

@@ -13,7 +13,7 @@ from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
-    from ddpsim.workload.gpus import Gpu
+    from ddpsim.workload.gpus import Roofline
 
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
 
@@ -65,7 +65,7 @@ def estimate(
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, write_shipped
-    from ddpsim.workload.anchors import Pace, parse_anchor
+    from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.optimizers import optimizer_named
 
@@ -95,7 +95,7 @@ def estimate(
         batch_size,
         [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
-        None if pace_of is None else Pace.of(load_workload(pace_of).provenance, str(pace_of)),
+        None if pace_of is None else RooflineFactors.of(load_workload(pace_of).provenance, str(pace_of)),
     )
     _warn(workload)
     save_workload(workload, output)
@@ -115,16 +115,16 @@ def _gpu(
     peaks: list[str],
     memory: str | None,
     multiprocessors: int | None,
-) -> Gpu:
+) -> Roofline:
     from ddpsim.workload.gpu_options import gpu_with
-    from ddpsim.workload.gpus import Gpu, gpu_named
+    from ddpsim.workload.gpus import Roofline, gpu_named
 
     if name is not None and file is not None:
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
     if file is None and not given:
         return gpu_named(name or _SHIPPED_GPU).fitted()
-    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
+    return Roofline.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
 
 
 def _warn(workload: Workload) -> None:

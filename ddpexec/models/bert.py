@@ -38,7 +38,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.LayerNorm(summed))  # type: ignore[no-any-return]
 
 
-class SelfAttention(nn.Module):
+class BertSelfAttention(nn.Module):
     """Three projections and scaled dot-product attention."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
 
-class Output(nn.Module):
+class BertOutput(nn.Module):
     """Projection back to the model's width, dropout, shortcut and norm."""
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -73,14 +73,14 @@ class Output(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(y)) + x)  # type: ignore[no-any-return]
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """Attention, then a two-layer perceptron, each normed after its shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(width, heads), "output": Output(width, width)})
+        self.attention = nn.ModuleDict({"self": BertSelfAttention(width, heads), "output": BertOutput(width, width)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, 4 * width)})
-        self.output = Output(4 * width, width)
+        self.output = BertOutput(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for `x` (batch, sequence, width)."""
@@ -94,7 +94,7 @@ class Bert(nn.Module):
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.embeddings = Embeddings(width)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(width, heads) for _ in range(layers))})
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(BertLayer(width, heads) for _ in range(layers))})
         self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
 
     def forward(self, tokens: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ _WIDTH, _HEADS, _LAYERS, _HIDDEN, _PATCH, _IMAGE = 768, 12, 12, 3072, 16, 224
 _EPSILON = 1e-6
 
 
-class SelfAttention(nn.Module):
+class ViTSelfAttention(nn.Module):
     """Attention with the parameters of `nn.MultiheadAttention`."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class EncoderLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
-        self.self_attention = SelfAttention()
+        self.self_attention = ViTSelfAttention()
         self.ln_2 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
         self.mlp = nn.Sequential(
             nn.Linear(_WIDTH, _HIDDEN), nn.GELU(), nn.Identity(), nn.Linear(_HIDDEN, _WIDTH), nn.Identity()
