@@ -18,9 +18,6 @@ the device was *busy* and where the host waited for it.
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,6 +27,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ddpexec.capturing.own_step import own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -192,16 +190,11 @@ def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None
         batch_size: samples a step; by default the first dimension of the first tensor given to forward.
 
     Raises:
-        InputError: the function cannot be imported, or returns something else.
+        InputError: the function cannot be imported, raises, or returns something else.
         WorkloadError: a step without exactly one forward and one backward.
     """
-    made = _import(path)()
-    module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
-    if not isinstance(module, nn.Module) or not callable(step):
-        remedy = "return (module, step), an nn.Module and a callable without arguments"
-        raise InputError(f"{path} returned {type(made).__name__}", place="step", remedy=remedy)
-    name = path.replace(":", ".")
-    return _run(Capture(module, name=name, batch_size=batch_size, settings=settings), step, settings)
+    own = own_step(path)
+    return _run(Capture(own.module, name=own.name, batch_size=batch_size, settings=settings), own.train, settings)
 
 
 def _capture(
@@ -270,22 +263,6 @@ def _check_precision(precision: str, device: torch.device) -> None:
         raise InputError(f"unknown precision {precision!r}", place="precision", remedy=remedy)
     if precision == "tf32" and device.type != "cuda":
         raise InputError(f"tf32 does not exist on {device.type}", place="precision", remedy="use fp32, bf16 or amp")
-
-
-def _import(path: str) -> Callable[[], object]:
-    module_name, colon, attribute = path.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InputError(f"{path!r} names no function", place="step", remedy="write package.module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        remedy = "run from the folder its package is in, or install it"
-        raise InputError(f"{path!r} cannot be imported: {error}", place="step", remedy=remedy) from error
-    if not callable(function):
-        raise InputError(f"{path!r} is a {type(function).__name__}", place="step", remedy="name a function")
-    return function  # type: ignore[no-any-return]
 
 
 def _hardware(device: torch.device) -> str:

@@ -15,6 +15,7 @@ from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Assumptions, Doubt, Effect
 from ddpsim.errors import InputError
 from ddpsim.prediction.document import flat
+from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import WARM_UP
@@ -115,6 +116,14 @@ class Prediction:
         return {f"{backend}.ddp.copy_Bps": Costs.of(backend, None).copy_Bps}
 
     @property
+    def memory(self) -> Memory | None:
+        """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
+        if self.workload.one_clock or self.topology.compute_device == "cpu":
+            return None
+        models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
+        return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
+
+    @property
     def ranks_differ(self) -> bool:
         """Whether several ranks recorded the workload at once and another number computes on a machine here."""
         return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
@@ -170,6 +179,7 @@ class Prediction:
             ],
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
+            "memory": None if (memory := self.memory) is None else memory.document(),
             "provenance": {
                 "ddpsim": __version__,
                 "seed": self.options.seed,

@@ -92,6 +92,13 @@ class PhaseEntry(Document):
     device_s: Times
 
 
+class ForwardUseEntry(Document):
+    """When forward first needs each parameter: seconds by registration index on the host's and the device's clock."""
+
+    host: Times
+    device: Times
+
+
 class WorkloadFile(File):
     """A whole file; what its parts mean, `ddpsim.workload.profile.Workload` says and checks."""
 
@@ -115,3 +122,6 @@ class WorkloadFile(File):
     provenance: dict[str, Any]
     arithmetic_share: Number = 1.0
     ranks: Count = 1
+    forward_use_s: ForwardUseEntry | None = None
+    activations_bytes: Index | None = None
+    optimizer_kind: Text | None = None

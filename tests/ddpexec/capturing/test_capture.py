@@ -158,7 +158,7 @@ def test_a_shipped_model_in_each_precision(precision):
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        ("twice", WorkloadError, "iteration 0: a second forward; capture a step with one forward"),
+        ("twice", WorkloadError, "iteration 0: a second forward; give a step with one forward"),
         ("no_backward", WorkloadError, "iteration 0: no backward"),
         ("wrong", InputError, r"step: .*wrong returned Net; return \(module, step\)"),
         ("number", InputError, "is a int; name a function"),
