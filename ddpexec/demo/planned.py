@@ -15,6 +15,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
 NODES = (1, 2, 4, 8)
+"""Nodes of each machine that the demo plans for."""
 MACHINES = {
     "p3.8xlarge": "v100-fp32",
     "p3.16xlarge": "v100-fp32",

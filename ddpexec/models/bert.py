@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from ddpexec.models.training import Batch, TrainingModel, with_length
 
 _VOCABULARY, POSITIONS, _SEQUENCE, _MASKED = 30522, 512, 128, 0.15
+"""Of Devlin et al. 2019 and its uncased vocabulary: words, positions, tokens of most training steps, share masked."""
 _EPSILON = 1e-12
+"""Of layer norms, as google-research/bert has it."""
 
 
 class Embeddings(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 
 _WIDTH, _SHORT = 110, 110
+"""Characters of a line, and of a mapping that is written on one."""
 
 
 class _FlowStyle(list[object]):
