@@ -43,7 +43,7 @@ Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CaptureSettings:
     """How much to record.
 
     Attributes:
@@ -84,13 +84,13 @@ class Capture:
         *,
         name: str | None = None,
         batch_size: int | None = None,
-        settings: Settings | None = None,
+        settings: CaptureSettings | None = None,
     ) -> None:
         if isinstance(module, (DistributedDataParallel, nn.parallel.DistributedDataParallel)):
             raise InputError("the module is wrapped in DDP", place="Capture", remedy="capture the plain module")
         self.workload: Workload | None = None
         self._module, self._output, self._batch_size = module, output, batch_size
-        self._settings = settings or Settings()
+        self._settings = settings or CaptureSettings()
         self._name = name or type(module).__name__.lower()
         self._recorder = Recorder(module)
 
@@ -165,7 +165,7 @@ class Capture:
 
 
 def capture_model(
-    name: str, settings: Settings, *, batch_size: int | None = None, precision: str = "fp32", device: str = ""
+    name: str, settings: CaptureSettings, *, batch_size: int | None = None, precision: str = "fp32", device: str = ""
 ) -> Workload:
     """Return a workload measured on the shipped model `name`, trained with SGD with momentum on random samples.
 
@@ -179,7 +179,7 @@ def capture_model(
         return _capture(build(name, where), settings, batch_size, precision, where)
 
 
-def capture_step(path: str, settings: Settings, *, batch_size: int | None = None) -> Workload:
+def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None = None) -> Workload:
     """Return a workload measured on a user's own training step.
 
     Args:
@@ -198,7 +198,7 @@ def capture_step(path: str, settings: Settings, *, batch_size: int | None = None
 
 
 def _capture(
-    model: TrainingModel, settings: Settings, batch_size: int | None, precision: str, device: torch.device
+    model: TrainingModel, settings: CaptureSettings, batch_size: int | None, precision: str, device: torch.device
 ) -> Workload:
     if precision == "bf16":
         model.module.to(torch.bfloat16)
@@ -231,7 +231,7 @@ def training_step(
     return step
 
 
-def _run(capture: Capture, step: Callable[[], object], settings: Settings) -> Workload:
+def _run(capture: Capture, step: Callable[[], object], settings: CaptureSettings) -> Workload:
     threads = torch.get_num_threads()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

@@ -17,10 +17,10 @@ from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import Carried, carried
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import Anchor, Pace
+from ddpsim.workload.anchors import Anchor, RooflineFactors
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 
 SHIPPED = (
@@ -49,12 +49,12 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 
 def estimate_model(
     model: str,
-    gpu: str | Gpu,
+    gpu: str | AchievedGpu,
     precision: str,
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
@@ -71,7 +71,7 @@ def estimate_model(
     return estimate(shape, found, precision, anchors, optimizer, pace)
 
 
-def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision: str | None = None) -> Carried:
+def carry_model(source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None) -> Carried:
     """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
 
     Args:
@@ -101,13 +101,13 @@ def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision:
 
 def estimate_step(
     step: str | Factory,
-    gpu: str | Gpu,
+    gpu: str | AchievedGpu,
     precision: str | None = None,
     *,
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
@@ -131,7 +131,7 @@ def estimate_step(
 def estimate_module(
     module: nn.Module,
     batch: object,
-    gpu: str | Gpu,
+    gpu: str | AchievedGpu,
     precision: str | None = None,
     *,
     loss: Callable[[Any], Tensor] | None = None,
@@ -139,7 +139,7 @@ def estimate_module(
     name: str | None = None,
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a training step of `module` on `batch`; see `ddpexec.capturing.shapes.module_shape`.
@@ -167,11 +167,11 @@ def write_shipped(folder: Path) -> Iterator[Path]:
 
 def _own(
     counted: OwnShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str | None,
     anchors: Sequence[Anchor],
     optimizer: Optimizer | None,
-    pace: Pace | None,
+    pace: RooflineFactors | None,
 ) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
@@ -180,10 +180,10 @@ def _own(
     return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace)
 
 
-def _fitted(gpu: str | Gpu) -> Gpu:
+def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:
     return gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu
 
 
-def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:
+def _estimate(shape: ModelShape, gpu: AchievedGpu, precision: str) -> Workload:
     published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
     return estimate(shape, gpu, precision, published)

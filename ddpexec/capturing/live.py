@@ -11,6 +11,7 @@ from torch import Tensor
 from ddpsim.workload.estimate import Activations
 
 FP32_BYTES = 4
+"""Bytes of an element in single precision."""
 
 
 def storage_key(tensor: Tensor) -> int | None:

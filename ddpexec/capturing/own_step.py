@@ -21,6 +21,7 @@ Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""
 
 _LONGEST = 300
+"""Characters of another library's message that an error repeats; chosen by hand."""
 _NOT_THE_USERS = tuple(str(Path(package.__path__[0])) + os.sep for package in (torch, ddpexec))
 
 

@@ -19,6 +19,7 @@ from ddpsim.workload.kineto.events import DeviceUse
 from ddpsim.workload.profile import Seconds
 
 _NANOSECOND = 9
+"""Decimals of seconds that files keep: clocks tell no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ FAKE = "on fake tensors, without values"
 REAL = "in one real step on this machine's processor"
 
 _LONGEST = 200
+"""Characters of a warning that a note repeats; chosen by hand."""
 _NO_AUTOCAST = "Disabling autocast"
 
 Note = Callable[[str], None]

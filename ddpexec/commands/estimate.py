@@ -13,8 +13,8 @@ from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
-    from ddpsim.workload.anchors import Anchor, Pace
-    from ddpsim.workload.gpus import Gpu
+    from ddpsim.workload.anchors import Anchor, RooflineFactors
+    from ddpsim.workload.gpus import AchievedGpu
     from ddpsim.workload.optimizers import Optimizer
 
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
@@ -23,7 +23,7 @@ _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
 class _Assumed(TypedDict):
     anchors: Sequence[Anchor]
     optimizer: Optimizer | None
-    pace: Pace | None
+    pace: RooflineFactors | None
 
 
 def estimate(
@@ -81,7 +81,7 @@ def estimate(
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
-    from ddpsim.workload.anchors import Pace, parse_anchor
+    from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.optimizers import optimizer_named
 
@@ -106,7 +106,7 @@ def estimate(
     assumed: _Assumed = {
         "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         "optimizer": None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
-        "pace": None if pace_of is None else Pace.of(load_workload(pace_of).provenance, str(pace_of)),
+        "pace": None if pace_of is None else RooflineFactors.of(load_workload(pace_of).provenance, str(pace_of)),
     }
     if step is not None:
         workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)
@@ -135,16 +135,16 @@ def _gpu(
     peaks: list[str],
     memory: str | None,
     multiprocessors: int | None,
-) -> Gpu:
+) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
-    from ddpsim.workload.gpus import Gpu, gpu_named
+    from ddpsim.workload.gpus import AchievedGpu, gpu_named
 
     if name is not None and file is not None:
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
     if file is None and not given:
         return gpu_named(name or _SHIPPED_GPU).fitted()
-    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
+    return AchievedGpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
 
 
 def _warn(workload: Workload) -> None:

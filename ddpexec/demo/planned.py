@@ -17,6 +17,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
 NODES = (1, 2, 4, 8)
+"""Nodes of each machine that the demo plans for."""
 MACHINES = {
     "p3.8xlarge": "v100-fp32",
     "p3.16xlarge": "v100-fp32",

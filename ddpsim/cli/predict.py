@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
+"""Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
 
 @expand

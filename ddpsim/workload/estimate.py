@@ -15,8 +15,8 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, Pace, check_floor, pace_of
-from ddpsim.workload.gpus import Gpu
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.timeline import Timeline
@@ -107,11 +107,11 @@ class ModelShape:
 
 def estimate(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     anchors: Anchor | Sequence[Anchor] | None = None,
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
 ) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
@@ -152,12 +152,12 @@ def _dtype(parameter: Parameter, precision: str) -> str:
     return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
 
 
-def roofline_s(shape: ModelShape, gpu: Gpu, precision: str) -> list[list[float]]:
+def roofline_s(shape: ModelShape, gpu: AchievedGpu, precision: str) -> list[list[float]]:
     """Return the device's time of each operator of forward, and of backward."""
     return [[operator_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
 
 
-def operator_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def operator_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
     """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
     narrow = precision in NARROW and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
@@ -165,14 +165,14 @@ def operator_s(operator: Operator, gpu: Gpu, precision: str) -> float:
     return max(traffic / gpu.achieved_Bps, _arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
 
 
-def _arithmetic_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def _arithmetic_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
     if not operator.flops:
         return 0.0
     return operator.flops / gpu.achieved_flops(operator.kind, precision)
 
 
 def _floors_s(
-    shape: ModelShape, gpu: Gpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
+    shape: ModelShape, gpu: AchievedGpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
 ) -> list[float]:
     """Return what forward, backward and optimizer take at least, whatever stays in caches and however it is fused."""
     peak = gpu.peak_flops[precision]
@@ -186,7 +186,7 @@ def _floors_s(
     return [arithmetic_s(shape.forward), arithmetic_s(shape.backward), moved / gpu.memory_Bps]
 
 
-def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequence[Sequence[float]]) -> float:
+def _arithmetic_share(shape: ModelShape, gpu: AchievedGpu, precision: str, works: Sequence[Sequence[float]]) -> float:
     """Return the share of a step that its arithmetic bounds, on the device's clock rather than its memory's."""
     operators = zip((*shape.forward, *shape.backward), (*works[0], *works[1]), strict=True)
     bound = sum(work for operator, work in operators if _arithmetic_s(operator, gpu, precision) >= work)
@@ -195,7 +195,7 @@ def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequen
 
 def _workload(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     parameters: tuple[Parameter, ...],
     timeline: Timeline,
@@ -243,10 +243,10 @@ def _forward_use(shape: ModelShape, timeline: Timeline) -> ForwardUse | None:
 
 def _provenance(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     anchors: Sequence[Anchor],
-    pace: Pace,
+    pace: RooflineFactors,
     optimizer: Optimizer | None,
 ) -> Mapping[str, object]:
     kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})

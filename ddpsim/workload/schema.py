@@ -13,6 +13,7 @@ from ddpsim.documents import Count, Document, File, Index, Number, Text, shown, 
 from ddpsim.workload.profile import Seconds
 
 _MOST_ELEMENTS = 1 << 63
+"""No tensor has as many elements: they are counted in signed 64 bits."""
 _KINDS = frozenset((float, int, type(None)))
 
 

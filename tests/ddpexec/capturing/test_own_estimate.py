@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.capture import Settings, capture_step  # noqa: E402
+from ddpexec.capturing.capture import CaptureSettings, capture_step  # noqa: E402
 from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E402
 from ddpexec.capturing.shapes import FAKE, REAL, module_shape, shape_of, step_shape  # noqa: E402
 from ddpexec.models import build  # noqa: E402
@@ -22,7 +22,7 @@ from tests.ddpexec.capturing import own_steps  # noqa: E402
 from tests.ddpexec.capturing.own_steps import BATCH, LAYERS, TOKENS, VOCABULARY, WIDTH, Transformer  # noqa: E402
 
 STEPS = "tests.ddpexec.capturing.own_steps"
-QUICK = Settings(iterations=1, warm_up=1, threads=1)
+QUICK = CaptureSettings(iterations=1, warm_up=1, threads=1)
 ON_FAKES = (
     "tied", "checkpointed", "reentrant", "weighted_experts", "two_losses", "convolutional", "recurrent", "autocast",
     "narrow", "sparse", "loaded",
