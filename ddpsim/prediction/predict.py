@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from ddpsim import __version__
@@ -65,7 +65,7 @@ class Prediction:
     calibrated: bool
     correcting_rows: int = 0
     copies_measured: bool = False
-    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = ()
+    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
