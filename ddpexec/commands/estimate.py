@@ -28,7 +28,9 @@ class _Assumed(TypedDict):
 
 
 def estimate(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
+    ],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
         str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")

@@ -194,3 +194,9 @@ def test_a_folder_that_an_estimate_makes_is_announced(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["estimate", "--model", "mlp", "-o", str(tmp_path / "new" / "mlp.json")])
     assert "is no folder yet" in capsys.readouterr().err
+
+
+def test_a_gpu_that_nobody_knows_may_be_described(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["estimate", "--model", "mlp", "--gpu", "XX", "-o", str(tmp_path / "mlp.json")])
+    assert "; or describe it in a YAML file, --gpu-file" in capsys.readouterr().err
