@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from ddpsim.errors import InputError
 
 
@@ -33,13 +31,13 @@ class ModelMismatchError(ExecutionError):
 class ReadyTwiceError(ExecutionError):
     """A parameter's gradient came twice in one backward; the message is whole, as torch's is."""
 
-    longest = sys.maxsize
+    whole = True
 
 
 class NeverReadyError(ExecutionError):
     """A parameter's gradient never came, so that a bucket was never reduced; the message is whole, as torch's is."""
 
-    longest = sys.maxsize
+    whole = True
 
 
 class LostRankError(ExecutionError):

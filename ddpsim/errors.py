@@ -68,10 +68,10 @@ class InputError(DdpsimError):
         remedy: what to write instead, as an imperative.
 
     Attributes:
-        longest: characters of the message that are printed; of a longer one its ends.
+        whole: message and remedy are printed to their last character; without, of long ones their ends.
     """
 
-    longest: ClassVar[int] = _LONGEST_MESSAGE
+    whole: ClassVar[bool] = False
 
     def __init__(self, message: str, *, place: str | None = None, remedy: str | None = None) -> None:
         self.message, self.place, self.remedy = message, place, remedy
@@ -79,9 +79,11 @@ class InputError(DdpsimError):
 
     def __str__(self) -> str:
         """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
-        text = shortened(self.message, self.longest)
+        text = self.message if self.whole else shortened(self.message, _LONGEST_MESSAGE)
         text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
-        return f"{text}; {shortened(self.remedy, _LONGEST_REMEDY)}" if self.remedy else text
+        if not self.remedy:
+            return text
+        return f"{text}; {self.remedy if self.whole else shortened(self.remedy, _LONGEST_REMEDY)}"
 
     def at(self, place: str) -> NoReturn:
         """Raise this error again with `place` put before its own place."""

@@ -28,6 +28,7 @@ _BANDWIDTH: dict[str, float] = {
 }
 _RANGES = {"time": (1e-15, 1e7), "bandwidth": (1.0, 1e18), "size": (1.0, 1e18), "peak": (1.0, 1e21)}
 """Smallest above zero and largest in the base unit: results of what lies beyond are no numbers any more."""
+_BASE = {"time": "s", "bandwidth": "B/s", "size": "B", "peak": "FLOP/s"}
 
 _ARITHMETIC: dict[str, float] = {
     f"{prefix}{unit}": factor
@@ -164,7 +165,6 @@ def _parse(
             remedy=f"give a {kind} {'above' if positive else 'of at least'} zero",
         )
     if not (value == 0 or least <= value <= most):
-        unit = "s" if kind == "time" else "B/s"
-        remedy = f"give a {kind} from {least:g} to {most:g} {unit}"
+        remedy = f"give a {kind} from {least:g} to {most:g} {_BASE[kind]}"
         raise UnitError(f"{kind} {text!r} is out of range", place=place, remedy=remedy)
     return value

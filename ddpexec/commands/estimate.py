@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 
 import typer
 
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class _Assumed(TypedDict):
 
 
 def estimate(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write; with --all a folder.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
+    ],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
     step: Annotated[
         str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")
@@ -82,13 +85,14 @@ def estimate(
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
-    from ddpsim.workload.files import load_workload, save_workload
+    from ddpsim.workload.files import load_workload
     from ddpsim.workload.optimizers import optimizer_named
 
     if all_:
         for path in write_shipped(output):
             print(path)
         return
+    check_destination(output)
     whose = _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors)
     if from_ is not None:
         _alone("--from", {"--optimizer": optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
@@ -96,8 +100,7 @@ def estimate(
         found = carry_model(load_workload(from_), whose, model, precision)
         for line in found.notes:
             _note(line)
-        save_workload(found.workload, output)
-        print(output)
+        _deliver(found.workload, output)
         return
     if clip_gradients and optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
@@ -114,8 +117,16 @@ def estimate(
         assert model is not None
         workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
     _warn(workload)
-    save_workload(workload, output)
-    print(output)
+    _deliver(workload, output)
+
+
+def _deliver(workload: Workload, output: Path) -> None:
+    from ddpsim.files import json_text
+    from ddpsim.workload.files import workload_document
+
+    deliver(output, json_text(workload_document(workload)))
+    if str(output) != STANDARD_OUTPUT:
+        print(output)
 
 
 def _note(message: str) -> None:

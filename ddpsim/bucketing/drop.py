@@ -44,7 +44,8 @@ def layers_named(parameters: Sequence[Parameter], probabilities: Mapping[str, fl
     for name, probability in probabilities.items():
         indices = tuple(i for i, p in enumerate(parameters) if p.name.startswith(f"{name}."))
         if not indices:
-            raise PlanError(f"no parameter is below {name!r}", remedy="give a module's name, e.g. encoder.layer.3")
+            remedy = "give a module's name, e.g. encoder.layer.3"
+            raise PlanError(f"no parameter is below {name!r}", place="drop", remedy=remedy)
         layers.append(DroppableLayer(name, indices, probability))
     return tuple(layers)
 
@@ -72,11 +73,11 @@ class DropPlan:
         for layer in self.layers:
             if not 0 <= layer.probability <= 1:
                 what = f"probability {layer.probability!r} of {layer.name!r} is out of range"
-                raise PlanError(what, remedy="give a number from 0 to 1")
+                raise PlanError(what, place="drop", remedy="give a number from 0 to 1")
             for index in layer.parameters:
                 if index in owner:
                     what = f"parameter {index} is in the layers {owner[index]!r} and {layer.name!r}"
-                    raise PlanError(what, remedy="name layers that do not contain each other")
+                    raise PlanError(what, place="drop", remedy="name layers that do not contain each other")
                 owner[index] = layer.name
 
     def layers_dropped(self, iteration: int) -> list[int]:

@@ -118,7 +118,8 @@ def gpu_named(name: str) -> AchievedGpu:
     spec = shipped_gpu(name)
     if spec is None:
         error = UnknownNameError.among("GPU", name, GPUS)
-        raise UnknownNameError(error.message, remedy=f"{error.remedy} Or describe it: --gpu-file")
+        known = str(error.remedy).rstrip("?")
+        raise UnknownNameError(error.message, remedy=f"{known}; or describe it in a YAML file, `gpu_file`")
     return AchievedGpu.of(spec)
 
 

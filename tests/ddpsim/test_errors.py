@@ -66,3 +66,10 @@ def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried > 0
     assert failed == 0
+
+
+def test_an_error_that_is_told_whole_keeps_a_long_remedy():
+    class WholeError(InputError):
+        whole = True
+
+    assert str(WholeError("m" * 900, remedy="r" * 900)) == f"{'m' * 900}; {'r' * 900}"

@@ -128,3 +128,12 @@ def test_every_quantity_that_is_shown_with_its_unit_is_read(page):
     for quantity in shown:
         parse = units.parse_time if re.search(r"\ds|[num]s$", quantity) else units.parse_bandwidth
         assert parse(quantity) > 0
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "bounds"),
+    [(units.parse_size, "1e300GB", r"1e\+18 B$"), (units.parse_arithmetic, "1e300T", r"1e\+21 FLOP/s$")],
+)
+def test_the_bounds_of_a_quantity_have_its_unit(parse, text, bounds):
+    with pytest.raises(UnitError, match=bounds):
+        parse(text)

@@ -19,6 +19,7 @@ from ddpexec.campaign.record import unpack
 from ddpexec.campaign.spec import parse_campaign
 from ddpsim.errors import InputError
 from ddpsim.files import compress, read_json, read_text
+from ddpsim.gpus.table import read_gpu
 from ddpsim.measured import read_table
 from ddpsim.order import arrivals_of, order_report
 from ddpsim.order.traces import fit_document, plan_fits
@@ -31,6 +32,7 @@ from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.workload.files import load_workload, workload_document
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.kineto.ddp import read_ddp
 from ddpsim.workload.kineto.workload import import_trace
 from tests.fuzz import seeds, trees
@@ -104,6 +106,8 @@ def targets() -> dict[str, Target]:
         _texts("nccl_xml.text", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
         _xml("nccl_graph", "g.xml", lambda path: with_graph_dump(graph_machine, _text(path), str(path)), seeds.GRAPHS),
         _texts("nvidia_smi", "m.txt", _imported, *seeds.MATRICES),
+        _yaml("gpu", "g.yaml", _gpu, *seeds.gpus()),
+        _texts("gpu.text", "g.yaml", _gpu, *seeds.gpus()),
         _yaml("campaign", "c.yaml", _campaign, seeds.CAMPAIGN),
         _texts("campaign.text", "c.yaml", _campaign, seeds.CAMPAIGN),
         _documents("record", "record/runs/one.json.gz", _unpacked, seeds.record()),
@@ -151,6 +155,10 @@ def _text(path: Path) -> str:
 def _topology(path: Path) -> None:
     text = dump_topology(load_topology(str(path)))
     parse_topology(text, "again")
+
+
+def _gpu(path: Path) -> None:
+    AchievedGpu.of(read_gpu(path)).fitted()
 
 
 def _imported(path: Path) -> None:

@@ -159,6 +159,13 @@ def topologies() -> list[str]:
     return [TOPOLOGY, *((ROOT / "topologies" / f"{name}.yaml").read_text(encoding="utf-8") for name in names)]
 
 
+def gpus() -> list[str]:
+    """Return the YAML of GPUs: a user's shortest one, and shipped ones."""
+    shortest = "name: mine\nmemory_bandwidth: 1792GB/s\npeaks: {fp32: 126TFLOP/s, amp: 504TFLOP/s}\n"
+    names = ("A100-PCIe-80GB", "RTX5090", "K80")
+    return [shortest, *((ROOT / "gpus" / f"{name}.yaml").read_text(encoding="utf-8") for name in names)]
+
+
 def kineto() -> list[dict[str, Any]]:
     """Return Kineto traces with and without DDP and a device."""
     jobs = (

@@ -1,5 +1,6 @@
 import functools
 import gzip
+import json
 from dataclasses import replace
 
 import pytest
@@ -179,3 +180,23 @@ def test_the_pace_of_an_anchored_estimate_serves_another_batch(tmp_path):
     taken = estimated(tmp_path, *options, "--batch-size", "8192", "--pace-of", str(tmp_path / "anchored.json"))
     factor = anchored.provenance["pace"]["phases"][0]
     assert taken.backward.device_s[0] == pytest.approx(plain.backward.device_s[0] * factor, rel=1e-3)
+
+
+def test_an_estimate_goes_to_standard_output_whole(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["estimate", "--model", "mlp", "--gpu", "V100", "-o", "-"])
+    assert json.loads(capsys.readouterr().out)["schema"] == "ddpsim.workload/1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_an_estimate_makes_is_announced(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["estimate", "--model", "mlp", "-o", str(tmp_path / "new" / "mlp.json")])
+    assert "is no folder yet" in capsys.readouterr().err
+
+
+def test_a_gpu_that_nobody_knows_may_be_described(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["estimate", "--model", "mlp", "--gpu", "XX", "-o", str(tmp_path / "mlp.json")])
+    assert "; or describe it in a YAML file, --gpu-file" in capsys.readouterr().err

@@ -82,6 +82,7 @@ def refused(rank: int) -> None:
         ddp(torch.ones(1, 8))
     assert "layers.1.weight, layers.1.bias" in str(never.value)
     assert "find_unused_parameters=True" in str(never.value)
+    assert "all `forward` function outputs participate in calculating loss" in str(never.value)
     ddp = DistributedDataParallel(Odd(), bucket_cap_mb=0)
     output = ddp(torch.ones(1, 8)).main.sum()
     output.backward(retain_graph=True)

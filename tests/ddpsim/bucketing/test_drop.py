@@ -33,7 +33,7 @@ def test_layers_are_found_by_name():
     assert [layer.parameters for layer in LAYERS] == [(2, 3), (4, 5), (6, 7), (8, 9)]
     with pytest.raises(PlanError, match=r"no parameter is below 'block\.9'"):
         layers_named(PARAMETERS, {"block.9": 0.5})
-    with pytest.raises(PlanError, match="no parameter is below 'bloc'"):
+    with pytest.raises(PlanError, match=r"^drop: no parameter is below 'bloc'"):
         layers_named(PARAMETERS, {"bloc": 0.5})
 
 
