@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An allreduce of `size_bytes` float32 bytes, in place: median seconds, and elements that came out wrong."""
+    """Holds the median seconds of allreduces of `size_bytes` float32 bytes in place, and the elements that were wrong."""
 
     size_bytes: int
     time_s: float

@@ -24,7 +24,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSummary:
-    """One bucket's times on rank 0, median over iterations, in seconds from the start of forward.
+    """Holds one bucket's times on rank 0: medians over iterations, in seconds from the start of forward.
 
     `wire_s` is when the last rank had arrived and `skew_s` how long this rank's collective waited for it; both None
     where the trace cannot tell.

@@ -59,7 +59,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A prediction beside a measurement.
+    """A validation holds a prediction beside a measurement.
 
     Attributes:
         iterations: the steady-state period.
@@ -204,7 +204,7 @@ def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What a bucket spends between ready and finished."""
+    """It is what a bucket spends between ready and finished."""
 
     launch_s: float
     skew_s: float
