@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Holds the median seconds of allreduces of `size_bytes` float32 bytes in place, and the elements that were wrong."""
+    """Holds the median seconds of allreduces of `size_bytes` float32 bytes in place, and elements that came out wrong."""
 
     size_bytes: int
     time_s: float
