@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-_FP32 = [
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
-    "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
-    "native_layer_norm", "group_norm", "norm.Scalar", "norm.ScalarOpt_dim", "nuclear_norm", "cosine_similarity",
-    "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
-    "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist",
-    "renorm", "logsumexp", "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum",
-    "sum.dim_IntList",
-]  # fmt: skip
+_FP32_TEXT = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm norm.Scalar norm.ScalarOpt_dim
+nuclear_norm cosine_similarity cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod
+prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList
+"""
+_FP32 = tuple(_FP32_TEXT.split())
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
