@@ -12,7 +12,8 @@ from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, length, summarise, union
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, summarise
+from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
 
