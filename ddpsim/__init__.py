@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ddpsim.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.calibrating.calibrate import calibrate
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from ddpsim.validation.validate import validate
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.profile import Workload
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BucketCaps",

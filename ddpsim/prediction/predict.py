@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from ddpsim import __version__
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
@@ -24,6 +23,7 @@ from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
+from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_of, kind_of
