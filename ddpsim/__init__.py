@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ddpsim.planning.plan_file import load_plan
     from ddpsim.planning.planner import plan, sweep
     from ddpsim.prediction.document import load_prediction
-    from ddpsim.prediction.predict import Prediction, predict
+    from ddpsim.prediction.predict import predict
+    from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation import Options
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.cluster import Topology
@@ -63,7 +64,7 @@ _MODULES = {
     "Calibration": "collectives.calibration",
     "InputError": "errors",
     "Options": "simulation",
-    "Prediction": "prediction.predict",
+    "Prediction": "prediction.prediction",
     "Topology": "topology.cluster",
     "Workload": "workload.profile",
     "calibrate": "calibrating.calibrate",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.document import flat
-from ddpsim.prediction.predict import Prediction
+from ddpsim.prediction.prediction import Prediction
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
