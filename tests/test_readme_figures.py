@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from ddpexec.demo.planned import MACHINES, MODELS
+from ddpexec.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
@@ -101,7 +101,7 @@ def test_the_table_is_what_is_predicted_today(row: str) -> None:
 
 
 def of_bert(machine: str, nodes: int, buckets: BucketCaps) -> Prediction:
-    workload = load_workload(f"bert-large@{MACHINES[machine]}-b{MODELS['bert-large']}")
+    workload = load_workload(f"bert-large@{MACHINES[machine]}-b8")
     return predict(workload, load_topology(machine), nodes=nodes, options=Options(caps=buckets))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.doubts import join
@@ -52,7 +52,7 @@ class Prediction:
     calibrated: bool
     correcting_rows: int = 0
     copies_measured: bool = False
-    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = ()
+    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"

@@ -50,6 +50,9 @@ class ForwardUse:
     host_s: Seconds
     device_s: Seconds
 
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other) if isinstance(other, ForwardUse) else NotImplemented
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -237,7 +240,7 @@ class Workload:
         return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
 
 
-def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:
+def _equal(one: Phase | ForwardUse | Workload, other: Phase | ForwardUse | Workload) -> bool:
     """Return whether all fields are equal, arrays by their values, and gradients that are missing in both."""
     pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
     return all(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tests.accuracy.pooled import pooled
 
+from ddpsim.calibrating.pooled import pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.collectives import family, latency_share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.collectives.nccl import transport
 from tests.accuracy import by_hand
-from tests.accuracy.systems import CITED, TABLES, load
+from tests.accuracy.systems import CITED, load
 
 TABLE = next(system for system in CITED if system.name == "crusoe_2node_16xA100_ib")
 
@@ -17,7 +17,7 @@ def test_a_constant_is_held_at_a_factor_and_put_back():
 
 
 def test_each_constant_moves_the_figure_it_is_judged_by():
-    samples = [load(TABLE, TABLES)]
+    samples = [load(TABLE)]
     for constants, figure in ((by_hand.MODEL, by_hand.errors), (by_hand.DOUBTS, by_hand.width)):
         found = set()
         for module, name in constants:

@@ -85,7 +85,7 @@ def test_the_import_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["workload", "import", str(tmp_path / "bare.json")])
     assert end.value.code == 2
-    assert "the trace holds no shapes of gradients; give --shapes W" in capsys.readouterr().err
+    assert "the trace holds no shapes of gradients; give --shapes" in capsys.readouterr().err
 
 
 LATE_S = 0.08

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.compression import Adaptive  # noqa: E402
-from ddpexec.ddp.runtime_stats import Moment, RuntimeStats  # noqa: E402
+from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent  # noqa: E402
 from ddpexec.ddp.used import UsedMap  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
@@ -108,7 +108,7 @@ def test_runtime_statistics_are_of_the_device_and_wait_for_it_only_where_they_ar
     stats = RuntimeStats([CUDA])
     for iteration in (1, 2, 3):
         stats.begin(iteration)
-        for moment in (Moment.BACKWARD, Moment.COMMUNICATION, Moment.COMPUTED, Moment.COMMUNICATED):
+        for moment in (TimerEvent.BACKWARD, TimerEvent.COMMUNICATION, TimerEvent.COMPUTED, TimerEvent.COMMUNICATED):
             busy(iteration * int(moment) * MS)
             stats.note(moment)
     assert gpu.waits == []

@@ -29,7 +29,7 @@ def refused(rank: int) -> None:
     refuses(OptionError, "bucket_cap_mb='big'", bucket_cap_mb="big")
     refuses(InputError, "-1", bucket_cap_mb=-1)
     refuses(PlanError, "bucket_cap_mb_list is empty", bucket_cap_mb_list=[])
-    refuses(PlanError, "bucket_cap_mb_list=[1]", "bucket_cap_mb=2", bucket_cap_mb_list=[1], bucket_cap_mb=2)
+    refuses(PlanError, "`bucket_cap_mb_list=1`", "`bucket_cap_mb=2`", bucket_cap_mb_list=[1], bucket_cap_mb=2)
     refuses(OptionError, "bucket_cap_mb_list=3", bucket_cap_mb_list=3)
     refuses(OptionError, "dim=1", dim=1)
     refuses(OptionError, "delay_all_reduce_named_params", "plan", delay_all_reduce_named_params=[])
@@ -53,7 +53,7 @@ def refused(rank: int) -> None:
     refuses(OptionError, "bucket_cap_mb=True", bucket_cap_mb=True)
     refuses(OptionError, "bucket_cap_mb_list=[1, 'a']", bucket_cap_mb_list=[1, "a"])
     refuses(InputError, "bucket_cap_mb_list: bucket cap -2", bucket_cap_mb_list=[1, -2])
-    refuses(PlanError, "bucket_cap_mb_list=[1]", "first_bucket_mb=2", bucket_cap_mb_list=[1], first_bucket_mb=2)
+    refuses(PlanError, "`bucket_cap_mb_list=1`", "`first_bucket_mb=2`", bucket_cap_mb_list=[1], first_bucket_mb=2)
     group = dist.group.WORLD
     refuses(
         OptionError, "process_group and device_mesh", process_group=group, device_mesh=init_device_mesh("cpu", (2,))

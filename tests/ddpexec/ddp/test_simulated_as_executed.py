@@ -56,11 +56,10 @@ def workload_of(orders):
 def simulated(monkeypatch, orders_by_rank, **options):
     """Return, by rank and iteration, the (index, parameters) of the buckets in launch order."""
     recorded = [paces(workload_of(orders)) for orders in orders_by_rank]
-    monkeypatch.setattr(engine, "WARM_UP", 0)
     monkeypatch.setattr(engine, "own_draw", lambda kind, seed, total: recorded[kind.first].__getitem__)
     placement = load_topology("loopback").place(1, len(orders_by_rank))
     given = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=CAP), iterations=ITERATIONS, **options)
-    trace = simulate(workload_of(orders_by_rank[0]), placement, given, every_rank=True)
+    trace = simulate(workload_of(orders_by_rank[0]), placement, given, every_rank=True, warm_up=0)
     return [
         [[(bucket.index, bucket.parameters) for bucket in it.buckets] for it in trace.of_rank(rank)]
         for rank in trace.ranks
@@ -156,13 +155,12 @@ def test_layers_left_out_skip_the_buckets_that_the_executor_skips(monkeypatch):
     orders = [[range(COUNT)] * ITERATIONS] * RANKS
     drop = Options(drop=DROP, seed=SEED).drop_plan(workload_of(orders[0]).parameters)
     for number, plan in enumerate(plans()):
-        monkeypatch.setattr(engine, "WARM_UP", 0)
         caps = BucketCaps(bucket_cap_mb=CAP) if plan is None else BucketCaps()
         given = Options(
             backend="gloo", caps=caps, plan=plan, order="never", iterations=ITERATIONS, drop=DROP, seed=SEED
         )
         placement = load_topology("loopback").place(1, RANKS)
-        trace = simulate(workload_of(orders[0]), placement, given, every_rank=True)
+        trace = simulate(workload_of(orders[0]), placement, given, every_rank=True, warm_up=0)
         for rank in range(RANKS):
             buckets = [[(b.index, b.parameters) for b in it.buckets] for it in trace.of_rank(rank)]
             assert buckets == answers[rank][number]

@@ -9,13 +9,12 @@ import pytest
 
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.priors import PRIORS
 from ddpsim.doubts.collectives import band, factors, family
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 
-START = Calibration("nccl", {constant.name: constant for constant in PRIORS["nccl"]})
+START = Calibration.priors("nccl")
 FITTED = replace(START, fitted_names=("nccl.efficiency.nvlink.simple",), covariance=((0.01,),))
 FAMILIES = {
     ("dgx-1v", 1): "NVLink", ("dgx-a100", 1): "NVSwitch", ("4x1080ti-pcie", 1): "PCIe through host memory",

@@ -38,7 +38,7 @@ def test_a_step_below_communication_alone_is_refused():
 
 def test_a_cpus_capture_on_gpus_needs_a_backend():
     source = replace(load_workload("resnet50"), device="cpu")
-    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*--backend gloo"):
+    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*backend=gloo"):
         predict(source, MACHINE)
     assert predict(source, MACHINE, options=Options(backend="gloo"), band=False).iteration_s > 0
     assert predict(source, load_topology("loopback"), band=False).iteration_s > 0

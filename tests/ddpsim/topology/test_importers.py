@@ -60,7 +60,7 @@ def tree(parents: dict[str, Link]) -> dict[str, tuple[str, float]]:
 
 @pytest.mark.parametrize("path", ["ndv2-topo.xml", "ndv4-topo.xml", "p4d-24xl-topo.xml"])
 def test_files_without_nvlinks_ask_for_the_gpu_and_say_why(path: str) -> None:
-    with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*--gpu"):
+    with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*`gpu="):
         published(path, None)
 
 

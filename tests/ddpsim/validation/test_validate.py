@@ -138,7 +138,7 @@ def test_halves_of_the_wire_that_cancel_are_not_named(shares: dict[str, float], 
 
 def test_another_configuration_is_refused() -> None:
     trace = example_trace(2)
-    with pytest.raises(TraceError, match=r"2 ranks, the prediction 3.*--nodes"):
+    with pytest.raises(TraceError, match=r"2 ranks, the prediction 3.*`nodes`"):
         validate(prediction_of(example_trace(3)), trace)
     one = replace(trace.iterations[0].buckets[0], size_bytes=4096 + 8192, parameters=(0, 1, 2, 3))
     fewer = [replace(it, buckets=(one,)) for it in trace.iterations]

@@ -159,7 +159,7 @@ def test_a_trace_that_holds_shapes_holds_types_too(folder):
 def test_what_does_not_fit_is_refused(folder):
     with pytest.raises(WorkloadError, match=r"shapes: net@cpu-fp32-b4 has 4 gradients an iteration, .* has 5"):
         imported(folder, Job([10.0] * 5), shapes(4))
-    with pytest.raises(TraceError, match="the trace holds no shapes of gradients; give --shapes W"):
+    with pytest.raises(TraceError, match="the trace holds no shapes of gradients; give `shapes`"):
         imported(folder, Job([10.0] * 5), None)
 
 
