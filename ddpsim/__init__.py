@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ddpsim.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.calibrating.calibrate import calibrate
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from ddpsim.planning.plan_file import load_plan
     from ddpsim.planning.planner import plan, sweep
     from ddpsim.prediction.document import load_prediction
-    from ddpsim.prediction.predict import Prediction, predict
+    from ddpsim.prediction.predict import predict
+    from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation import Options
     from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.cluster import Topology
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
     from ddpsim.validation.validate import validate
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.profile import Workload
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BucketCaps",
@@ -63,7 +64,7 @@ _MODULES = {
     "Calibration": "collectives.calibration",
     "InputError": "errors",
     "Options": "simulation",
-    "Prediction": "prediction.predict",
+    "Prediction": "prediction.prediction",
     "Topology": "topology.cluster",
     "Workload": "workload.profile",
     "calibrate": "calibrating.calibrate",

@@ -22,7 +22,7 @@ MIN_COMPRESSION_RATE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One collective of a compressed bucket.
+    """A message is one collective of a compressed bucket.
 
     Attributes:
         collective: `allreduce` or `allgather`.
@@ -80,7 +80,7 @@ class Roofline:
 
 
 class Scheme(Protocol):
-    """A way to compress buckets."""
+    """A scheme says what a compressed bucket sends, and what compressing it costs."""
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ def ratio(scheme: Scheme, parameters: Sequence[Parameter], world_size: int = 2) 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """No compression: one allreduce of the gradients."""
+    """Compresses nothing: a bucket is one allreduce of its gradients."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Gradients cast to two bytes: torch's `fp16_compress_hook` and `bf16_compress_hook`."""
+    """Casts gradients to two bytes, as torch's `fp16_compress_hook` and `bf16_compress_hook` do."""
 
     name: str = "fp16"
 
@@ -205,7 +205,7 @@ class OneBit:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The largest entries with their indices, and error feedback (Aji and Heafield 2017); gathered."""
+    """Gathers the largest entries with their indices, and feeds the error back (Aji and Heafield 2017)."""
 
     density: float = 0.01
 

@@ -109,7 +109,7 @@ class UnknownNameError(InputError):
 
 
 class UnitError(InputError):
-    """A quantity without a unit, with an unknown one, or out of range."""
+    """Raised for a quantity that has no unit, an unknown one, or is out of range."""
 
 
 class TopologyError(InputError):

@@ -12,7 +12,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """A signal asked this process to end."""
+    """Raised where a signal asked this process to end."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -10,7 +10,8 @@ import pytest
 
 from ddpexec.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
-from ddpsim.prediction.predict import Prediction, predict
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload

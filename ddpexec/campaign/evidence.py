@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One configuration.
+    """A configuration as the record keeps it: what was predicted, and what was measured.
 
     Attributes:
         before, now: the prediction written before the runs, and today's code's.

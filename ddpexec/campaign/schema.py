@@ -20,7 +20,7 @@ CAP_OPTIONS = frozenset(("bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb
 
 
 class CampaignPart(BaseModel):
-    """Base of every part of a campaign file: strict kinds, unknown keys refused."""
+    """The base of every part of a campaign file, with strict kinds; keys it does not know are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -33,7 +33,7 @@ class SlowLink(CampaignPart):
 
 
 class NetworkSpec(CampaignPart):
-    """A lab network: `{ranks: 4, rate: 500mbit}`, with a delay, a slow link, or a trunk between two halves."""
+    """A lab network is `{ranks: 4, rate: 500mbit}`, perhaps with a delay, a slow link, a trunk between two halves."""
 
     ranks: Annotated[int, Field(ge=2)]
     rate: Bandwidth
@@ -113,7 +113,7 @@ class MicrobenchSpec(CampaignPart):
 
 
 class CampaignSpec(CampaignPart):
-    """A whole file."""
+    """A campaign file holds its networks by name, and the runs on them."""
 
     name: Annotated[str, Field(min_length=1)]
     iterations: Count = 12

@@ -78,7 +78,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A campaign's networks and configurations, in file order."""
+    """A campaign is its networks and its configurations, in file order."""
 
     name: str
     max_step_s: float

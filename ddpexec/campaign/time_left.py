@@ -24,7 +24,7 @@ def least_step_s(configuration: Configuration) -> float | None:
 
 
 class TimeLeft:
-    """The time left of a campaign's configurations.
+    """Says how long the configurations that are left of a campaign will take.
 
     Args:
         configurations: those to be run.

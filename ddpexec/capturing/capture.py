@@ -44,7 +44,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """How much to record.
+    """Settings of a capture say how much is recorded.
 
     Attributes:
         iterations: recorded, after those of the warm-up.

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import ddpexec
 from ddpsim.errors import InputError
 
 Factory = Callable[[], object]
@@ -22,7 +21,7 @@ Factory = Callable[[], object]
 
 _LONGEST = 300
 """Characters of another library's message that an error repeats; chosen by hand."""
-_NOT_THE_USERS = tuple(str(Path(package.__path__[0])) + os.sep for package in (torch, ddpexec))
+_NOT_THE_USERS = tuple(f"{path}{os.sep}" for path in (Path(torch.__path__[0]), Path(__file__).parents[1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _NANOSECOND = 9
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A moment: seconds on the host clock, and the place in the device's stream."""
+    """A stamp is a moment: seconds on the host's clock, and the place in the device's stream."""
 
     host_s: float
     event: torch.cuda.Event | None
@@ -38,7 +38,7 @@ class Stamp:
 
 @dataclass(slots=True)
 class Record:
-    """Stamps of one iteration."""
+    """A record holds the stamps of one iteration."""
 
     forward: Stamp | None = None
     backward: Stamp | None = None

@@ -15,7 +15,7 @@ CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
 
 
 class Adaptive(ErrorFeedback):
-    """The state of `adaptive_hook`.
+    """The state of `adaptive_hook` knows with how many bits each bucket is written now.
 
     Every so many iterations the *reduced* gradient of a bucket, which is the same on all ranks, is written with 1, 8
     and 16 bits; the fewest that lose no more than `tolerance` are used from then on. So ranks agree without a word. On

@@ -69,7 +69,7 @@ class OneBitCodec:
 
 
 class LinearCodec:
-    """Whole numbers of eight bits, scaled by each parameter's largest magnitude."""
+    """Sends whole numbers of eight bits, scaled by each parameter's largest magnitude."""
 
     def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return one float32 scale a parameter, then int8 values."""
@@ -90,7 +90,7 @@ class LinearCodec:
 
 
 class HalfCodec:
-    """bfloat16: float32's range in two bytes."""
+    """Sends bfloat16, which has float32's range in two bytes."""
 
     def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return bfloat16 values."""

@@ -19,7 +19,7 @@ TOGETHER_BYTES = 256 << 10
 
 
 class Buckets:
-    """The buckets of one plan after another.
+    """Holds the buckets of the plan in force, and makes those of the next.
 
     Args:
         model: its parameters, in registration order.

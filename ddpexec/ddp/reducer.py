@@ -35,7 +35,7 @@ from ddpsim.order import Arrivals, OrderPolicy
 
 
 class Reducer(Controls):
-    """Reduce the gradients of one model.
+    """Reduces the gradients of one model.
 
     Args:
         model: its parameters, in registration order.

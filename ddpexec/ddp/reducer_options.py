@@ -11,7 +11,7 @@ from ddpsim.bucketing import BucketCaps
 
 @dataclass(slots=True, kw_only=True)
 class ReducerOptions:
-    """What of the constructor's options concerns the reducer.
+    """These are the constructor's options that the reducer needs.
 
     `bucket_dtype`: what buckets hold; None is their parameters' type. The gradients that are kept have that type, so
     that they can be views of a bucket only where it is None.

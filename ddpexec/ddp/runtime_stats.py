@@ -18,7 +18,7 @@ FIRST = 10
 
 
 class TimerEvent(IntEnum):
-    """Events of an iteration, in their order.
+    """The moments of an iteration that statistics tell, in their order.
 
     But for the start of communication, which comes before the end of backward's computation.
     """
@@ -47,7 +47,7 @@ _SPANS = {
 
 @dataclass(slots=True)
 class _Sample:
-    """Moments of one iteration on the host, 0 before each, and on a GPU the events that mark them there."""
+    """Holds the moments of one iteration on the host, each 0 until it comes, and on a GPU the events that mark them."""
 
     iteration: int
     host_ns: list[int] = field(default_factory=lambda: [0] * len(TimerEvent))

@@ -60,7 +60,7 @@ class TorchMethods:
 
     @property
     def device_type(self) -> str:
-        """Type of the parameters' devices."""
+        """The type that all parameters' devices have."""
         return self.device.type
 
     @property

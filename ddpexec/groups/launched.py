@@ -34,7 +34,7 @@ _aborting = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One rank with its process group.
+    """A launched rank has joined its process group, and has a device.
 
     Attributes:
         communicator: over the default group.

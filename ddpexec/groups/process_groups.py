@@ -19,7 +19,7 @@ from ddpexec.groups.whereabouts import Place, here
 
 
 class Work(Protocol):
-    """What a collective in flight offers: torch's `Work`."""
+    """It is what a collective in flight offers, torch's `Work`."""
 
     def wait(self) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""

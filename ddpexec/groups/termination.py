@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 class Terminated(SystemExit):
-    """SIGTERM came."""
+    """Raised in the main thread when SIGTERM comes."""
 
     def __init__(self) -> None:
         super().__init__(2)

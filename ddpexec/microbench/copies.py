@@ -118,7 +118,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """One collective without and with copies beside it, on this rank; a copy's time with it over that without."""
+    """Holds a collective without and with copies beside it, on this rank, and a copy's time then over that alone."""
 
     quiet: Span
     busy: Span

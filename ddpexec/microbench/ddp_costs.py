@@ -54,7 +54,7 @@ def measure_costs(launched: Launched) -> dict[str, float]:
 
 
 class _Chain(nn.Module):
-    """Many small parameters, buffers of two types as those of batch normalisation, and next to no computation."""
+    """Has many small parameters, buffers of two types as batch normalisation has, and next to nothing to compute."""
 
     def __init__(self, gradients: int, buffers: int = 0) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An allreduce of `size_bytes` float32 bytes, in place: median seconds, and elements that came out wrong."""
+    """Holds the median seconds and the wrong elements of allreduces of `size_bytes` float32 bytes in place."""
 
     size_bytes: int
     time_s: float

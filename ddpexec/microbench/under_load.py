@@ -34,7 +34,7 @@ _LEAST, _MOST = 2, 200
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """Factors on undisturbed times, at least one each.
+    """Slow-downs are factors on undisturbed times, each at least one.
 
     Attributes:
         compute_slowdown: of computation while a collective is in flight.

@@ -25,7 +25,7 @@ class Conv1D(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention."""
+    """Self-attention in which a token sees only those before it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ SEGMENT_BYTES = 1448
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine of the lab: its own network namespace, one address, one or more ranks."""
+    """A host stands for a machine of the lab: it has a network namespace, an address, and one or more ranks."""
 
     name: str
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class LabNetwork:
-    """Hosts, switches and the wires between them.
+    """A lab network is its hosts and the wires between them and the switches.
 
     Raises:
         TopologyError: no host, too many of them, a wire to nowhere, or two hosts that cannot reach each other.

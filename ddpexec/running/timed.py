@@ -77,7 +77,7 @@ def timed_model(
 
 
 class Replay:
-    """The recorded iteration in force, and the clock against it.
+    """A replay knows the recorded iteration in force, and the clock that the rank is held to.
 
     Attributes:
         workload: on one clock, scaled.

@@ -55,7 +55,7 @@ def repeated_name(names: Sequence[str]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients reduced together.
+    """A bucket is the gradients that are reduced together.
 
     Attributes:
         parameters: registration indices, in the order in which they lie in the bucket's flat buffer.

@@ -21,7 +21,7 @@ ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Buckets in launch order.
+    """A plan is buckets in launch order.
 
     Attributes:
         buckets: in launch order; together they hold each parameter once.

@@ -29,7 +29,7 @@ _FOLDS = 4
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """A measured row beside the fitted model, and beside a model fitted without it.
+    """Holds a measured row beside what the fitted model says of it, and a model that was fitted without it.
 
     `fitted_s` is the physical model's, `held_out_s` that of constants and curve from the other rows, None without any.
     """
@@ -43,7 +43,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """A calibration and how well it explains its rows.
+    """A report is a calibration, and how well it explains its rows.
 
     Attributes:
         fit_error: mean absolute relative error of the physical model on its own rows.

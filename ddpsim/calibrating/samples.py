@@ -26,7 +26,7 @@ _ISOLATED_S = Calibration.priors("nccl")["nccl.isolated_s"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A table on its placement, with the conditions its header states.
+    """A sample is a table on its placement, under the conditions that its header states.
 
     Attributes:
         sizes: bytes of each row.

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ddpsim import __version__
 from ddpsim.cli import (
     allreduce,
     buckets,
@@ -26,6 +25,7 @@ from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
+from ddpsim.version import __version__
 
 app = typer.Typer(
     name="ddpsim",

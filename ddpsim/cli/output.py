@@ -15,7 +15,7 @@ from ddpsim.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a command speaks."""
+    """Decides how a command speaks: one JSON document, or text."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False

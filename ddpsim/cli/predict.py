@@ -32,7 +32,7 @@ from ddpsim.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.prediction.predict import Prediction
+    from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]

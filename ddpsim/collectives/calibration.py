@@ -18,7 +18,7 @@ SCHEMA = "ddpsim.calibration/1"
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A measured allreduce: `time_s` at `size_bytes`."""
+    """A point is a measured allreduce, which took `time_s` for `size_bytes`."""
 
     size_bytes: int
     time_s: float
@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Constants by name, with the spread that measurements left.
+    """A calibration is constants by name, with the spread that measurements left them.
 
     Attributes:
         backend: `nccl` or `gloo`.

@@ -48,7 +48,7 @@ class CurveEntry(Document):
 
 
 class CalibrationFile(File):
-    """A whole file."""
+    """A calibration file holds constants, their covariance, and the curves that correct them."""
 
     SCHEMA = SCHEMA
     KIND = "calibration file"

@@ -23,7 +23,7 @@ MAX_CHANNELS = 32
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One ring through a node, or the chain of a tree.
+    """A channel is one ring through a node, or the chain that a tree takes there.
 
     Attributes:
         gpus: in the order the bytes take.
@@ -70,7 +70,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """All channels of a kind of node.
+    """These are all channels of a kind of node.
 
     Attributes:
         rings: one `Channel` each, all of the same bandwidth.

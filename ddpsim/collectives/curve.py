@@ -15,7 +15,7 @@ from ddpsim.topology.graph import Placement
 
 @dataclass(frozen=True, slots=True)
 class CurveTransport(TransportAround):
-    """`inner`, its allreduce times corrected by measured rows (`interpolation.Rows`).
+    """It is `inner` with its allreduce times corrected by measured rows (`interpolation.Rows`).
 
     Where the rows were measured otherwise than `inner` launches, a time is theirs times what the model says of the
     difference.

@@ -24,7 +24,7 @@ three at half or at double (`python -m tests.accuracy.by_hand`).
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured rows by rising size, times never falling.
+    """Measured rows rise in size, and are made to rise in time.
 
     Attributes:
         sizes: natural logarithms of bytes.

@@ -66,7 +66,7 @@ _PROBE_BYTES = 1 << 30
 
 
 class PatternTransport:
-    """A schedule on a placement.
+    """Predicts an allreduce that follows one schedule on a placement.
 
     Args:
         ways: of the backend, between any two ranks.

@@ -11,7 +11,7 @@ from ddpsim.network.fairness import LinkId
 
 
 class RankWays(Protocol):
-    """The ways between the ranks of a placement, every node with links of its own."""
+    """Finds the ways between ranks of a placement in which every node has links of its own."""
 
     @property
     def backend(self) -> str:

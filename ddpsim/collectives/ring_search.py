@@ -48,7 +48,7 @@ class _Hop:
 
 
 class RingSearch:
-    """The search space of one node.
+    """Searches one node for rings.
 
     Args:
         paths: routes of the node's template.

@@ -15,7 +15,7 @@ from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
 
 @dataclass(frozen=True, slots=True)
 class PlacedLink:
-    """A link of a certain node, or of the fabric."""
+    """A placed link belongs to a certain node, or to the fabric."""
 
     name: LinkId
     link: Link
@@ -23,7 +23,7 @@ class PlacedLink:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The links of a placement.
+    """Knows the links of a placement, and what each carries.
 
     Attributes:
         expand: give every node links of its own instead of its representative's.

@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The way from one participant of a schedule to another.
+    """A connection is the way from one participant of a schedule to another.
 
     Attributes:
         latency_s: from the moment the source has the data to the first byte on the links.
@@ -46,7 +46,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One schedule carried out on its own part of the message.
+    """A lane carries out one schedule on its own part of the message.
 
     Attributes:
         chunk_bytes: bytes of one chunk.
@@ -64,7 +64,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A collective as its single transfers: lanes side by side after a launch.
+    """Steps are a collective as its single transfers, in lanes that run side by side after a launch.
 
     Attributes:
         launch_s: before the first transfer may start.

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree over nodes 0 to n-1: each node's parent, None at the root, and its children in ascending order."""
+    """A tree over nodes 0 to n-1 gives each node's parent, None at the root, and its children in ascending order."""
 
     parents: tuple[int | None, ...]
     children: tuple[tuple[int, ...], ...]

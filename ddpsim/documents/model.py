@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 class Document(BaseModel):
-    """Base of every object in a JSON file.
+    """The base of every object that a JSON file holds.
 
     Kinds are strict (no text for a number, no flag for a count), numbers finite. Keys that it does not know are left
     out: a later version may have added them.
@@ -28,7 +28,7 @@ class Document(BaseModel):
 
 
 class File(Document):
-    """Base of a whole JSON file that names its schema.
+    """The base of a whole JSON file, which names its schema.
 
     Attributes:
         SCHEMA: what its key `schema` holds.

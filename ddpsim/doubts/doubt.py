@@ -28,12 +28,12 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """One cause of error, independent of all others.
+    """A doubt is one cause of error, which is independent of all others.
 
     Attributes:
         name: of the cause, in a few words.
         remedy: the measurement that removes it.
-        low, high: conditions at the 10th and the 90th percentile of the cause; None where they are those predicted.
+        low, high: assumptions at the 10th and the 90th percentile of the cause; None where they are those predicted.
         left: share of the doubt that stays when its remedy has been done.
     """
 

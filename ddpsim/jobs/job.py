@@ -25,7 +25,7 @@ MOST_GROUPS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Options of one job.
+    """A job is what a user asks of one training run, simulated or real.
 
     Attributes:
         caps: bucket caps as torch's constructor takes them.

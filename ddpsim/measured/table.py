@@ -54,7 +54,7 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """The rows of one file, sizes ascending.
+    """A measured table holds the rows of one file, whose sizes ascend.
 
     Attributes:
         name: the file's name.
@@ -90,7 +90,7 @@ class MeasuredTable:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One row as a file states it.
+    """Cells are one row as a file states it.
 
     Attributes:
         size, time: with `unit_s` the unit of the time.

@@ -35,7 +35,7 @@ class _Flow:
 
 
 class Network:
-    """Links with capacities, and the messages in flight on them.
+    """A network has links with capacities, which the messages in flight share.
 
     Args:
         env: the SimPy environment.

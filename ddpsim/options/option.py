@@ -40,7 +40,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An option as its field declares it.
+    """It is an option as a dataclass's field declares it.
 
     Attributes:
         field: name in Python and in the provenance.

@@ -39,7 +39,7 @@ def plan_tau(groups: Sequence[Sequence[int]], order: Iterable[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OrderReport:
-    """How far ranks and iterations disagree on the order of gradients.
+    """Says how far ranks and iterations disagree on the order of gradients.
 
     Attributes:
         parameters: how many arrived at least once.

@@ -11,7 +11,7 @@ from ddpsim.trace.records import Iteration, Trace
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The gradients of one synced backward on one rank, as their hooks fired.
+    """Arrivals are the gradients of one synced backward on one rank, in the order in which their hooks fired.
 
     Attributes:
         rank: who saw them.

@@ -18,7 +18,7 @@ Gather = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 
 
 class Rebuild(Protocol):
-    """When to rebuild. Both answers must come out the same on every rank, so they see nothing local."""
+    """Decides when to rebuild. Both answers must come out the same on every rank, so they see nothing local."""
 
     def due(self, backwards: int, rebuilds: int) -> bool:
         """Return whether ranks should confer now, after so many synced backwards and rebuilds."""
@@ -190,7 +190,7 @@ class OrderPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A rebuild that a policy asked for: before which iteration, in which order."""
+    """It is a rebuild that a policy asked for: before which iteration, in which order."""
 
     iteration: int
     order: tuple[int, ...]

@@ -13,7 +13,7 @@ from ddpsim.trace.records import BucketTimes, Trace
 
 @dataclass(frozen=True, slots=True)
 class PlanFit:
-    """A plan held against one backward of one rank.
+    """Says how well a plan fits one backward of one rank.
 
     Attributes:
         rank, iteration: whose.

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import Constant
-from ddpsim.prediction.predict import Prediction, predict
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
 """Constants of DDP that are a GPU's host's time."""

@@ -19,7 +19,8 @@ from ddpsim.errors import InputError
 from ddpsim.planning.host_bound import host_cost_s, launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import PlanReport, PlanRow, worth_it
-from ddpsim.prediction.predict import Prediction, gain_band, predict, with_band
+from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Topology

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.document import flat
-from ddpsim.prediction.predict import Prediction
+from ddpsim.prediction.prediction import Prediction
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
@@ -19,7 +19,7 @@ def worth_it(found: Prediction, default: Prediction) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """The best plan found for one machine and node count, beside torch's default.
+    """A row is the best plan that was found for one machine and node count, beside torch's default.
 
     Attributes:
         best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is.
@@ -130,7 +130,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Rows by machine and node count."""
+    """A report holds the rows by machine and node count."""
 
     rows: tuple[PlanRow, ...]
 

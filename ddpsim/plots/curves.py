@@ -21,7 +21,7 @@ _APART = 1.07
 
 @dataclass(frozen=True, slots=True)
 class CapCurve:
-    """Latency over bucket cap of one machine and node count.
+    """A curve is the iteration over the bucket cap, of one machine and node count.
 
     Attributes:
         sweep: (cap in MiB, iteration in seconds), ascending.

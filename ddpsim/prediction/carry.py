@@ -18,7 +18,7 @@ _REMEDY = "give --model, or --step package.module:function, whose operators can 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A carried workload.
+    """It is a workload that was carried from one GPU to another, and how.
 
     Attributes:
         workload: on the other GPU.

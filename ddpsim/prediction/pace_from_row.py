@@ -21,7 +21,7 @@ _LEAST, _MOST, _PRECISION = 0.05, 20.0, 1e-4
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A measured distributed step.
+    """A distributed step that somebody measured.
 
     Attributes:
         step_s: its seconds.

@@ -1,199 +1,29 @@
-"""A prediction: the simulated trace, its summary, and what the same step takes without DDP."""
+"""Predict a step: simulate it, and what each of its doubts changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import fmean, median
 
-from ddpsim import __version__
-from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions, Doubt, Effect
+from ddpsim.doubts.doubt import Assumptions
 from ddpsim.errors import InputError
-from ddpsim.prediction.document import flat
-from ddpsim.prediction.memory import Memory, capacity_bytes
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
-from ddpsim.trace.metrics import Summary, summarise
-from ddpsim.trace.records import Trace
+from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.single_clock import single_clock
 
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
-
-_JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What `predict` returns.
-
-    Attributes:
-        placement: the ranks that take part, and where.
-        summary: iteration latency and its breakdown.
-        local_s: the period of one rank without DDP.
-        low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what each doubt
-            changes.
-        plan: the buckets used.
-        trace: of the simulated ranks.
-        calibrated: whether measured constants took the place of priors.
-        correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
-        copies_measured: whether its calibration has the rate of copies into buckets.
-        ends: each doubt with the iteration at its two ends; empty until `with_band`.
-    """
-
-    workload: Workload
-    placement: Placement
-    options: Options
-    summary: Summary
-    local_s: float
-    low_s: float
-    high_s: float
-    plan: BucketPlan
-    trace: Trace
-    calibrated: bool
-    correcting_rows: int = 0
-    copies_measured: bool = False
-    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
-
-    def __repr__(self) -> str:
-        where = f"{self.nodes} x {self.topology.name}"
-        return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
-
-    @property
-    def topology(self) -> Cluster:
-        """The machine."""
-        return self.placement.topology
-
-    @property
-    def nodes(self) -> int:
-        """How many of its nodes take part."""
-        return self.placement.nodes
-
-    @property
-    def iteration_s(self) -> float:
-        """Steady-state period in seconds."""
-        return self.summary.iteration_s
-
-    @property
-    def doubts(self) -> tuple[Effect, ...]:
-        """What each doubt does to the iteration, the largest first; jitter is one where recorded iterations differ."""
-        s = self.summary
-        jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
-        return join.largest_first([jitter, *(join.effect(doubt, s.iteration_s, ends) for doubt, ends in self.ends)])
-
-    @property
-    def scaling_efficiency(self) -> float:
-        """Share of one rank's speed without DDP that each rank keeps."""
-        return self.local_s / self.iteration_s
-
-    @property
-    def other_devices(self) -> list[str]:
-        """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
-        classes = (each.template for each in self.placement.classes)
-        models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
-        kept = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
-        return [model for model in models if kind_of(model).lower() not in kept]
-
-    @property
-    def assumed(self) -> dict[str, float]:
-        """The constants that stand for figures of a GPU that nobody gave."""
-        unknown = gpu_of(self.workload.gpu, self.workload.provenance) is None and not self.workload.one_clock
-        if not unknown or self.copies_measured or self.placement.world_size == 1:
-            return {}
-        backend = self.options.backend_for(self.workload)
-        return {f"{backend}.ddp.copy_Bps": Costs.of(backend, None).copy_Bps}
-
-    @property
-    def memory(self) -> Memory | None:
-        """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
-        if self.workload.one_clock or self.topology.compute_device == "cpu":
-            return None
-        models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
-        return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
-
-    @property
-    def ranks_differ(self) -> bool:
-        """Whether several ranks recorded the workload at once and another number computes on a machine here."""
-        return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
-
-    def wire_bytes(self, parameters: Sequence[int]) -> int:
-        """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
-        bucket = [self.workload.parameters[index] for index in parameters]
-        messages = self.options.scheme.messages(bucket)
-        return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
-
-    def records(self) -> list[dict[str, object]]:
-        """Return one flat row of the `predict` document, for `pandas.DataFrame`; rows of a sweep can be joined."""
-        return [flat(self.document())]
-
-    def document(self) -> dict[str, object]:
-        """Return the `predict` document; the units are in its keys."""
-        s = self.summary
-        return {
-            "iteration_s": s.iteration_s,
-            "iteration_statistic": s.iteration_statistic,
-            "iteration_low_s": self.low_s,
-            "iteration_high_s": self.high_s,
-            "doubts": [doubt.document() for doubt in self.doubts],
-            "forward_s": s.forward_s,
-            "backward_compute_s": s.backward_compute_s,
-            "exposed_comm_s": s.exposed_comm_s,
-            "exposed_skew_s": s.exposed_skew_s,
-            "buffer_broadcast_s": s.buffer_broadcast_s,
-            "ddp_overhead_s": s.ddp_overhead_s,
-            "optimizer_s": s.optimizer_s,
-            "local_s": self.local_s,
-            "overlap_ratio": s.overlap_ratio,
-            "scaling_efficiency": self.scaling_efficiency,
-            "world_size": s.world_size,
-            "nodes": self.nodes,
-            "compute_device": self.workload.device_label,
-            "topology": self.topology.name,
-            "workload": self.workload.name,
-            "buckets": [
-                {
-                    "index": b.index,
-                    "size_bytes": b.size_bytes,
-                    "wire_bytes": self.wire_bytes(b.parameters),
-                    "parameters": list(b.parameters),
-                    "ready_s": b.ready_s,
-                    "launched_s": b.launched_s,
-                    "started_s": b.started_s,
-                    "wire_s": b.wire_s,
-                    "finished_s": b.finished_s,
-                    "written_s": b.written_s,
-                }
-                for b in s.buckets
-            ],
-            "plan_fingerprint": self.plan.fingerprint(),
-            "torch": self.plan.torch,
-            "memory": None if (memory := self.memory) is None else memory.document(),
-            "provenance": {
-                "ddpsim": __version__,
-                "seed": self.options.seed,
-                "topology_fingerprint": self.topology.fingerprint(),
-                "workload_estimated": self.workload.estimated,
-                "calibrated": self.calibrated,
-                "correcting_rows": self.correcting_rows,
-                "fidelity": self.options.fidelity,
-                "compression": self.options.compression,
-                "drop": dict(self.options.drop),
-                "order": self.options.order,
-                **({"assumed": assumed} if (assumed := self.assumed) else {}),
-            },
-        }
 
 
 def predict(

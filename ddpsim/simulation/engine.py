@@ -40,7 +40,7 @@ MOST_MOMENTS = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Trace):
-    """The trace of a simulation, with the buckets of its last iteration."""
+    """A simulation leaves its trace, with the buckets of its last iteration."""
 
     plan: BucketPlan
 

@@ -19,7 +19,7 @@ RUN_AHEAD = 2
 
 @dataclass(slots=True)
 class GpuRank(Rank):
-    """Host and device on their own clocks; they meet only where the workload synchronises."""
+    """Its host and its device run on clocks of their own, which meet only where the workload synchronises."""
 
     stream: Stream = field(init=False)
     _ends: list[simpy.Event] = field(init=False, default_factory=list)

@@ -23,7 +23,7 @@ more where local steps add up."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Ranks with the same workload and the same straggler factor.
+    """A kind is the ranks that have the same workload and the same straggler factor.
 
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.

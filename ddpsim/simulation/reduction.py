@@ -74,7 +74,7 @@ class CodecCosts:
 
 
 class Reduction:
-    """One bucket's way through its messages, each launched now and begun after the one before.
+    """Follows one bucket through its messages, each launched now and begun after the one before.
 
     Args:
         communicator: of the rank.

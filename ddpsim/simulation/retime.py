@@ -13,7 +13,7 @@ from ddpsim.workload.profile import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Factors on the device's work.
+    """These are factors on the device's work.
 
     Attributes:
         forward, tail, optimizer: on that of forward, of backward after its last gradient, and of the optimizer.

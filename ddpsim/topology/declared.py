@@ -52,7 +52,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """`count` nodes of one template, numbered one after the other."""
+    """A group is `count` nodes that share one template, numbered one after the other."""
 
     template: NodeTemplate
     count: int

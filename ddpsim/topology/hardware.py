@@ -36,7 +36,7 @@ INTEL_P2P_OVERHEAD = 6 / 5
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """What a GPU model implies.
+    """Holds what a GPU's model implies.
 
     Attributes:
         sm: compute capability without its point, 70 for 7.0.

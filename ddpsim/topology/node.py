@@ -89,7 +89,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A port of a network card.
+    """A NIC is one port of a network card.
 
     Attributes:
         kind: infiniband, ethernet, efa, socket or another word; the transport decides what it means.
@@ -114,7 +114,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The node's processors: all alike."""
+    """These are the node's processors, which are all alike."""
 
     sockets: int = 1
     arch: str = "x86_64"

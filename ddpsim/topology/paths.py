@@ -59,7 +59,7 @@ class Route:
 
 
 class Paths:
-    """Routes of one template, each found when first asked for.
+    """Finds the routes of one template, each when it is first asked for.
 
     Args:
         pxn: whether a GPU may reach a far NIC through a GPU near it, over NVLink (`NCCL_PXN_DISABLE=0`).

@@ -29,7 +29,7 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node."""
+    """Puts one rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node."""
 
     topology: Cluster
     nodes: int

@@ -55,7 +55,7 @@ Reach = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
 
 
 class Spec(BaseModel):
-    """Base of every part of a topology file: strict kinds, unknown keys refused."""
+    """The base of every part of a topology file, with strict kinds; keys it does not know are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -152,7 +152,7 @@ class NicsSpec(Spec):
 
 
 class NodeSpec(Spec):
-    """A node template."""
+    """A node template describes nodes that are alike."""
 
     gpus: GpusSpec | None = None
     processes: ProcessesSpec | None = None
@@ -189,7 +189,7 @@ class DegradedSpec(Spec):
 
 
 class TopologySpec(Spec):
-    """A whole file: one `node`, or several `templates` with a count of each under `nodes`."""
+    """A topology file has one `node`, or several `templates` with a count of each under `nodes`."""
 
     name: Annotated[str, Field(min_length=1)]
     sources: list[str] = []

@@ -33,7 +33,7 @@ class VertexKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A device or switch by name.
+    """A vertex is a device or switch, known by name and kind.
 
     Attributes:
         name: `gpu0`, `nvswitch0`, `host_out`, `rail1.0`.

@@ -1,16 +1,17 @@
-"""The numbers of a trace: period and its breakdown, bucket times, overlap, skew.
+"""The numbers of a trace: period and its breakdown, bucket times, skew.
 
 The same for simulated and measured traces, so that a prediction and a run are compared on equal terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
-from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.overlap import overlap_ratio
+from ddpsim.trace.records import BucketTimes, Iteration, Trace
 
 PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
 """The breakdown of `iteration_s`; its members sum to it."""
@@ -19,12 +20,10 @@ STATISTICS = ("median", "mean", "median of cycle means")
 """What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
 either of two values; those of a cycle under `no_sync` do too, and a cycle's mean is one period."""
 
-Interval = tuple[float, float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSummary:
-    """One bucket's times on rank 0, median over iterations, in seconds from the start of forward.
+    """Holds one bucket's times on rank 0: medians over iterations, in seconds from the start of forward.
 
     `wire_s` is when the last rank had arrived and `skew_s` how long this rank's collective waited for it; both None
     where the trace cannot tell.
@@ -158,59 +157,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def overlap_ratio(trace: Trace, rank: int) -> float | None:
-    """Return the share of `rank`'s communication time during which it also computed.
-
-    From kernel spans where the trace has them (every kernel that is no collective is computation), else from the
-    iterations' exposed time against the union of their buckets' collectives.
-    """
-    if trace.world_size == 1:
-        return None
-    kernels = [span for span in trace.spans if span.rank == rank and span.kernel]
-    communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
-    if communication:
-        computation = union((span.start_s, span.end_s) for span in kernels if not is_collective(span))
-        total = length(communication)
-        return intersection(communication, computation) / total if total > 0 else None
-    iterations = trace.of_rank(rank)
-    total = sum(length(union((b.started_s, b.finished_s) for b in it.buckets)) for it in iterations)
-    exposed = sum(it.exposed_comm_s for it in iterations)
-    return max(0.0, 1 - exposed / total) if total > 0 else None
-
-
-def is_collective(span: Span) -> bool:
-    """Return whether `span` is a collective's."""
-    return span.name.startswith("nccl")
-
-
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return disjoint intervals that cover the same instants, ascending."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def length(intervals: Sequence[Interval]) -> float:
-    """Return the summed length of disjoint intervals."""
-    return sum(end - start for start, end in intervals)
-
-
-def intersection(one: Sequence[Interval], other: Sequence[Interval]) -> float:
-    """Return the length of what two lists of disjoint ascending intervals share."""
-    shared, i, j = 0.0, 0, 0
-    while i < len(one) and j < len(other):
-        shared += max(0.0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
-        if one[i][1] < other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
 
 
 def _statistic(trace: Trace, drops: bool) -> str:

@@ -30,7 +30,7 @@ def communication_stream(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took time on one stream of one rank.
+    """A span is something that took time on one stream of one rank.
 
     `kernel` is True for what a GPU would show as a kernel (compute and communication streams); only these count for
     overlap. `args` are JSON values; times in them end in `_s` and are on the trace's clock.
@@ -52,7 +52,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """One gradient: when its hook fired on the host, and when it existed on the device."""
+    """Says of one gradient when its hook fired on the host, and when it existed on the device."""
 
     parameter: int
     hook_s: float
@@ -61,7 +61,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTimes:
-    """The life of one bucket in one iteration of one rank.
+    """These moments are the life of one bucket in one iteration of one rank.
 
     Attributes:
         index: place in launch order.
@@ -131,7 +131,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Everything recorded, by rank and then by time.
+    """A trace is everything that was recorded, by rank and then by time.
 
     Attributes:
         world_size: number of ranks of the run; some may have left no record.

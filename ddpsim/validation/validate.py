@@ -12,7 +12,8 @@ from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, length, summarise, union
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, summarise
+from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
 
@@ -59,7 +60,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A prediction beside a measurement.
+    """A validation holds a prediction beside a measurement.
 
     Attributes:
         iterations: the steady-state period.
@@ -204,7 +205,7 @@ def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What a bucket spends between ready and finished."""
+    """It is what a bucket spends between ready and finished."""
 
     launch_s: float
     skew_s: float

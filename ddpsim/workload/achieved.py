@@ -47,7 +47,7 @@ FITTED = Shares()
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """What training reaches on a GPU.
+    """These are the shares of its peaks that training reaches on a GPU.
 
     Attributes:
         shares: of the peak, by (kind, precision).

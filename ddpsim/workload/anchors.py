@@ -15,7 +15,7 @@ DOUBTFUL = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A measured one-GPU time.
+    """An anchor is a time that somebody measured on one GPU.
 
     Attributes:
         phase: `step`, or one of `PHASES`.

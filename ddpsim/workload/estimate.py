@@ -33,7 +33,7 @@ WINOGRAD = 2.25
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a training step.
+    """An operator is one launch of a training step: its operations, its bytes, and the gradients complete with it.
 
     Attributes:
         kind: `conv`, `grouped_conv`, `gemm` or `memory` (everything else); picks the achieved share of peak.
@@ -73,7 +73,7 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model's training step as operators, without any time in it.
+    """A shape is a model's training step as operators, without any time in it.
 
     Attributes:
         name: the model's.

@@ -17,7 +17,7 @@ ones, fewer where they are cut into chunks of 65,536 elements."""
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """One optimizer.
+    """An optimizer is known by the kernels its step launches and the bytes they move.
 
     Attributes:
         name: as `--optimizer` takes it.

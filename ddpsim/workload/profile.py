@@ -23,7 +23,7 @@ SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Times of forward, backward or optimizer in each recorded iteration.
+    """A phase holds the times of forward, backward or optimizer in each recorded iteration.
 
     Attributes:
         host_s: seconds the host took to launch the phase, shape (iterations,).
@@ -56,7 +56,7 @@ class ForwardUse:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A module buffer that DDP broadcasts before each forward."""
+    """A buffer is one of the module's, which DDP broadcasts before each forward."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Recorded or estimated iterations of one rank without DDP.
+    """A workload is iterations of one rank without DDP, recorded or estimated.
 
     Attributes:
         name: model's name, or `NAME@DEVICE-PRECISION-bN`.

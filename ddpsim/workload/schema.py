@@ -69,7 +69,7 @@ Table = Annotated[Any, PlainValidator(_table)]
 
 
 class ParameterEntry(Document):
-    """A parameter, in registration order."""
+    """An entry is a parameter; entries stand in registration order."""
 
     name: Text
     shape: Shape
@@ -79,7 +79,7 @@ class ParameterEntry(Document):
 
 
 class BufferEntry(Document):
-    """A module buffer, in registration order."""
+    """An entry is a module's buffer; entries stand in registration order."""
 
     name: Text
     shape: Shape
@@ -87,7 +87,7 @@ class BufferEntry(Document):
 
 
 class PhaseEntry(Document):
-    """Forward, backward or optimizer: seconds of each recorded iteration on the host's and the device's clock."""
+    """Holds one phase's seconds in each recorded iteration, on the host's clock and on the device's."""
 
     host_s: Times
     device_s: Times

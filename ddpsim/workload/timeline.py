@@ -20,7 +20,7 @@ LAUNCH_LATENCY_S = 5e-6
 
 @dataclass(slots=True)
 class Timeline:
-    """One process from launch to launch.
+    """Follows one process from launch to launch.
 
     Args:
         works: device time of each launch of forward, backward and optimizer.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ddpsim.bucketing import BucketCaps, Parameter
-from ddpsim.prediction.predict import Prediction, predict
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload

@@ -22,7 +22,7 @@ _MAX_SEGMENT_BYTES = MIB
 
 
 class GlooTransport:
-    """Gloo on a placement.
+    """Predicts gloo's collectives on a placement.
 
     Args:
         placement: ranks in ring order, node by node.

@@ -18,7 +18,7 @@ Hop = tuple[PlacedLink, ...]
 
 
 class GlooWays:
-    """Ways between the ranks of a placement."""
+    """Finds the ways that gloo's messages take between ranks of a placement."""
 
     backend = "gloo"
     protocol = "tcp"

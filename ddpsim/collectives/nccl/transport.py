@@ -48,7 +48,7 @@ Chosen by hand, and judged by nothing: no public table of broadcasts is kept. It
 
 
 class NcclTransport:
-    """NCCL on a placement.
+    """Predicts NCCL's collectives on a placement.
 
     Args:
         layout: the placement's channels.

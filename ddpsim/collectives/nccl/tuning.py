@@ -28,7 +28,7 @@ from ddpsim.collectives.nccl.versions import (
 
 @dataclass(frozen=True, slots=True)
 class InSwitch:
-    """Channels of an in-switch reduction: how many, GB/s of one inside the node and at the NIC."""
+    """Says how many channels an in-switch reduction has, and the GB/s of one inside the node and at the NIC."""
 
     channels: int
     inside: float
@@ -37,7 +37,7 @@ class InSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What NCCL's model looks at.
+    """A shape is what NCCL's model looks at when it chooses.
 
     Attributes:
         ranks, nodes: p and n.
@@ -80,7 +80,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of NCCL's table: algorithm, protocol, latency, algorithm bandwidth."""
+    """An entry is a line of NCCL's table: algorithm, protocol, latency in us, algorithm bandwidth in GB/s."""
 
     algorithm: str
     protocol: str

@@ -27,7 +27,7 @@ _Scales = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The constants of some releases.
+    """The constants that some successive releases share.
 
     Attributes:
         first: the oldest of them.

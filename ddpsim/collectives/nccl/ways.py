@@ -15,7 +15,7 @@ from ddpsim.topology.paths import KINDS, Paths, find_paths
 
 
 class NcclWays:
-    """Ways between the GPUs of a placement: between nodes by the NIC nearest to each."""
+    """Finds the ways between GPUs of a placement, which between nodes lead through the NIC nearest to each."""
 
     backend = "nccl"
     protocol = SIMPLE

@@ -25,7 +25,7 @@ from ddpsim.workload.profile import Workload
 
 @dataclass(frozen=True, slots=True)
 class SeenBucket:
-    """Medians over a trace's iterations, from the start of forward; `skew_s` and `wire_s` split the collective."""
+    """Holds medians over iterations, seconds from the start of forward; `skew_s` and `wire_s` split the collective."""
 
     index: int
     parameters: int

@@ -24,7 +24,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """An operator, annotation or runtime call; seconds from the trace's first event."""
+    """It is an operator, an annotation or a runtime call, in seconds from the trace's first event."""
 
     name: str
     start_s: float
@@ -47,7 +47,7 @@ class DeviceWork:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A trace's events, each list by start.
+    """These are a trace's events, each list sorted by start.
 
     Attributes:
         operators: operators and annotations on the host.

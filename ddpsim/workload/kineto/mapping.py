@@ -15,7 +15,7 @@ from ddpsim.workload.profile import Workload
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Parameters of a traced model.
+    """A mapping says which parameter of the model each traced gradient is of.
 
     Attributes:
         parameters: in registration order.

@@ -31,7 +31,7 @@ class Replayed:
 
 
 class TimelineWithoutDdp:
-    """Host and device without DDP's part in either.
+    """Replays host and device without DDP's part in either.
 
     On the host, DDP's intervals are cut out. On the device, communication and what DDP launched are left out, and
     every other work starts when it is launched and its own lag has passed, or when its stream is free.

@@ -33,7 +33,7 @@ _BROADCAST_OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of the host's time, seconds on the trace's clock."""
+    """An interval is a stretch of the host's time, in seconds on the trace's clock."""
 
     start_s: float
     end_s: float
@@ -63,7 +63,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A bucket's allreduce that the host launched in backward.
+    """It is a bucket's allreduce, which the host launched in backward.
 
     Attributes:
         launched_s: the call's start.
@@ -80,7 +80,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration on the host.
+    """A step is one iteration as the host ran it.
 
     Attributes:
         name: the annotation's.

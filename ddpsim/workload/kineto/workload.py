@@ -84,7 +84,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A trace taken apart.
+    """It is a trace that was taken apart.
 
     Attributes:
         steps: its iterations with the usual number of gradients.

@@ -15,7 +15,8 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.doubts.doubt import Effect
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.planning.plan_file import plan_from
-from ddpsim.prediction.predict import Prediction, predict, with_band
+from ddpsim.prediction.predict import predict, with_band
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, at_end
 from ddpsim.topology.spec import load_topology

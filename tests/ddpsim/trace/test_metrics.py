@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import read_trace, write_trace
-from ddpsim.trace.metrics import PARTS, cycles, intersection, length, quantile, summarise, union
+from ddpsim.trace.metrics import PARTS, cycles, quantile, summarise
+from ddpsim.trace.overlap import intersection, length, union
 from ddpsim.trace.records import Trace
 from tests.traces import example_trace, random_traces
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 import ddpsim
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
-from ddpsim.trace.metrics import overlap_ratio
+from ddpsim.trace.overlap import overlap_ratio
 from ddpsim.trace.records import Trace
 from tests.traces import example_trace, random_traces
 
