@@ -67,6 +67,7 @@ def estimate(
     from ddpexec.capturing.estimate import carry_model, estimate_model, write_shipped
     from ddpsim.workload.anchors import Pace, parse_anchor
     from ddpsim.workload.files import load_workload, save_workload
+    from ddpsim.workload.gpus import kind_of
     from ddpsim.workload.optimizers import optimizer_named
 
     if all_:
@@ -88,6 +89,9 @@ def estimate(
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if pace_of is not None:
         _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
+    paced = None if pace_of is None else load_workload(pace_of)
+    if paced is not None and kind_of(paced.device) != kind_of(whose.name):
+        print(f"note: {pace_of} has the pace of {paced.device}, taken for {whose.name}", file=sys.stderr)
     workload = estimate_model(
         model,
         whose,
@@ -95,7 +99,7 @@ def estimate(
         batch_size,
         [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
-        None if pace_of is None else Pace.of(load_workload(pace_of).provenance, str(pace_of)),
+        None if paced is None else Pace.of(paced.provenance, str(pace_of)),
     )
     _warn(workload)
     save_workload(workload, output)

@@ -118,7 +118,8 @@ def gpu_named(name: str) -> Gpu:
     spec = shipped_gpu(name)
     if spec is None:
         error = UnknownNameError.among("GPU", name, GPUS)
-        raise UnknownNameError(error.message, remedy=f"{error.remedy} Or describe it: --gpu-file")
+        described = "or describe it: --gpu-file, or --memory-bandwidth with --peak"
+        raise UnknownNameError(error.message, remedy=f"{str(error.remedy).removesuffix('?')}; {described}")
     return Gpu.of(spec)
 
 
