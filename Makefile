@@ -58,6 +58,7 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
+	$(BIN)/python -m tests.bench.own_step
 
 accuracy: .venv/.dev
 	$(BIN)/python -m tests.accuracy

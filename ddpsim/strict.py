@@ -11,7 +11,9 @@ from ddpsim.errors import InputError
 _MOST = 1 << 128
 """No integer is as large: an identifier of 128 bits is below."""
 _MOST_VALUES = 100_000_000
+"""Values of a document at most; chosen by hand, beyond any file made here."""
 _MOST_LEVELS = 2000
+"""Nesting of a document at most; chosen by hand."""
 
 
 def check_values(

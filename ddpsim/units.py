@@ -11,6 +11,8 @@ import re
 from ddpsim.errors import UnitError
 
 MIB = 1 << 20
+GIB = 1 << 30
+"""Bytes of one MiB, and of one GiB."""
 
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _DECIMAL_BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -14,6 +14,7 @@ from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
 
 TIMEOUT_S = 1800.0
+"""Seconds a command of a campaign may take before it is ended; chosen by hand, several times the longest one."""
 GRACE_S = 30.0
 """How long a lab that is asked to end may take: its ranks have twice `launch.GRACE_S`, then namespaces are removed."""
 

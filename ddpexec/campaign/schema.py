@@ -19,20 +19,20 @@ Cap = Annotated[float, Field(ge=0, strict=False)]
 CAP_OPTIONS = frozenset(("bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"))
 
 
-class Spec(BaseModel):
-    """Base of every part of the file."""
+class CampaignPart(BaseModel):
+    """Base of every part of a campaign file: strict kinds, unknown keys refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class SlowLink(Spec):
+class SlowLink(CampaignPart):
     """The node whose link has another rate."""
 
     node: Index
     rate: Bandwidth
 
 
-class NetworkSpec(Spec):
+class NetworkSpec(CampaignPart):
     """A lab network: `{ranks: 4, rate: 500mbit}`, with a delay, a slow link, or a trunk between two halves."""
 
     ranks: Annotated[int, Field(ge=2)]
@@ -48,7 +48,7 @@ class NetworkSpec(Spec):
         return min(rate for rate in rates if rate is not None)
 
 
-class RunSpec(Spec):
+class RunSpec(CampaignPart):
     """One configuration, or with `vary` the product of lists of its fields.
 
     `workload` is replayed by timed layers, at `scale_compute` or so that the bytes of all gradients take
@@ -98,7 +98,7 @@ def given(run: RunSpec, kind: type) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-class MicrobenchSpec(Spec):
+class MicrobenchSpec(CampaignPart):
     """Sizes of the allreduces that calibrate a network, as nccl-tests takes them, and how long a model runs beside."""
 
     minbytes: str = "4K"
@@ -112,7 +112,7 @@ class MicrobenchSpec(Spec):
         return ["-b", self.minbytes, "-e", self.maxbytes, "-f", str(self.stepfactor), *load]
 
 
-class CampaignSpec(Spec):
+class CampaignSpec(CampaignPart):
     """A whole file."""
 
     name: Annotated[str, Field(min_length=1)]

@@ -22,6 +22,7 @@ from ddpsim.topology.cluster import Topology
 
 VARY = "vary"
 _MOST_RUNS = 10_000
+"""Configurations that one `vary` may make; chosen by hand: more would run for days."""
 _SHORT = {
     "wire_over_backward": "wire",
     "scale_compute": "scale",

@@ -18,9 +18,6 @@ the device was *busy* and where the host waited for it.
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,6 +27,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ddpexec.capturing.own_step import own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -45,7 +43,7 @@ Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CaptureSettings:
     """How much to record.
 
     Attributes:
@@ -86,13 +84,13 @@ class Capture:
         *,
         name: str | None = None,
         batch_size: int | None = None,
-        settings: Settings | None = None,
+        settings: CaptureSettings | None = None,
     ) -> None:
         if isinstance(module, (DistributedDataParallel, nn.parallel.DistributedDataParallel)):
             raise InputError("the module is wrapped in DDP", place="Capture", remedy="capture the plain module")
         self.workload: Workload | None = None
         self._module, self._output, self._batch_size = module, output, batch_size
-        self._settings = settings or Settings()
+        self._settings = settings or CaptureSettings()
         self._name = name or type(module).__name__.lower()
         self._recorder = Recorder(module)
 
@@ -167,7 +165,7 @@ class Capture:
 
 
 def capture_model(
-    name: str, settings: Settings, *, batch_size: int | None = None, precision: str = "fp32", device: str = ""
+    name: str, settings: CaptureSettings, *, batch_size: int | None = None, precision: str = "fp32", device: str = ""
 ) -> Workload:
     """Return a workload measured on the shipped model `name`, trained with SGD with momentum on random samples.
 
@@ -181,7 +179,7 @@ def capture_model(
         return _capture(build(name, where), settings, batch_size, precision, where)
 
 
-def capture_step(path: str, settings: Settings, *, batch_size: int | None = None) -> Workload:
+def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None = None) -> Workload:
     """Return a workload measured on a user's own training step.
 
     Args:
@@ -192,20 +190,15 @@ def capture_step(path: str, settings: Settings, *, batch_size: int | None = None
         batch_size: samples a step; by default the first dimension of the first tensor given to forward.
 
     Raises:
-        InputError: the function cannot be imported, or returns something else.
+        InputError: the function cannot be imported, raises, or returns something else.
         WorkloadError: a step without exactly one forward and one backward.
     """
-    made = _import(path)()
-    module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
-    if not isinstance(module, nn.Module) or not callable(step):
-        remedy = "return (module, step), an nn.Module and a callable without arguments"
-        raise InputError(f"{path} returned {type(made).__name__}", place="step", remedy=remedy)
-    name = path.replace(":", ".")
-    return _run(Capture(module, name=name, batch_size=batch_size, settings=settings), step, settings)
+    own = own_step(path)
+    return _run(Capture(own.module, name=own.name, batch_size=batch_size, settings=settings), own.train, settings)
 
 
 def _capture(
-    model: TrainingModel, settings: Settings, batch_size: int | None, precision: str, device: torch.device
+    model: TrainingModel, settings: CaptureSettings, batch_size: int | None, precision: str, device: torch.device
 ) -> Workload:
     if precision == "bf16":
         model.module.to(torch.bfloat16)
@@ -238,7 +231,7 @@ def training_step(
     return step
 
 
-def _run(capture: Capture, step: Callable[[], object], settings: Settings) -> Workload:
+def _run(capture: Capture, step: Callable[[], object], settings: CaptureSettings) -> Workload:
     threads = torch.get_num_threads()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -270,22 +263,6 @@ def _check_precision(precision: str, device: torch.device) -> None:
         raise InputError(f"unknown precision {precision!r}", place="precision", remedy=remedy)
     if precision == "tf32" and device.type != "cuda":
         raise InputError(f"tf32 does not exist on {device.type}", place="precision", remedy="use fp32, bf16 or amp")
-
-
-def _import(path: str) -> Callable[[], object]:
-    module_name, colon, attribute = path.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InputError(f"{path!r} names no function", place="step", remedy="write package.module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        remedy = "run from the folder its package is in, or install it"
-        raise InputError(f"{path!r} cannot be imported: {error}", place="step", remedy=remedy) from error
-    if not callable(function):
-        raise InputError(f"{path!r} is a {type(function).__name__}", place="step", remedy="name a function")
-    return function  # type: ignore[no-any-return]
 
 
 def _hardware(device: torch.device) -> str:

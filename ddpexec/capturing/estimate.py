@@ -1,22 +1,27 @@
-"""The shipped workloads, estimated: which models on which GPUs, and the published times they are scaled to."""
+"""Estimated workloads: of the shipped models, with the published times they are scaled to, and of one's own step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from ddpexec.capturing.operators import model_shape
+import torch
+from torch import Tensor, nn
+
+from ddpexec.capturing.own_step import Factory
+from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import Carried, carried
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import Anchor, Pace
+from ddpsim.workload.anchors import Anchor, RooflineFactors
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.gpus import Gpu, gpu_named
-from ddpsim.workload.optimizers import Optimizer
+from ddpsim.workload.gpus import AchievedGpu, gpu_named
+from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 
 SHIPPED = (
     ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
@@ -44,12 +49,12 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 
 def estimate_model(
     model: str,
-    gpu: str | Gpu,
+    gpu: str | AchievedGpu,
     precision: str,
     batch_size: int | None = None,
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
@@ -60,13 +65,13 @@ def estimate_model(
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    found, shape = gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu, model_shape(model, batch_size)
+    found, shape = _fitted(gpu), model_shape(model, batch_size)
     if not anchors and optimizer is None and pace is None:
         return _estimate(shape, found, precision)
     return estimate(shape, found, precision, anchors, optimizer, pace)
 
 
-def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision: str | None = None) -> Carried:
+def carry_model(source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None) -> Carried:
     """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
 
     Args:
@@ -94,6 +99,59 @@ def carry_model(source: Workload, gpu: Gpu, model: str | None = None, precision:
     return carried(source, gpu, shape, precision)
 
 
+def estimate_step(
+    step: str | Factory,
+    gpu: str | AchievedGpu,
+    precision: str | None = None,
+    *,
+    batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    optimizer: Optimizer | None = None,
+    pace: RooflineFactors | None = None,
+    note: Note = lambda message: None,
+) -> Workload:
+    """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
+
+    Args:
+        step: `package.module:function`, as `capture_step` takes it, or the function itself.
+        gpu: what it is to run on, or its name.
+        precision: by default the step's own, which it must be unless that is fp32.
+        anchors, pace: as `estimate_model` takes them.
+        optimizer: in place of the one that the step uses.
+        batch_size, note: as `step_shape` takes them.
+
+    Raises:
+        InputError: the step cannot be counted, or computes in another precision.
+        WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
+    """
+    counted = step_shape(step, batch_size=batch_size, autocast=precision == "amp", note=note)
+    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace)
+
+
+def estimate_module(
+    module: nn.Module,
+    batch: object,
+    gpu: str | AchievedGpu,
+    precision: str | None = None,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    anchors: Sequence[Anchor] = (),
+    pace: RooflineFactors | None = None,
+    note: Note = lambda message: None,
+) -> Workload:
+    """Return the estimate of a training step of `module` on `batch`; see `ddpexec.capturing.shapes.module_shape`.
+
+    Raises:
+        InputError: the step cannot be counted, or computes in another precision.
+        WorkloadError: the GPU lacks the precision; no gradient came to any parameter.
+    """
+    shape = module_shape(module, batch, loss=loss, optimizer=optimizer, name=name, batch_size=batch_size, note=note)
+    return _own(shape, _fitted(gpu), precision, anchors, None, pace)
+
+
 def write_shipped(folder: Path) -> Iterator[Path]:
     """Write every shipped workload into `folder`; yields each file as it is written. The same bytes each time."""
     for model in MODELS:
@@ -107,6 +165,25 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _estimate(shape: ModelShape, gpu: Gpu, precision: str) -> Workload:
+def _own(
+    counted: OwnShape,
+    gpu: AchievedGpu,
+    precision: str | None,
+    anchors: Sequence[Anchor],
+    optimizer: Optimizer | None,
+    pace: RooflineFactors | None,
+) -> Workload:
+    if precision is not None and counted.precision not in ("fp32", precision):
+        what = f"the step computes in {counted.precision}, not in {precision}"
+        raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
+    seen = optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
+    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace)
+
+
+def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:
+    return gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu
+
+
+def _estimate(shape: ModelShape, gpu: AchievedGpu, precision: str) -> Workload:
     published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
     return estimate(shape, gpu, precision, published)

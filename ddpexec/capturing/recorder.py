@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.device_pass import DevicePass
+from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
@@ -18,6 +19,7 @@ from ddpsim.workload.kineto.events import DeviceUse
 from ddpsim.workload.profile import Seconds
 
 _NANOSECOND = 9
+"""Decimals of seconds that files keep: clocks tell no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,9 @@ class Times:
 
 
 class Recorder:
-    """Hooks on a module and on autograd's entry that stamp its iterations."""
+    """Stamps a module's iterations."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
         self._parameters = collect(module).tensors
         if not self._parameters:
             raise WorkloadError("no parameter of the module needs a gradient", place="Capture")
@@ -71,7 +72,7 @@ class Recorder:
         self.batch_size: int | None = None
         self._records: list[Record] = []
         self._current = Record()
-        self._handles: list[Callable[[], None]] = []
+        self._phases = Phases(module, self._parameters, self)
         self._pass = DevicePass(self.device) if self.device.type == "cuda" else None
 
     @property
@@ -91,33 +92,24 @@ class Recorder:
 
     def install(self) -> None:
         """Put the hooks in place."""
-        self._handles.append(self._module.register_forward_pre_hook(self._on_forward, with_kwargs=True).remove)
-        for index, parameter in enumerate(self._parameters):
-            hook = self._gradient_hook(index)
-            handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            self._handles.append(handle.remove)
-        self._handles.append(self._watch_backward())
+        self._phases.install()
 
     def remove(self) -> None:
         """Take every hook away again."""
-        while self._handles:
-            self._handles.pop()()
+        self._phases.remove()
         if self._pass is not None:
             self._pass.stop()
 
     def end_iteration(self) -> float:
         """Close the current iteration; return its seconds on the host."""
         record, record.end = self._current, self._stamp()
-        start = record.forward
-        if start is None or record.backward is None or record.backward_end is None:
-            missing = "forward of the module" if start is None else "backward"
-            remedy = "call step() once after each forward, backward and optimizer step"
-            raise WorkloadError(f"no {missing}", place=f"iteration {self.iterations}", remedy=remedy)
+        self._phases.end_step()
+        assert record.forward is not None
         self._records.append(record)
         self._current = Record()
         if self._pass is not None:
             self._pass.end_iteration()
-        return record.end.host_s - start.host_s
+        return record.end.host_s - record.forward.host_s
 
     def start_profile(self) -> None:
         """Begin the profiled pass, where there is a device to look at."""
@@ -159,57 +151,30 @@ class Recorder:
         event.record(torch.cuda.current_stream(self.device))
         return Stamp(time.perf_counter(), event)
 
-    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        if not torch.is_grad_enabled():
-            return  # evaluation between training steps
-        if self._current.forward is not None:
-            remedy = "capture a step with one forward; accumulation is `no_sync_every` of the prediction"
-            raise WorkloadError("a second forward", place=f"iteration {self.iterations}", remedy=remedy)
+    def on_forward(self, inputs: Sequence[object]) -> None:
+        """Stamp the start of forward."""
         if self.iterations == 0:
-            self.precision = self._find_precision()
-            first = next((x for x in [*args, *kwargs.values()] if isinstance(x, Tensor) and x.dim() > 0), None)
-            self.batch_size = None if first is None else int(first.shape[0])
+            self.precision, self.batch_size = precision_of(self._parameters), batch_size_of(inputs)
         self._current.forward = self._stamp()
         self._mark("forward")
 
-    def _gradient_hook(self, index: int) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            self._current.gradients[index] = self._stamp()
+    def on_backward(self) -> None:
+        """Stamp the start of backward."""
+        self._current.backward = self._stamp()
+        self._mark("backward")
 
-        return hook
+    def on_gradient(self, index: int, parameter: Tensor) -> None:
+        """Stamp a gradient."""
+        self._current.gradients[index] = self._stamp()
 
-    def _watch_backward(self) -> Callable[[], None]:
-        """Stamp around `torch.autograd.backward`, through which `loss.backward()` goes; return the undoing."""
-        original = torch.autograd.backward
-
-        def backward(*args: object, **kwargs: object) -> None:
-            if self._current.backward is not None:
-                remedy = "capture a step with one backward; accumulation is `no_sync_every` of the prediction"
-                raise WorkloadError("a second backward", place=f"iteration {self.iterations}", remedy=remedy)
-            self._current.backward = self._stamp()
-            self._mark("backward")
-            original(*args, **kwargs)  # type: ignore[arg-type]
-            self._current.backward_end = self._stamp()
-            self._mark("optimizer")
-
-        torch.autograd.backward = backward
-
-        def restore() -> None:
-            torch.autograd.backward = original
-
-        return restore
+    def on_backward_end(self) -> None:
+        """Stamp the end of backward."""
+        self._current.backward_end = self._stamp()
+        self._mark("optimizer")
 
     def _mark(self, phase: str) -> None:
         if self._pass is not None:
             self._pass.mark(phase)
-
-    def _find_precision(self) -> str:
-        if torch.is_autocast_enabled(self.device.type):
-            return "amp"
-        if all(parameter.dtype == torch.bfloat16 for parameter in self._parameters):
-            return "bf16"
-        tf32 = self.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
-        return "tf32" if tf32 else "fp32"
 
 
 def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:

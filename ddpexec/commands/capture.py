@@ -50,7 +50,7 @@ def capture(
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
     if on_first_node():
         check_destination(output, as_json=json_)
-    from ddpexec.capturing.capture import Settings, capture_model, capture_step
+    from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
     from ddpexec.capturing.together import capture_together
     from ddpsim.files import json_text
     from ddpsim.units import format_time
@@ -62,7 +62,7 @@ def capture(
         if is_first_rank():
             print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
 
-    settings = Settings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
+    settings = CaptureSettings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
 
     def record(place: str) -> Workload:
         if step is not None:

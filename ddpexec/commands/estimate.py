@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 
 import typer
 
@@ -13,14 +13,25 @@ from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
-    from ddpsim.workload.gpus import Gpu
+    from ddpsim.workload.anchors import Anchor, RooflineFactors
+    from ddpsim.workload.gpus import AchievedGpu
+    from ddpsim.workload.optimizers import Optimizer
 
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
+
+
+class _Assumed(TypedDict):
+    anchors: Sequence[Anchor]
+    optimizer: Optimizer | None
+    pace: RooflineFactors | None
 
 
 def estimate(
     output: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write; with --all a folder.")],
     model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
+    step: Annotated[
+        str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")
+    ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them.")
     ] = None,
@@ -35,8 +46,13 @@ def estimate(
     ] = None,
     memory: Annotated[Optional[str], typer.Option(metavar="96GiB", help="Of the GPU.")] = None,  # noqa: UP045
     multiprocessors: Annotated[Optional[int], typer.Option(min=1, help="Of the GPU.")] = None,  # noqa: UP045
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32]")] = None,
-    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Samples a step.")] = None,  # noqa: UP045
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
+    ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(help="sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), adamw-fused, ..."),
@@ -61,11 +77,11 @@ def estimate(
     all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
-    if all_ == (model is not None or from_ is not None):
+    if [all_, step is not None, model is not None or from_ is not None].count(True) != 1:
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
-        raise InputError("give one of --model, --from and --all", place="estimate", remedy=remedy)
-    from ddpexec.capturing.estimate import carry_model, estimate_model, write_shipped
-    from ddpsim.workload.anchors import Pace, parse_anchor
+        raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
+    from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
+    from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.files import load_workload, save_workload
     from ddpsim.workload.gpus import kind_of
     from ddpsim.workload.optimizers import optimizer_named
@@ -80,30 +96,34 @@ def estimate(
         _alone("--from", {"--batch-size": batch_size, "--clip-gradients": clip_gradients})
         found = carry_model(load_workload(from_), whose, model, precision)
         for line in found.notes:
-            print(f"note: {line}", file=sys.stderr)
+            _note(line)
         save_workload(found.workload, output)
         print(output)
         return
-    assert model is not None
     if clip_gradients and optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if pace_of is not None:
         _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
     paced = None if pace_of is None else load_workload(pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
-        print(f"note: {pace_of} has the pace of {paced.device}, taken for {whose.name}", file=sys.stderr)
-    workload = estimate_model(
-        model,
-        whose,
-        precision or _SHIPPED_PRECISION,
-        batch_size,
-        [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
-        None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
-        None if paced is None else Pace.of(paced.provenance, str(pace_of)),
-    )
+        _note(f"{pace_of} has the pace of {paced.device}, taken for {whose.name}")
+    assumed: _Assumed = {
+        "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
+        "optimizer": None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
+        "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(pace_of)),
+    }
+    if step is not None:
+        workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)
+    else:
+        assert model is not None
+        workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
     _warn(workload)
     save_workload(workload, output)
     print(output)
+
+
+def _note(message: str) -> None:
+    print(f"note: {message}", file=sys.stderr)
 
 
 def _alone(option: str, others: Mapping[str, object]) -> None:
@@ -119,16 +139,16 @@ def _gpu(
     peaks: list[str],
     memory: str | None,
     multiprocessors: int | None,
-) -> Gpu:
+) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
-    from ddpsim.workload.gpus import Gpu, gpu_named
+    from ddpsim.workload.gpus import AchievedGpu, gpu_named
 
     if name is not None and file is not None:
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
     if file is None and not given:
         return gpu_named(name or _SHIPPED_GPU).fitted()
-    return Gpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
+    return AchievedGpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
 
 
 def _warn(workload: Workload) -> None:

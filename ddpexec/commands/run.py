@@ -33,6 +33,10 @@ def run(
     model: Annotated[
         str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")
     ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="package.module:function", help="One's own step instead, as `capture` takes it."),
+    ] = None,
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
     ] = None,
@@ -46,8 +50,11 @@ def run(
     from ddpsim.errors import InputError
     from ddpsim.files import check_writable_folder
 
-    if (model is None) == (workload is None):
-        raise InputError("give one of `model` and `workload`", place="run", remedy="e.g. `model=resnet50`")
+    if [model, step, workload].count(None) != 2:
+        remedy = "e.g. `model=resnet50`"
+        raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
+    if step is not None:
+        _refuse_beside_step(settings)
     refuse_beside_plan(plan, settings)
     refuse_shared_input(workload, plan)
     check_writable_folder(out)
@@ -73,8 +80,23 @@ def run(
 
     join = launched("run", settings.backend, device, settings.timeout.total_seconds())
     with join as rank:
-        running = Run(settings, rank.device, model=model, workload=recorded, plan=chosen)
+        running = Run(settings, rank.device, model=model, step=step, workload=recorded, plan=chosen)
         _train(running, out, output)
+
+
+def _refuse_beside_step(settings: Settings) -> None:
+    """Refuse what a user's own step decides itself: its batch, its accumulation, and steps without communication."""
+    from ddpsim.errors import InputError
+
+    given = {
+        "batch_size": settings.batch_size is not None,
+        "no_sync_every": settings.no_sync_every != 1,
+        "local_iterations": settings.local_iterations != 0,
+    }
+    for name, here in given.items():
+        if here:
+            remedy = f"the step has its own batch and steps; drop `{name}`"
+            raise InputError(f"`{name}` and `step` are both given", place="step", remedy=remedy)
 
 
 def _train(running: Run, out: Path, output: Output) -> None:

@@ -32,7 +32,7 @@ class Buckets:
         self._called = functools.partial(model.called, rank=rank)
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
-        self.runs: list[Run] = []
+        self.runs: list[BucketRun] = []
 
     def install(self, plan: BucketPlan) -> None:
         """Make the buckets of `plan`, after the former ones are gone: a rebuild does not need twice their memory."""
@@ -55,10 +55,10 @@ class Buckets:
         for made in self.all:
             for place, index in enumerate(made.indices):
                 self.eager[index] = (made, place) if made.eager[place] else None
-        self.runs = [Run(run) for run in runs_of(self.all)]
+        self.runs = [BucketRun(run) for run in runs_of(self.all)]
 
 
-class Run:
+class BucketRun:
     """Neighbouring buckets that are written back together, all of whose parameters have gradients."""
 
     def __init__(self, buckets: Sequence[AnyBucket]) -> None:

@@ -30,7 +30,7 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
 from ddpsim.bucketing.drop import skipped_buckets
-from ddpsim.bucketing.launch import ReadyTwiceError
+from ddpsim.bucketing.launch import MarkedTwiceError
 from ddpsim.order import Arrivals, OrderPolicy
 
 
@@ -181,7 +181,7 @@ class Reducer(Controls):
             eager[0].fill(eager[1], self._divisor)
         try:
             launchable = self._queue.ready(index)
-        except ReadyTwiceError as error:
+        except MarkedTwiceError as error:
             name = self.model.names[index]
             raise self._fail(messages.ready_twice(self.communicator.rank, index, name)) from error
         if launchable:

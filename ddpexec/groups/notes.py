@@ -20,6 +20,7 @@ from ddpexec.groups.within import within
 WORDS_S = 1.0
 """How long to try to leave one's last words."""
 _PAUSE_S = 0.05
+"""Between two rounds of reading all notes; chosen by hand: at once to people, and the store idles."""
 _LONGEST = 500
 """Characters of one's last words."""
 _LATE, _BROKEN = "late", "broken"

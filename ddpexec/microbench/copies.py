@@ -16,13 +16,16 @@ from ddpexec.timing.stopwatch import Span, agreed, last_to_last, on_device, seco
 from ddpsim.bucketing import Bucket
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
+"""Buckets that are copied into by turns, and gradients in each; chosen by hand."""
 BUCKET_BYTES = 25 << 20
 """torch's default bucket; four of them and their gradients are more than caches hold."""
 
 SMALL_BYTES = 64 << 10
 """A message whose time is that of its steps, its bytes next to nothing."""
 LARGE_BYTES = 8 << 20
+"""A message whose time is that of its bytes."""
 _LARGE, _SMALL = 5, 12
+"""Repetitions of the large and of the small collective, whose median counts; chosen by hand."""
 
 
 def small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:

@@ -22,8 +22,11 @@ from ddpexec.timing.stopwatch import Span, gather, last_to_last, span_of
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
+"""Seconds that the repetitions of one size are to take; chosen by hand: 15 sizes in six seconds."""
 _LEAST, _MOST = 5, 200
+"""Repetitions of one size, whatever those seconds allow; chosen by hand."""
 _ROUNDS = 5
+"""Rounds over all sizes, each with a fifth of the repetitions; chosen by hand."""
 
 Progress = Callable[[str], None]
 

@@ -13,6 +13,7 @@ from ddpexec.groups.process_groups import wait
 from ddpexec.timing.stopwatch import Span, last_to_last, span_of
 
 _WARM_UP, _REPEATS = 1, 5
+"""Repetitions that are discarded, and those whose median counts; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)

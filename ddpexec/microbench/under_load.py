@@ -25,8 +25,11 @@ SIZE_BYTES = 25 << 20
 """Of the collectives: torch's default bucket."""
 
 SECONDS = 8.0
+"""About what each of the four measurements takes; chosen by hand, the default of `--load-seconds`."""
 ROUNDS = 6
+"""Rounds in which the four are taken by turns; chosen by hand."""
 _LEAST, _MOST = 2, 200
+"""Repetitions in one round, whatever the seconds allow; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)

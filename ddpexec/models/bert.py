@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from ddpexec.models.training import Batch, TrainingModel, with_length
 
 _VOCABULARY, POSITIONS, _SEQUENCE, _MASKED = 30522, 512, 128, 0.15
+"""Of Devlin et al. 2019 and its uncased vocabulary: words, positions, tokens of most training steps, share masked."""
 _EPSILON = 1e-12
+"""Of layer norms, as google-research/bert has it."""
 
 
 class Embeddings(nn.Module):
@@ -38,7 +40,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.LayerNorm(summed))  # type: ignore[no-any-return]
 
 
-class SelfAttention(nn.Module):
+class BertSelfAttention(nn.Module):
     """Three projections and scaled dot-product attention."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -59,7 +61,7 @@ class SelfAttention(nn.Module):
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
 
-class Output(nn.Module):
+class BertOutput(nn.Module):
     """Projection back to the model's width, dropout, shortcut and norm."""
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -73,14 +75,14 @@ class Output(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(y)) + x)  # type: ignore[no-any-return]
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """Attention, then a two-layer perceptron, each normed after its shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(width, heads), "output": Output(width, width)})
+        self.attention = nn.ModuleDict({"self": BertSelfAttention(width, heads), "output": BertOutput(width, width)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, 4 * width)})
-        self.output = Output(4 * width, width)
+        self.output = BertOutput(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for `x` (batch, sequence, width)."""
@@ -94,7 +96,7 @@ class Bert(nn.Module):
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.embeddings = Embeddings(width)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(width, heads) for _ in range(layers))})
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(BertLayer(width, heads) for _ in range(layers))})
         self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
 
     def forward(self, tokens: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ddpexec.models.training import Batch, TrainingModel, as_tensor, with_length
 
 _VOCABULARY, POSITIONS, _WIDTH, _HEADS, _LAYERS, _SEQUENCE = 50257, 1024, 768, 12, 12, 512
+"""Of the smallest model of Radford et al. 2019; sequences of half its positions are trained on here."""
 
 
 class Conv1D(nn.Module):

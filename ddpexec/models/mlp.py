@@ -7,6 +7,7 @@ from torch import nn
 from ddpexec.models.training import TrainingModel, classifier
 
 _WIDTH, _LAYERS = 2048, 6
+"""Chosen by hand: 16 MiB of weights a layer, so that few layers make torch's default buckets."""
 
 
 def mlp() -> TrainingModel:

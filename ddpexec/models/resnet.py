@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ddpexec.models.training import TrainingModel, classifier
 
 _EXPANSION = 4
+"""Channels out of a bottleneck over those inside (He et al. 2016, section 4.1)."""
 
 
 class Bottleneck(nn.Module):

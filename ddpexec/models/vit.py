@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from ddpexec.models.training import TrainingModel, classifier
 
 _WIDTH, _HEADS, _LAYERS, _HIDDEN, _PATCH, _IMAGE = 768, 12, 12, 3072, 16, 224
+"""Of ViT-B/16 (Dosovitskiy et al. 2021, table 1); patches and images are squares of so many pixels a side."""
 _EPSILON = 1e-6
+"""Of layer norms, as torchvision has it."""
 
 
-class SelfAttention(nn.Module):
+class ViTSelfAttention(nn.Module):
     """Attention with the parameters of `nn.MultiheadAttention`."""
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class EncoderLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
-        self.self_attention = SelfAttention()
+        self.self_attention = ViTSelfAttention()
         self.ln_2 = nn.LayerNorm(_WIDTH, eps=_EPSILON)
         self.mlp = nn.Sequential(
             nn.Linear(_WIDTH, _HIDDEN), nn.GELU(), nn.Identity(), nn.Linear(_HIDDEN, _WIDTH), nn.Identity()

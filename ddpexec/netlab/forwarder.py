@@ -20,9 +20,11 @@ from ddpexec.netlab.network import LabNetwork, Wire
 from ddpexec.netlab.tun import MAX_PACKET_BYTES, destination, size_on_wire
 
 FRAME_BYTES = 1514
+"""The largest Ethernet frame, without its check sequence: 1500 bytes and a header of 14."""
 QUEUE_S = 0.5
 """A packet that would wait longer than this for a wire is dropped, as a switch with that much memory would."""
 READS_AT_ONCE = 4
+"""Packets read from one host before the next host has its turn; chosen by hand."""
 
 
 @dataclass(slots=True)

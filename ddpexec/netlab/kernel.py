@@ -15,9 +15,11 @@ BURST_S = 1e-3
 With less a busy machine loses rate (4 to 10 % at 0.3 ms); with more, messages after a pause run free for longer.
 """
 MIN_BURST_BYTES = 16 << 10
+"""The smallest burst of a shaper, on slow wires; chosen by hand, ten full packets."""
 SEGMENT_SHARE = 0.9
 """Of the smallest burst that a TCP segment may take; a shaper cuts up or drops what exceeds its burst."""
 QUEUE_S = 0.5
+"""How long a packet may wait for a wire before it is dropped, as in the forwarder."""
 SETTINGS = ("tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1", "tcp_congestion_control=reno")
 """Of each host, so that what a collective takes depends on the network alone.
 

@@ -20,6 +20,7 @@ from ddpsim.errors import InputError
 SHARE = 0.7
 """The forwarder runs a network of at most this share of what it sustained when measured."""
 UNLIMITED = 1e12
+"""Bytes per second of a wire that limits nothing, more than any machine moves."""
 SEGMENT_S = 5e-4
 """Largest time that one TCP segment may hold a wire of the forwarder."""
 

@@ -14,11 +14,13 @@ from ddpexec.netlab.network import LabNetwork
 from ddpexec.netlab.signals import die_with_parent
 
 MASTER_PORT = 29500
+"""The port of the ranks' store, torchrun's default; a lab is a network of its own."""
 RANKS_HERE = "DDPEXEC_RANKS_HERE"
 """Variable that tells a rank how many share this machine; to it, its namespace looks like a machine of its own."""
 GRACE_S = 5.0
 """How long ranks may take to end by themselves after one has failed, and again after they are asked to."""
 POLL_S = 0.02
+"""Between two looks at whether ranks have ended; chosen by hand."""
 
 
 def run(lab: Lab, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:

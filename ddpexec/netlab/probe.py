@@ -16,7 +16,9 @@ from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
 
 PORT = 29400
+"""The port of a receiver, in a network of its own."""
 SECONDS = 0.6
+"""How long a stream is counted, after a third of that to warm up; chosen by hand."""
 _RECEIVER = "a receiver of the network probe"
 
 

@@ -6,6 +6,7 @@ import ctypes
 import signal
 
 _PR_SET_PDEATHSIG = 1
+"""Of Linux' `include/uapi/linux/prctl.h`."""
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

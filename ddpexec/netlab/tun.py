@@ -19,7 +19,9 @@ _TUNSETIFF = 0x400454CA
 _TUNSETOFFLOAD = 0x400454D0
 _IFF_TUN_NO_PI_VNET_HDR = 0x0001 | 0x1000 | 0x4000
 _OFFLOAD_CSUM_TSO4 = 0x01 | 0x02
+"""Of Linux' `include/uapi/linux/if_tun.h`: requests, flags of a device, and what may be left to it."""
 _ETHERNET_BYTES = 14
+"""The header of an Ethernet frame: two addresses of 6 bytes and a type of 2."""
 _IP_DESTINATION_LAST = HEADER_BYTES + 19
 _GSO_SIZE = struct.Struct("=xxxxH")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpexec.capturing.own_step import named_where_raised
 from ddpexec.compression import hook_for
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters, collect
@@ -22,12 +23,13 @@ from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel, build
 from ddpexec.running.demand import check_capacity
+from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.timed import Replay, timed_model
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
-from ddpexec.timing.observe import Note, Observer
+from ddpexec.timing.observe import Note, Observer, note_backward
 from ddpexec.timing.records import Records
 from ddpexec.timing.stamping import stamping_s
 from ddpsim.bucketing import BucketPlan
@@ -42,7 +44,7 @@ Progress = Callable[[int, int, float], None]
 class Subject:
     """What is trained: a model, its optimizer, and the device it is on."""
 
-    model: TrainingModel
+    model: TrainingModel | OwnTraining
     optimizer: Any
     device: torch.device
     timed: bool
@@ -56,6 +58,7 @@ class Run:
         settings: what to run.
         device: of this rank.
         model: name of a shipped model; or
+        step: `package.module:function` of one's own, as `capture_step` takes it; or
         workload: timed layers instead of a model.
         plan: the buckets to use instead of caps.
 
@@ -70,6 +73,7 @@ class Run:
         device: torch.device,
         *,
         model: str | None = None,
+        step: str | None = None,
         workload: Workload | None = None,
         plan: Callable[[ModelParameters], BucketPlan | None] = lambda parameters: None,
     ) -> None:
@@ -86,7 +90,7 @@ class Run:
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
             check_capacity(workload, settings.scale_compute, self.communicator)
-        self.subject = _subject(model, workload, self.device, settings, self.rank)
+        self.subject = _subject(model, step, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
         self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
         self.records = Records(
@@ -103,6 +107,8 @@ class Run:
         if settings.implementation == "torch" and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
+        if isinstance(self.subject.model, OwnTraining):
+            self.subject.model.wrap(self.ddp)
         self.provenance: dict[str, object] = {}
 
     def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
@@ -110,19 +116,20 @@ class Run:
 
         Raises:
             LostRankError: another rank died, raised or did not come within the timeout.
+            InputError: the user's own step raised; it says where.
         """
-        model, size = self.subject.model, self.settings.batch_size
-        generator = torch.Generator(self.device).manual_seed(self.settings.seed + self.rank)
-        batch = model.make_batch(size, self.device, generator)
+        step = self._stepping(self.subject.model)
         total = DISCARDED + self.settings.iterations
-        with naming_the_lost(self.communicator, "a collective", others_code=True):
+        with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
+            if isinstance(self.subject.model, OwnTraining):
+                stack.callback(self.subject.model.close)
             for index in range(total):
                 begin = time.perf_counter()
-                self._step(index, batch)
+                step(index)
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
             drain(self.device)
-            self._train_alone(batch)
+            self._train_alone(self._stepping(self.subject.model, local=True))
 
     def trace(self) -> Trace:
         """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
@@ -172,7 +179,7 @@ class Run:
         hooks_s = len(last.hooks) * hook_cost_s() if self.watch is not None else 0.0
         return hooks_s + stamping_s(self.observer.clock, last)
 
-    def _train_alone(self, batch: Any) -> None:
+    def _train_alone(self, step: Callable[[int], None]) -> None:
         """Run iterations without communication and note them apart; the first cycle is not counted.
 
         They are DDP's own local steps: the ranks compute at the same time, as they do in those that count.
@@ -181,14 +188,31 @@ class Run:
             return
         counted = len(self.observer.notes)
         for index in range((1 + self.settings.local_iterations) * self.settings.no_sync_every):
-            self._step(DISCARDED + index, batch, local=True)
+            step(DISCARDED + index)
         self.observer.close()
         drain(self.device)
         self.alone = self.observer.notes[counted:]
         del self.observer.notes[counted:]
 
-    def _step(self, index: int, batch: Any, *, local: bool = False) -> None:
-        observer, model, optimizer = self.observer, self.subject.model, self.subject.optimizer
+    def _stepping(self, model: TrainingModel | OwnTraining, *, local: bool = False) -> Callable[[int], None]:
+        """Return what trains the iteration of a number, without communication where `local`."""
+        seed = self.settings.seed + self.rank
+        if isinstance(model, OwnTraining):
+            torch.manual_seed(seed)
+            return lambda index: self._own_step(index, model)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        batch = model.make_batch(self.settings.batch_size, self.device, generator)
+        return lambda index: self._step(index, model, batch, local=local)
+
+    def _own_step(self, index: int, model: OwnTraining) -> None:
+        """Train once by the user's step; as in a capture, what it does before forward does not count."""
+        stamps = OwnStamps(self.observer, self.slower, index)
+        with named_where_raised(model.path), naming_the_lost(self.communicator, "a collective", others_code=True):
+            model.step(stamps)
+        stamps.end()
+
+    def _step(self, index: int, model: TrainingModel, batch: Any, *, local: bool = False) -> None:
+        observer, optimizer = self.observer, self.subject.optimizer
         every = self.settings.no_sync_every
         optimises = (index - DISCARDED) % every == every - 1
         synced = optimises and not local
@@ -213,9 +237,7 @@ class Run:
         if self.slower is not None:
             self.slower.begin()
         loss.backward()  # type: ignore[no-untyped-call]
-        note.backward = begin, self.observer.now()
-        if note.finish is not None and note.finish[1] is None:
-            note.finish = note.finish[0], note.backward[1]
+        note_backward(note, begin, self.observer.now())
 
     def _slower(self) -> Slower | None:
         factor = self.settings.slowness(self.rank)
@@ -273,14 +295,16 @@ class Run:
 
 
 def _subject(
-    name: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
+    name: str | None, step: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
 ) -> Subject:
+    if step is not None:
+        return Subject(OwnTraining(step, device), None, device, False)
     if workload is not None:
         slowness = settings.slowness(rank)
         timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
         return Subject(timed.model, timed.optimizer, device, True, timed.replay)
     if name is None:
-        raise OptionError("neither `model` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
+        raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
     model = build(name, device)
     return Subject(model, model.make_optimizer(), device, False)
 

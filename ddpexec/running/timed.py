@@ -23,6 +23,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.single_clock import single_clock
 
 TOLERANCE_S, TOLERANCE_SHARE = 0.2e-3, 0.01
+"""Seconds, and share of its time, from which on a gradient counts as late; chosen by hand."""
 COPIED_AT_ONCE = 1 << 20
 """Bytes of a gradient that is in its bucket within about the time that a thread may be late."""
 

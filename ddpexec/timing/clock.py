@@ -22,9 +22,11 @@ Moment = Any
 """What `Clock.now` returns; only its own clock can tell the seconds."""
 
 PINGS = 15
+"""Messages there and back, of which the quickest tells the offset of two clocks; chosen by hand."""
 NEW_BASE_S = 10.0
 """CUDA tells the milliseconds between two events in 24 bits: to 1 us over this long, to 0.25 ms over an hour."""
 _ASK_AGAIN_S = 0.5e-3
+"""Between two questions whether a GPU is done, so that signals are heard meanwhile; chosen by hand."""
 _WHAT = "the exchange of clocks"
 
 

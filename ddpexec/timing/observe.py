@@ -104,3 +104,10 @@ class Observer:
         """Note the end of backward, in which buckets are waited for, from `begin` until now."""
         if self.note is not None:
             self.note.finish = begin, self.now()
+
+
+def note_backward(note: Note, begin: Moment, end: Moment) -> None:
+    """Note backward, and with it the end of what stock torch does at its end."""
+    note.backward = begin, end
+    if note.finish is not None and note.finish[1] is None:
+        note.finish = note.finish[0], end

@@ -15,6 +15,7 @@ from ddpexec.timing.clock import Clock
 from ddpexec.timing.observe import Note, Observer
 
 ROUNDS, REPEATS = 200, 15
+"""Calls that are timed as one, and how often, for a median; chosen by hand."""
 AROUND = 8
 """Pairs of moments of the phases of one step: forward, its module, backward and its end, buffers, optimizer, ..."""
 

@@ -18,6 +18,7 @@ from ddpexec.timing.waiting import spinner
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
 _HEAD_START_S = 1e-3
+"""What the GPU spins beyond twice the time that queueing took; chosen by hand."""
 Span = tuple[float, float]
 """Start and end of a piece of work, in seconds of this host's clock."""
 

@@ -13,7 +13,9 @@ import torch
 SPIN_S = 60e-6
 """A sleep wakes up to this much late, with the finest timer slack, on an idle machine."""
 _PR_SET_TIMERSLACK = 29
+"""Of Linux' `include/uapi/linux/prctl.h`."""
 _SHORT_SPINS, _LONG_CYCLES = 200, 20_000_000
+"""Kernels of one cycle that are timed together, and cycles of a long one, about 10 ms; chosen by hand."""
 
 
 def sharpen_timers() -> None:

@@ -16,7 +16,7 @@ from ddpsim.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DroppableLayer:
     """Parameters that are left out together.
 
     Attributes:
@@ -30,7 +30,7 @@ class Layer:
     probability: float
 
 
-def layers_named(parameters: Sequence[Parameter], probabilities: Mapping[str, float]) -> tuple[Layer, ...]:
+def layers_named(parameters: Sequence[Parameter], probabilities: Mapping[str, float]) -> tuple[DroppableLayer, ...]:
     """Return the layers of these module names, each with all parameters below it.
 
     Args:
@@ -45,7 +45,7 @@ def layers_named(parameters: Sequence[Parameter], probabilities: Mapping[str, fl
         indices = tuple(i for i, p in enumerate(parameters) if p.name.startswith(f"{name}."))
         if not indices:
             raise PlanError(f"no parameter is below {name!r}", remedy="give a module's name, e.g. encoder.layer.3")
-        layers.append(Layer(name, indices, probability))
+        layers.append(DroppableLayer(name, indices, probability))
     return tuple(layers)
 
 
@@ -63,7 +63,7 @@ class DropPlan:
         PlanError: layers that share a parameter, or a probability that is not one.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[DroppableLayer, ...]
     seed: int = 0
     given: Mapping[int, Collection[int]] = field(default_factory=dict)
 
@@ -102,7 +102,10 @@ def skipped_buckets(groups: Sequence[Sequence[int]], dropped: Collection[int]) -
 
 
 def aligned_plan(
-    parameters: Sequence[Parameter], layers: Sequence[Layer], limits: Sequence[int | None], order: Sequence[int]
+    parameters: Sequence[Parameter],
+    layers: Sequence[DroppableLayer],
+    limits: Sequence[int | None],
+    order: Sequence[int],
 ) -> BucketPlan:
     """Return a plan in which no bucket holds parameters of a layer beside anything else, so that it can be skipped.
 
@@ -123,7 +126,7 @@ def aligned_plan(
     return custom_plan(parameters, sorted(groups, key=lambda group: max(place[index] for index in group)))
 
 
-def expected_bytes(plan: BucketPlan, layers: Sequence[Layer]) -> float:
+def expected_bytes(plan: BucketPlan, layers: Sequence[DroppableLayer]) -> float:
     """Return the mean bytes an iteration reduces when buckets without a gradient are skipped.
 
     A bucket is skipped where all the layers it holds are left out and it holds nothing else.

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 Key = tuple[str, str]
 
 _SLOTS = (13, 29, 59, 127, 257, 541, 1109, 2357)
+"""Slots of a libstdc++ table as it grows: primes of its `__prime_list`, each over twice the last."""
 _SCALAR_TYPE = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
     "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15, "float8_e5m2": 23,
@@ -19,7 +20,9 @@ _SCALAR_TYPE = {
 }  # fmt: skip
 _DEVICE_TYPE = {"cpu": 0, "cuda": 1, "hip": 6, "xla": 9, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15, "mtia": 19}
 _NO_INDEX = 0xFF
+"""What a device without an index hashes with: -1 as a byte."""
 _MASK = (1 << 64) - 1
+"""Hashes are `size_t`."""
 
 
 def closing_order(seen: Iterable[Key]) -> list[Key]:

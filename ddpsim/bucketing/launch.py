@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from ddpsim.errors import DdpsimError
 
 
-class ReadyTwiceError(DdpsimError):
-    """A gradient was marked ready twice in one backward."""
+class MarkedTwiceError(DdpsimError):
+    """The error of a gradient that is marked ready twice in one backward."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -55,11 +55,11 @@ class LaunchQueue:
         """Mark gradient `index` ready and return the buckets that may now be launched, in order.
 
         Raises:
-            ReadyTwiceError: where this gradient was marked before since the last `reset`.
+            MarkedTwiceError: where this gradient was marked before since the last `reset`.
         """
         seen, pending = self._seen, self._pending
         if index in seen:
-            raise ReadyTwiceError(index)
+            raise MarkedTwiceError(index)
         seen.add(index)
         number = self._bucket_of[index]
         pending[number] -= 1

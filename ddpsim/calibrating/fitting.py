@@ -20,14 +20,17 @@ _HUBER = 1.345
 """Scales beyond which a row counts linearly: 95 % efficient where errors are normal (Huber 1964)."""
 
 _ROUNDS = 40
+"""Steps of Levenberg-Marquardt at most; chosen by hand, fits here end sooner."""
 _SMALLEST_SCALE = 0.01
 """Rows agree to no better than 1 %, which is what nccl-tests repeats to; fewer rows would else fit exactly."""
 
 _FIRST_SCALE = 0.05
+"""Scale of log errors from which the search starts; chosen by hand, the fit estimates it anew."""
 _OUTLIER = 5.0
 """Scales from which on a row is named as an outlier; nothing is left out for it."""
 
 _STEP = 1e-4
+"""Of the numerical derivatives, in logarithms of constants; chosen by hand."""
 # A constant is determined where the rows took at least this much off its prior's standard deviation.
 _DETERMINED = 0.9
 

@@ -22,6 +22,7 @@ MEAN_FACTOR = 2.0
 ROW_FACTOR = 40.0
 """The most that any single row may be."""
 _MOST_NAMED = 2
+"""Constants named beside a misfit at most; chosen by hand, for one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,14 @@ from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
-from ddpsim.units import MIB, counted
+from ddpsim.units import GIB, MIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed",
-    "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain",
+    "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain", "memory GiB",
 )  # fmt: skip
 
 
@@ -163,7 +163,8 @@ def text(report: PlanReport) -> str:
         lines += ["", *_priors(unsure)]
     lines += ["", *_doubts(report.rows)]
     best = report.best.chosen
-    lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}"]
+    unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+    lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
     return "\n".join(lines)
 
 
@@ -214,7 +215,21 @@ def _cells(row: PlanRow) -> tuple[object, ...]:
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
     band = f"{ms(chosen.low_s)} to {ms(chosen.high_s)}"
-    return chosen.topology.name, pace, *ranks, _buckets(row), ms(chosen.iteration_s), band, *parts, *shares
+    timed = (ms(chosen.iteration_s), band, *parts, *shares)
+    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, _memory(row)
+
+
+def _memory(row: PlanRow) -> str:
+    """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
+    memory = row.chosen.memory
+    if memory is None:
+        return ""
+    known = memory.activations_bytes is not None
+    size = f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}"
+    if memory.capacity_bytes is None:
+        return size
+    mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
+    return f"{size} of {memory.capacity_bytes / GIB:.0f}{mark}"
 
 
 def _buckets(row: PlanRow) -> str:

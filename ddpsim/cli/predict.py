@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
+"""Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
 
 @expand
@@ -182,6 +183,8 @@ def _pace_notes(prediction: Prediction) -> Iterator[str]:
             "estimate for a GPU of the table (--gpu) or state it (--memory-bandwidth 1792GB/s ...), or measure it "
             "(`ddpexec microbench`, `ddpsim calibrate`, --calibration)"
         )
+    if (memory := prediction.memory) is not None and memory.fits is False:
+        yield f"{workload.name} does not fit the memory of {machine.name}'s GPUs: {memory.text()}"
     if prediction.ranks_differ:
         yield (
             f"{workload.name} was recorded by {workload.ranks} ranks at once on a machine, "
@@ -206,6 +209,7 @@ def _text(prediction: Prediction) -> str:
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
         f"communication hidden {percent(summary.overlap_ratio) or '-'}",
+        *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
         "",
         table(
             ("bucket", "parameters", "size", "ready ms", "launched", "started", "finished"),

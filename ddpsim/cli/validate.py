@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ddpsim.validation.validate import Validation
 
 _SHOWN = 24
+"""Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
 
 @expand

@@ -132,7 +132,7 @@ def anchor(
     """Give a workload the pace at which its distributed step takes what somebody measured."""
     from ddpsim.errors import InputError
     from ddpsim.files import json_text
-    from ddpsim.prediction.pace_from_row import Row, anchored_to_row
+    from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_time
     from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
@@ -143,7 +143,7 @@ def anchor(
     model, step_s = load_workload(workload), parse_time(step, "step")
     if step_s <= 0:
         raise InputError(f"{step!r} is not a time that a step takes", place="step", remedy="give a time above zero")
-    row = Row(step_s, load_topology(topology), nodes, gpus_per_node)
+    row = MeasuredStep(step_s, load_topology(topology), nodes, gpus_per_node)
     chosen = replace(options, plan=read_plan(plan, model.parameters))
     paced = anchored_to_row(model, row, chosen, read_calibration(calibration))
     deliver(file, json_text(workload_document(paced)))

@@ -21,6 +21,7 @@ _LOW, _HIGH = -1.6, 3.3
 # Of a normal distribution, in standard deviations.
 _NINETIETH = 1.2816
 _STEP = 1e-4
+"""Of the numerical derivatives, in logarithms of constants, as in `ddpsim.calibrating.fitting`; chosen by hand."""
 
 
 def band_factors(

@@ -14,7 +14,9 @@ from ddpsim.collectives.ring_search import Limits, Ring, RingSearch
 from ddpsim.topology.paths import KINDS, Paths
 
 _GB = 1e9
+"""Bytes per second of one GB/s, in which NCCL's tables are."""
 _SLOW = (2.4, 1.2, 0.24, 0.12)
+"""The last speeds of NCCL's table between nodes, GB/s; the tables below are all of them, by compute capability."""
 _INTRA = {
     0: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
     90: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
@@ -33,6 +35,7 @@ _PXN = KINDS.index("PXN")
 _AMPERE = 80
 _WIDE, _VERY_WIDE = 25 * _GB, 50 * _GB
 _FEW_CHANNELS = 4
+"""Of `ncclTopoDupChannels`: none below 25 GB/s is split, and after Ampere none below 50 of more than four."""
 
 
 @dataclass(frozen=True, slots=True)

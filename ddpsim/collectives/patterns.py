@@ -58,8 +58,11 @@ PATTERNS = tuple(_SCHEDULES)
 the message beside the first rank of each node."""
 
 _MOST_RANKS = 256
+"""Ranks that a schedule is expanded for at most; chosen by hand: two transfers for each pair of 256 are 130,000."""
 _WINDOW = 8
+"""Pieces under way on one connection, as many as NCCL's buffers have slots (NCCL_STEPS)."""
 _PROBE_BYTES = 1 << 30
+"""The message by which a schedule's rate is found, so large that latency is nothing beside it."""
 
 
 class PatternTransport:

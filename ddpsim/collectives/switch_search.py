@@ -16,7 +16,9 @@ from ddpsim.topology.paths import KINDS, Paths, find_paths
 from ddpsim.topology.vertices import VertexKind
 
 _MOST_HEADS = 32
+"""Heads at most, one a channel."""
 _SLACK = 1e-9
+"""Relative: rounding that does not make a speed too fast."""
 
 
 @dataclass(frozen=True, slots=True)

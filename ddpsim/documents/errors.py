@@ -41,6 +41,7 @@ _EXPECTED: Mapping[str, str] = {
 """By pydantic's type of error, what the value is not; the numbers are those of the model."""
 
 _LONGEST_VALUE = 60
+"""Characters of a wrong value that a message repeats; chosen by hand."""
 _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxstring, _repr.maxlong, _repr.maxother = 3, _LONGEST_VALUE, _LONGEST_VALUE, _LONGEST_VALUE
 

@@ -14,6 +14,7 @@ _MOST = 1 << 63
 _LARGEST = 1e18
 """No time in seconds or size in bytes is larger."""
 _ROUNDING = 1e-9
+"""How far below 0 a time may lie, in seconds: rounding of files leaves as much."""
 
 
 class Document(BaseModel):

@@ -12,6 +12,7 @@ from ddpsim.errors import InputError, TopologyError
 from ddpsim.strict import check_values
 
 _MOST_LEVELS, _MOST_VALUES = 200, 100_000
+"""Nesting and values of a file at most; chosen by hand, far beyond what people write."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import collectives
-from ddpsim.doubts.doubt import Conditions, Doubt
+from ddpsim.doubts.doubt import Assumptions, Doubt
 from ddpsim.doubts.spreads import (
     BESIDE,
     COPIES,
@@ -44,7 +44,7 @@ def doubts_of(
     Args:
         sizes: bytes of its collectives.
     """
-    now = Conditions(calibration)
+    now = Assumptions(calibration)
     found = list(_pace(workload, now))
     backend = options.backend_for(workload)
     if placement.world_size > 1 and options.comm == "real":
@@ -66,7 +66,7 @@ def pace_of(workload: Workload) -> str:
     return "anchored" if workload.provenance.get("scaled_to") and told else "roofline"
 
 
-def _pace(workload: Workload, now: Conditions) -> Iterator[Doubt]:
+def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     """Yield the doubts of the workload itself: its device's time, and its host's where that was estimated.
 
     Layers that sleep keep their times.
@@ -89,7 +89,7 @@ def _collective(
     wire = collectives.band(placement, backend, calibration, sizes, algorithm)
     widest = max((math.log(wire.high(size) / wire.low(size)) for size in sizes), default=0.0)
     left = min(2 * MEASURED_COLLECTIVE / widest, 1.0) if widest else 1.0
-    low, high = (Conditions(calibration, wire_factor=factor) for factor in (wire.low, wire.high))
+    low, high = (Assumptions(calibration, wire_factor=factor) for factor in (wire.low, wire.high))
     measured = collectives.covers(calibration, placement, backend, algorithm)
     several = "two nodes" if placement.nodes == 2 or not measured else f"{placement.nodes} nodes"
     where = several if placement.nodes > 1 else "one node"
@@ -102,7 +102,7 @@ def _measured_costs(constants: Calibration) -> list[Doubt]:
     low, high = (at_end(constants, end) for end in (-1, 1))
     if low == high:
         return []
-    return [Doubt("DDP's measured costs", _MICROBENCH + " again", Conditions(low), Conditions(high), 1.0)]
+    return [Doubt("DDP's measured costs", _MICROBENCH + " again", Assumptions(low), Assumptions(high), 1.0)]
 
 
 def _unmeasured_costs(
@@ -113,12 +113,12 @@ def _unmeasured_costs(
     costs = Costs.of(backend, constants, workload.device)
     prior = {name for name in _names(backend) if not constants.constants[f"{backend}.ddp.{name}"].fitted}
 
-    def scaled(spreads: Mapping[str, Spread]) -> tuple[Conditions, Conditions]:
+    def scaled(spreads: Mapping[str, Spread]) -> tuple[Assumptions, Assumptions]:
         ends = {name: scaled_ends(name, getattr(costs, name), each) for name, each in spreads.items() if name in prior}
         low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
         return _with(constants, backend, low), _with(constants, backend, high)
 
-    def raised(ends: Mapping[str, float]) -> tuple[None, Conditions]:
+    def raised(ends: Mapping[str, float]) -> tuple[None, Assumptions]:
         values = {name: max(value, getattr(costs, name)) for name, value in ends.items() if name in prior}
         return None, _with(constants, backend, values)
 
@@ -143,9 +143,9 @@ def _names(backend: str) -> set[str]:
     return {name.removeprefix(f"{backend}.ddp.") for name in _constants(backend, None).constants if ".ddp." in name}
 
 
-def _with(constants: Calibration, backend: str, values: Mapping[str, float]) -> Conditions:
+def _with(constants: Calibration, backend: str, values: Mapping[str, float]) -> Assumptions:
     named = {f"{backend}.ddp.{name}": value for name, value in values.items()}
-    return Conditions(constants.with_values(named, source="an end of its band"))
+    return Assumptions(constants.with_values(named, source="an end of its band"))
 
 
 def _constants(backend: str, calibration: Calibration | None) -> Calibration:

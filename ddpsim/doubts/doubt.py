@@ -11,7 +11,7 @@ WireFactor = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class Assumptions:
     """What a simulated run takes as given, beside its workload, machine and options.
 
     Attributes:
@@ -39,8 +39,8 @@ class Doubt:
 
     name: str
     remedy: str
-    low: Conditions | None
-    high: Conditions | None
+    low: Assumptions | None
+    high: Assumptions | None
     left: float = 0.0
 
 

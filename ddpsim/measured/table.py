@@ -17,6 +17,7 @@ from ddpsim.errors import CalibrationError
 
 REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
+"""What a collective may take and move; chosen by hand: beyond it a unit is wrong."""
 _DISTURBED = 0.15
 """Difference of the logarithms of a row's two columns beyond which one was disturbed; 0.01 is usual."""
 

@@ -12,6 +12,7 @@ HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
 """Constants of DDP that are a GPU's host's time."""
 
 _NO_TIME = 1e-9
+"""Factor on the time of a host that takes none: a factor is above 0."""
 
 
 def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) -> float:

@@ -74,6 +74,12 @@ class PlanRow:
         return not self.keep_default and self.host_bound and (self.chosen.workload.estimated or bool(self.priors))
 
     @property
+    def fits(self) -> bool | None:
+        """Whether what is advised fits the GPUs' memory; None where that cannot be told."""
+        memory = self.chosen.memory
+        return None if memory is None else memory.fits
+
+    @property
     def advice(self) -> str:
         """The constructor call to paste."""
         return self.chosen.plan.torch
@@ -116,6 +122,7 @@ class PlanRow:
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
+            "memory": None if (memory := chosen.memory) is None else memory.document(),
             "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
             "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
         }
@@ -132,11 +139,14 @@ class PlanReport:
 
     @property
     def best(self) -> PlanRow:
-        """The row with the most samples a second over all its ranks; the fewest ranks among equals."""
+        """The row with the most samples a second over all its ranks; the fewest ranks among equals.
 
-        def rate(row: PlanRow) -> tuple[float, int]:
+        One that does not fit its GPUs is best only where none fits.
+        """
+
+        def rate(row: PlanRow) -> tuple[bool, float, int]:
             ranks = row.chosen.summary.world_size
-            return ranks / row.chosen.iteration_s, -ranks
+            return row.fits is not False, ranks / row.chosen.iteration_s, -ranks
 
         return max(self.rows, key=rate)
 

@@ -14,6 +14,7 @@ from ddpsim.plots.figure import MARKERS, label_decades, legend_below, legend_bes
 
 Curve = Sequence[tuple[float, float]]
 _COLUMNS = 3
+"""Panels beside each other."""
 _APART = 1.07
 """Between the markers of neighbouring lines at one cap, as a factor."""
 

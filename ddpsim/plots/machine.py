@@ -28,7 +28,9 @@ _LINKS = {
     "network": "#b279a2",
 }
 _MOST_DEVICES = 16
+"""GPUs of a node that are drawn, for legible names."""
 _GRAPH_INCHES, _RINGS_INCHES, _TREES_INCHES = 5.4, 2.2, 2.0
+"""Heights of the three parts of the picture."""
 
 
 def plot_topology(

@@ -8,7 +8,9 @@ from math import cos, pi, sin
 from typing import Any
 
 _MOST_RINGS = 8
+"""Rings that are drawn, for one row."""
 _PITCH = 2.9
+"""From the centre of one ring to the next, whose radii are 1."""
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#79706e")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 _COLOURS = ("#4c78a8", "#f58518")
 _MOST_NODES = 64
+"""Nodes that a tree is drawn for, for legible numbers."""
 
 
 def draw_trees(axes: Any, trees: Sequence[Sequence[int | None]]) -> None:

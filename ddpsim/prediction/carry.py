@@ -11,7 +11,7 @@ from ddpsim.errors import WorkloadError
 from ddpsim.simulation.retime import Factors, retimed
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import ModelShape, estimate, roofline_s
-from ddpsim.workload.gpus import Gpu, gpu_of
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
 
 _REMEDY = "give --model, or --step package.module:function, whose operators can be counted"
 
@@ -29,7 +29,9 @@ class Carried:
     notes: tuple[str, ...] = ()
 
 
-def carried(source: Workload, target: Gpu, shape: ModelShape | None = None, precision: str | None = None) -> Carried:
+def carried(
+    source: Workload, target: AchievedGpu, shape: ModelShape | None = None, precision: str | None = None
+) -> Carried:
     """Return `source` as `target` would run it, with the same batch.
 
     Args:
@@ -82,7 +84,9 @@ def carried(source: Workload, target: Gpu, shape: ModelShape | None = None, prec
     )
 
 
-def _by_operators(source: Workload, here: Gpu, there: Gpu, shape: ModelShape) -> tuple[Factors, str, tuple[str, ...]]:
+def _by_operators(
+    source: Workload, here: AchievedGpu, there: AchievedGpu, shape: ModelShape
+) -> tuple[Factors, str, tuple[str, ...]]:
     (forward, backward), (forward_there, backward_there) = (
         roofline_s(shape, gpu, source.precision) for gpu in (here, there)
     )
@@ -98,7 +102,7 @@ def _by_operators(source: Workload, here: Gpu, there: Gpu, shape: ModelShape) ->
     return factors, "operator by operator, between gradients", ()
 
 
-def _by_share(source: Workload, here: Gpu, there: Gpu) -> tuple[Factors, str, tuple[str, ...]]:
+def _by_share(source: Workload, here: AchievedGpu, there: AchievedGpu) -> tuple[Factors, str, tuple[str, ...]]:
     arithmetic = here.achieved_flops("gemm", source.precision) / there.achieved_flops("gemm", source.precision)
     memory = here.achieved_Bps / there.achieved_Bps
     share, notes = source.arithmetic_share, tuple[str, ...]()
@@ -113,7 +117,7 @@ def _by_share(source: Workload, here: Gpu, there: Gpu) -> tuple[Factors, str, tu
     return Factors(factor, gradients, factor, memory), f"{share:.3g} by arithmetic, the rest by memory", notes
 
 
-def _provenance(source: Workload, target: Gpu, factors: Factors, how: str) -> Mapping[str, object]:
+def _provenance(source: Workload, target: AchievedGpu, factors: Factors, how: str) -> Mapping[str, object]:
     used: Sequence[float] = [factors.forward, float(np.median(factors.gradients)), factors.optimizer]
     return {
         "how": f"carried from {source.device}: {how}",

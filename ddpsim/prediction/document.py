@@ -14,6 +14,7 @@ from ddpsim.files import named, read_json
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
 _ROUNDING_S = 1e-9
+"""By how much a time in a file may lie before one it follows: rounding leaves as much."""
 
 
 class PredictedBucket(Document):

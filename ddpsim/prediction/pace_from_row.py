@@ -20,7 +20,7 @@ _LEAST, _MOST, _PRECISION = 0.05, 20.0, 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredStep:
     """A measured distributed step.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row:
 
 
 def anchored_to_row(
-    workload: Workload, row: Row, options: Options | None = None, calibration: Calibration | None = None
+    workload: Workload, row: MeasuredStep, options: Options | None = None, calibration: Calibration | None = None
 ) -> Workload:
     """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
 

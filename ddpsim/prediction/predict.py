@@ -12,9 +12,10 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Conditions, Doubt, Effect
+from ddpsim.doubts.doubt import Assumptions, Doubt, Effect
 from ddpsim.errors import InputError
 from ddpsim.prediction.document import flat
+from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import WARM_UP
@@ -115,6 +116,14 @@ class Prediction:
         return {f"{backend}.ddp.copy_Bps": Costs.of(backend, None).copy_Bps}
 
     @property
+    def memory(self) -> Memory | None:
+        """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
+        if self.workload.one_clock or self.topology.compute_device == "cpu":
+            return None
+        models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
+        return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
+
+    @property
     def ranks_differ(self) -> bool:
         """Whether several ranks recorded the workload at once and another number computes on a machine here."""
         return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
@@ -171,6 +180,7 @@ class Prediction:
             ],
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
+            "memory": None if (memory := self.memory) is None else memory.document(),
             "provenance": {
                 "ddpsim": __version__,
                 "seed": self.options.seed,
@@ -261,10 +271,10 @@ def with_band(prediction: Prediction, calibration: Calibration | None, progress:
     if options.fidelity == "steps":
         # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
         options = replace(options, fidelity="flow")
-        now_s = _period_s(prediction, options, Conditions(calibration), progress)
+        now_s = _period_s(prediction, options, Assumptions(calibration), progress)
 
-    def end_s(conditions: Conditions | None) -> float:
-        moved_s = 0.0 if conditions is None else _period_s(prediction, options, conditions, progress) - now_s
+    def end_s(assumptions: Assumptions | None) -> float:
+        moved_s = 0.0 if assumptions is None else _period_s(prediction, options, assumptions, progress) - now_s
         return prediction.iteration_s + moved_s
 
     ends = tuple((doubt, (end_s(doubt.low), end_s(doubt.high))) for doubt in doubts)
@@ -285,22 +295,22 @@ def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
 
 
 def _period_s(
-    prediction: Prediction, options: Options, conditions: Conditions, progress: Progress | None = None
+    prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
 ) -> float:
-    """Return the iteration of `prediction` under other conditions."""
+    """Return the iteration of `prediction` under other assumptions."""
     scaled = replace(
         options,
-        scale_compute=options.scale_compute * conditions.compute,
-        scale_host=options.scale_host * conditions.host,
+        scale_compute=options.scale_compute * assumptions.compute,
+        scale_host=options.scale_host * assumptions.host,
     )
     scaled, warm_up = _brief(scaled, prediction.workload)
     trace = simulate(
         prediction.workload,
         prediction.placement,
         scaled,
-        conditions.calibration,
+        assumptions.calibration,
         workloads=_workloads_on(prediction.placement, options),
-        wire_factor=conditions.wire_factor,
+        wire_factor=assumptions.wire_factor,
         warm_up=warm_up,
         progress=progress,
     )

@@ -15,7 +15,7 @@ from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
-from ddpsim.workload.gpus import GPUS, Gpu
+from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 DOUBT = 0.27
 """Half an 80 % band of the logarithm of a measured cost: 1.28 standard deviations of 0.21.
@@ -95,7 +95,7 @@ class Costs:
     communication_slowdown: float
 
     @classmethod
-    def of(cls, backend: str, calibration: Calibration | None, device: str | Gpu | None = None) -> Costs:
+    def of(cls, backend: str, calibration: Calibration | None, device: str | AchievedGpu | None = None) -> Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
         Args:

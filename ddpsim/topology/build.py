@@ -38,7 +38,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         links = [*_loopback(spec.processes, nics), *_ports(spec, nics)]
     else:
         links += _nvlinks(spec, gpus, place)
-        links += _Pcie(spec, gpus, nics, place).links()
+        links += _PcieWalk(spec, gpus, nics, place).links()
     check_reachable(links, gpus, place)
     known = _vertices(gpus, nics)
     _check_rings(spec.rings, known, f"{place}.rings")
@@ -175,7 +175,7 @@ def _nvlinks(spec: NodeSpec, gpus: tuple[Gpu, ...], place: str) -> Iterator[Link
             yield from both_ways(gpu.vertex, switch, "nvlink", bandwidth, spec.nvswitch.delay, links)
 
 
-class _Pcie:
+class _PcieWalk:
     """Walks the PCIe tree of a file, numbering switches as they come."""
 
     def __init__(self, spec: NodeSpec, gpus: tuple[Gpu, ...], nics: tuple[Nic, ...], place: str) -> None:

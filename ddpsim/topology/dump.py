@@ -48,7 +48,7 @@ def _node(template: NodeTemplate) -> dict[str, object]:
     node: dict[str, object] = _processes(template, links) if processes else _gpus(template)
     if not processes:
         node |= _nvlinks(template)
-        node["pcie"] = _Pcie(template).document()
+        node["pcie"] = _PcieTree(template).document()
     node["cpu"] = _cpu(template, links)
     if template.nics:
         node["nics"] = _nics(template, links)
@@ -102,7 +102,7 @@ def _nvlinks(template: NodeTemplate) -> dict[str, object]:
     return found
 
 
-class _Pcie:
+class _PcieTree:
     """Rebuilds the tree from the links that lead upwards."""
 
     def __init__(self, template: NodeTemplate) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ddpsim.gpus.table import shipped_gpu
 
 GB = 1e9
+"""Bytes per second of one GB/s."""
 
 PCIE_X16_BANDWIDTH = {1: 3 * GB, 2: 6 * GB, 3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
 """PCIe generation to the bandwidth of sixteen lanes."""
@@ -27,6 +28,7 @@ SOCKET_BANDWIDTH = {
 """Processor model (or vendor, where all its models are alike) to the bandwidth between two sockets."""
 
 DEFAULT_SOCKET_BANDWIDTH = 10 * GB
+"""Of a processor that is not in the table: Skylake's, as NCCL takes it for Intel's."""
 
 INTEL_P2P_OVERHEAD = 6 / 5
 """GPU to GPU through an Intel root complex moves this many bytes for each of the message."""

@@ -20,7 +20,9 @@ _RING_PATTERN = "4"
 _TREE_PATTERNS = ("1", "2", "3")
 _TREE_ID = "1"
 _LOCAL_ID = (1 << 56) - 1
+"""Bits of a device's number on its node; NCCL has the node's in the eight above."""
 _GB = 1e9
+"""Bytes per second of one GB/s, in which NCCL writes speeds."""
 
 
 def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:

@@ -55,7 +55,7 @@ Reach = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
 
 
 class Spec(BaseModel):
-    """Base of every part of the file."""
+    """Base of every part of a topology file: strict kinds, unknown keys refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

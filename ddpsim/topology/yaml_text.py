@@ -5,9 +5,10 @@ from __future__ import annotations
 import yaml
 
 _WIDTH, _SHORT = 110, 110
+"""Characters of a line, and of a mapping that is written on one."""
 
 
-class _Flow(list[object]):
+class _FlowStyle(list[object]):
     """A list written on one line."""
 
 
@@ -20,7 +21,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(
-    _Flow, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+    _FlowStyle, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
 )
 _Dumper.add_representer(
     _FlowMapping, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True)
@@ -41,7 +42,7 @@ def _flowed(value: object) -> object:
     if isinstance(value, list):
         if any(isinstance(item, dict) or _has_text(item) for item in value):
             return [_flowed(item) for item in value]
-        return _Flow([_Flow(item) if isinstance(item, list) else item for item in value])
+        return _FlowStyle([_FlowStyle(item) if isinstance(item, list) else item for item in value])
     return value
 
 

@@ -15,11 +15,14 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, Pace, check_floor, pace_of
-from ddpsim.workload.gpus import Gpu
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
-from ddpsim.workload.profile import Buffer, Phase, Workload
+from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.timeline import Timeline
+
+NARROW = ("amp", "bf16")
+"""Precisions of 16-bit tensors."""
 
 OPTIMIZER = OPTIMIZERS["momentum"]
 """Of the shipped workloads: SGD with momentum, `foreach`."""
@@ -48,6 +51,27 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of tensors at the peak of a step, beside parameters, gradients, buffers, optimizer state and the batch.
+
+    Attributes:
+        narrow_bytes: of floating-point tensors, in fp32, that 16-bit precisions halve.
+        wide_bytes: of all others: integers, masks, and what autocast keeps in fp32.
+        amp_bytes: of the step under autocast, whose peak is another; None where it was not counted.
+    """
+
+    narrow_bytes: int
+    wide_bytes: int
+    amp_bytes: int | None = None
+
+    def in_precision(self, precision: str) -> int:
+        """Return the bytes of a step in `precision`."""
+        if precision == "amp" and self.amp_bytes is not None:
+            return self.amp_bytes
+        return self.wide_bytes + (self.narrow_bytes // 2 if precision in NARROW else self.narrow_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """A model's training step as operators, without any time in it.
 
@@ -57,6 +81,14 @@ class ModelShape:
         sample: what a sample is.
         parameters, buffers: in registration order.
         forward, backward: operators in launch order; the loss belongs to forward.
+        forward_use: by registration index the number of the forward operator that first reads the parameter; None
+            where forward reads it nowhere, or where it is not known.
+        activations: at the peak; None where they are not known.
+        optimizer_kind: `sgd`, `momentum`, or torch's class in small letters; behind it `-fused`, or `-foreach`, which
+            is torch's default on a GPU; several joined by a comma; `+clip` last where gradients are clipped before.
+            None where it is not known.
+        synchronises: where the host waits for the device in each step.
+        counted: how the operators were counted, where not as the shipped models' are.
     """
 
     name: str
@@ -66,15 +98,20 @@ class ModelShape:
     buffers: tuple[Buffer, ...]
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]
+    forward_use: tuple[int | None, ...] | None = None
+    activations: Activations | None = None
+    optimizer_kind: str | None = None
+    synchronises: tuple[str, ...] = ()
+    counted: str | None = None
 
 
 def estimate(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     anchors: Anchor | Sequence[Anchor] | None = None,
     optimizer: Optimizer | None = None,
-    pace: Pace | None = None,
+    pace: RooflineFactors | None = None,
 ) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
@@ -87,14 +124,12 @@ def estimate(
         pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
 
     Raises:
-        WorkloadError: a precision the GPU lacks, a parameter without a gradient operator, or an anchor that the GPU
-            cannot reach.
+        WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
     """
     if precision not in gpu.peak_flops:
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
-    dtype = "bfloat16" if precision == "bf16" else "float32"
-    parameters = tuple(replace(parameter, dtype=dtype, device="cuda:0") for parameter in shape.parameters)
+    parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
     works = roofline_s(shape, gpu, precision)
     works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
@@ -113,27 +148,31 @@ def estimate(
     )
 
 
-def roofline_s(shape: ModelShape, gpu: Gpu, precision: str) -> list[list[float]]:
+def _dtype(parameter: Parameter, precision: str) -> str:
+    return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
+
+
+def roofline_s(shape: ModelShape, gpu: AchievedGpu, precision: str) -> list[list[float]]:
     """Return the device's time of each operator of forward, and of backward."""
     return [[operator_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
 
 
-def operator_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def operator_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
     """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
-    narrow = precision in ("amp", "bf16") and not operator.fp32
+    narrow = precision in NARROW and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
     traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
     return max(traffic / gpu.achieved_Bps, _arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
 
 
-def _arithmetic_s(operator: Operator, gpu: Gpu, precision: str) -> float:
+def _arithmetic_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
     if not operator.flops:
         return 0.0
     return operator.flops / gpu.achieved_flops(operator.kind, precision)
 
 
 def _floors_s(
-    shape: ModelShape, gpu: Gpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
+    shape: ModelShape, gpu: AchievedGpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
 ) -> list[float]:
     """Return what forward, backward and optimizer take at least, whatever stays in caches and however it is fused."""
     peak = gpu.peak_flops[precision]
@@ -147,7 +186,7 @@ def _floors_s(
     return [arithmetic_s(shape.forward), arithmetic_s(shape.backward), moved / gpu.memory_Bps]
 
 
-def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequence[Sequence[float]]) -> float:
+def _arithmetic_share(shape: ModelShape, gpu: AchievedGpu, precision: str, works: Sequence[Sequence[float]]) -> float:
     """Return the share of a step that its arithmetic bounds, on the device's clock rather than its memory's."""
     operators = zip((*shape.forward, *shape.backward), (*works[0], *works[1]), strict=True)
     bound = sum(work for operator, work in operators if _arithmetic_s(operator, gpu, precision) >= work)
@@ -156,19 +195,18 @@ def _arithmetic_share(shape: ModelShape, gpu: Gpu, precision: str, works: Sequen
 
 def _workload(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     parameters: tuple[Parameter, ...],
     timeline: Timeline,
     anchors: Sequence[Anchor],
 ) -> Workload:
-    synchronises = tuple(dict.fromkeys(point for anchor in anchors for point in anchor.synchronises))
+    published = tuple(dict.fromkeys(point for anchor in anchors for point in anchor.synchronises))
+    synchronises = published or shape.synchronises
     timeline.run(wait="after_optimizer" in synchronises)
     hook, ready = (np.full((1, len(parameters)), np.nan) for _ in range(2))
     for index, (hook_s, ready_s) in timeline.gradients.items():
         hook[0, index], ready[0, index] = hook_s, ready_s
-    if missing := [p.name for p, time in zip(parameters, hook[0], strict=True) if np.isnan(time)]:
-        raise WorkloadError(f"no operator completes the gradient of {missing[0]}", place=shape.name)
 
     def phase(index: int) -> Phase:
         return Phase(np.array([round(timeline.host_s[index], 9)]), np.array([round(sum(timeline.works[index]), 9)]))
@@ -188,15 +226,27 @@ def _workload(
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
         synchronises=synchronises,
+        forward_use_s=_forward_use(shape, timeline),
+        activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
+        optimizer_kind=shape.optimizer_kind,
     )
+
+
+def _forward_use(shape: ModelShape, timeline: Timeline) -> ForwardUse | None:
+    if shape.forward_use is None:
+        return None
+    never = (np.nan, np.nan)
+    times = [never if number is None else timeline.forward[number] for number in shape.forward_use]
+    host, device = np.array(times).round(9).T
+    return ForwardUse(host, device)
 
 
 def _provenance(
     shape: ModelShape,
-    gpu: Gpu,
+    gpu: AchievedGpu,
     precision: str,
     anchors: Sequence[Anchor],
-    pace: Pace,
+    pace: RooflineFactors,
     optimizer: Optimizer | None,
 ) -> Mapping[str, object]:
     kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})
@@ -211,6 +261,7 @@ def _provenance(
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
+        **({} if shape.counted is None else {"counted": shape.counted}),
         **({"pace": pace.document()} if optimizer is not None or pace.host != 1 else {}),
         **({} if optimizer is None else {"optimizer": optimizer.name}),
         **({} if gpu.shipped else {"gpu_figures": gpu.figures()}),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import WorkloadError
 from ddpsim.files import encoded, json_text, named, read_json, write_whole
-from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
+from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 from ddpsim.workload.schema import WorkloadFile
 
 _TIMED = "timed "
@@ -60,8 +62,22 @@ def workload_document(workload: Workload) -> dict[str, object]:
         "synchronises": list(workload.synchronises),
         "arithmetic_share": workload.arithmetic_share,
         **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
+        **_known(workload),
         "provenance": dict(workload.provenance),
     }
+
+
+def _known(workload: Workload) -> dict[str, object]:
+    """Return what only some workloads know."""
+    known: dict[str, object] = {}
+    if (use := workload.forward_use_s) is not None:
+        host, device = _nullable(np.array([use.host_s, use.device_s]))
+        known["forward_use_s"] = {"host": host, "device": device}
+    if workload.activations_bytes is not None:
+        known["activations_bytes"] = workload.activations_bytes
+    if workload.optimizer_kind is not None:
+        known["optimizer_kind"] = workload.optimizer_kind
+    return known
 
 
 def workload_from(document: object, place: str) -> Workload:
@@ -97,6 +113,9 @@ def _workload(read: WorkloadFile) -> Workload:
         provenance=read.provenance,
         arithmetic_share=read.arithmetic_share,
         ranks=read.ranks,
+        forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
+        activations_bytes=read.activations_bytes,
+        optimizer_kind=read.optimizer_kind,
     )
 
 

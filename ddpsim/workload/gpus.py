@@ -13,20 +13,20 @@ from ddpsim.workload.achieved import Achieved, as_shipped, fitted
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """What the roofline needs of a GPU: its data sheet, and what training reaches of it."""
+class AchievedGpu:
+    """A GPU as the roofline sees it: the peaks of its data sheet, and the shares of them that training reaches."""
 
     spec: GpuSpec
     achieved: Achieved
 
     @classmethod
-    def of(cls, spec: GpuSpec) -> Gpu:
+    def of(cls, spec: GpuSpec) -> AchievedGpu:
         """Return the GPU of `spec` with the shares of the shipped workloads."""
         return cls(spec, as_shipped(spec))
 
-    def fitted(self) -> Gpu:
+    def fitted(self) -> AchievedGpu:
         """Return this GPU with the shares that published steps reach, for an estimate of today."""
-        return Gpu(self.spec, fitted(self.spec))
+        return AchievedGpu(self.spec, fitted(self.spec))
 
     @property
     def name(self) -> str:
@@ -73,14 +73,14 @@ class Gpu:
         return self.peak_flops[precision] * self.achieved.share(kind, precision)
 
 
-class _Table(Mapping[str, Gpu]):
+class _Table(Mapping[str, AchievedGpu]):
     """The shipped GPUs by name; each is read when it is asked for."""
 
-    def __getitem__(self, name: str) -> Gpu:
+    def __getitem__(self, name: str) -> AchievedGpu:
         spec = shipped_gpu(name) if name in names() else None
         if spec is None:
             raise KeyError(name)
-        return Gpu.of(spec)
+        return AchievedGpu.of(spec)
 
     def __iter__(self) -> Iterator[str]:
         return iter(names())
@@ -89,7 +89,7 @@ class _Table(Mapping[str, Gpu]):
         return len(names())
 
 
-GPUS: Mapping[str, Gpu] = _Table()
+GPUS: Mapping[str, AchievedGpu] = _Table()
 """By name. V100, A100 and H100 are the SXM boards with the least memory; a K80 is one of its two processors."""
 
 
@@ -109,7 +109,7 @@ def kind_of(device: str) -> str:
     return device if spec is None else spec.kind
 
 
-def gpu_named(name: str) -> Gpu:
+def gpu_named(name: str) -> AchievedGpu:
     """Return the GPU called `name`, in any case.
 
     Raises:
@@ -120,16 +120,16 @@ def gpu_named(name: str) -> Gpu:
         error = UnknownNameError.among("GPU", name, GPUS)
         described = "or describe it: --gpu-file, or --memory-bandwidth with --peak"
         raise UnknownNameError(error.message, remedy=f"{str(error.remedy).removesuffix('?')}; {described}")
-    return Gpu.of(spec)
+    return AchievedGpu.of(spec)
 
 
-def gpu_of(device: str | None, provenance: Mapping[str, object]) -> Gpu | None:
+def gpu_of(device: str | None, provenance: Mapping[str, object]) -> AchievedGpu | None:
     """Return the GPU `device` of a workload as its provenance describes it, else of the table; None of no GPU."""
     if device is None:
         return None
     described = provenance.get("gpu_figures")
     if isinstance(described, Mapping):
         with suppress(InputError):
-            return Gpu.of(gpu_from(described, "provenance.gpu_figures"))
+            return AchievedGpu.of(gpu_from(described, "provenance.gpu_figures"))
     spec = shipped_gpu(device)
-    return None if spec is None else Gpu.of(spec)
+    return None if spec is None else AchievedGpu.of(spec)

@@ -89,6 +89,19 @@ it were fused. Without a word torch takes `foreach` on a GPU. Host times are pri
 what Python adds."""
 
 
+def optimizer_of_kind(kind: str | None) -> Optimizer | None:
+    """Return the optimizer that a counted step uses, as `ModelShape.optimizer_kind` names it; None where it is unknown.
+
+    Of several that share the parameters between them the first stands for all.
+
+    >>> optimizer_of_kind("adamw-foreach+clip").name
+    'adamw-foreach with gradient clipping'
+    """
+    name, _, clipped = (kind or "").partition("+")
+    found = OPTIMIZERS.get(name.partition(",")[0])
+    return found.with_clipping() if found is not None and clipped else found
+
+
 def optimizer_named(name: str, *, clipping: bool = False) -> Optimizer:
     """Return the optimizer called `name`, after gradient clipping where that is asked for.
 

@@ -38,6 +38,20 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardUse:
+    """When forward first needs each parameter, from the start of forward.
+
+    Attributes:
+        host_s: seconds until the host launches the first operator that reads it, by registration index; NaN where
+            forward reads it nowhere.
+        device_s: seconds until the device begins that operator; likewise.
+    """
+
+    host_s: Seconds
+    device_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A module buffer that DDP broadcasts before each forward."""
 
@@ -75,10 +89,15 @@ class Workload:
             is the same on all devices of a model. 1 where it is not known.
         ranks: how many computed at once on the machine while it was recorded, and so share in its times.
         timed: whether layers that sleep keep its pace: gradients arrive at their times whatever the host does.
+        forward_use_s: when forward first needs each parameter; None where it is not known.
+        activations_bytes: at the peak of a step, bytes of tensors beside parameters, gradients, buffers, optimizer
+            state and the batch; None where it is not known.
+        optimizer_kind: the step's optimizer, as `ddpsim.workload.estimate.ModelShape` names it; None where it is not
+            known.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
-            lacks a gradient, or an iteration has none.
+            lacks a gradient or a forward use, or an iteration has no gradient.
     """
 
     name: str
@@ -99,6 +118,9 @@ class Workload:
     arithmetic_share: float = 1.0
     ranks: int = 1
     timed: bool = False
+    forward_use_s: ForwardUse | None = None
+    activations_bytes: int | None = None
+    optimizer_kind: str | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
@@ -108,6 +130,7 @@ class Workload:
             raise WorkloadError(what, place=f"parameters.{same[1]}", remedy="give each parameter a name of its own")
         self._check_phases()
         self._check_gradients()
+        self._check_forward_use()
         if not 0 <= self.arithmetic_share <= 1:
             what = f"{self.arithmetic_share!r} is not a share"
             raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
@@ -147,6 +170,20 @@ class Workload:
     def __repr__(self) -> str:
         what = f"{len(self.parameters)} parameters, {self.iterations} iterations"
         return f"<Workload: {self.name}, {self.device_label}, {self.precision}, batch of {self.batch_size}, {what}>"
+
+    def _check_forward_use(self) -> None:
+        if self.forward_use_s is None:
+            return
+        for clock in ("host", "device"):
+            times: Seconds = getattr(self.forward_use_s, f"{clock}_s")
+            place = f"forward_use_s.{clock}"
+            if times.shape != (len(self.parameters),):
+                raise WorkloadError(f"{len(times)} times for {len(self.parameters)} parameters", place=place)
+            if bad := _first(np.isinf(times) | (times < 0)):
+                raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{place}.{bad[0]}")
+        if bad := _first(np.isnan(self.forward_use_s.host_s) != np.isnan(self.forward_use_s.device_s)):
+            what, remedy = "a parameter has one of its two times only", "give both or neither"
+            raise WorkloadError(what, place=f"forward_use_s.device.{bad[0]}", remedy=remedy)
 
     @property
     def iterations(self) -> int:

@@ -13,6 +13,7 @@ from ddpsim.documents import Count, Document, File, Index, Number, Text, shown, 
 from ddpsim.workload.profile import Seconds
 
 _MOST_ELEMENTS = 1 << 63
+"""No tensor has as many elements: they are counted in signed 64 bits."""
 _KINDS = frozenset((float, int, type(None)))
 
 
@@ -92,6 +93,13 @@ class PhaseEntry(Document):
     device_s: Times
 
 
+class ForwardUseEntry(Document):
+    """When forward first needs each parameter: seconds by registration index on the host's and the device's clock."""
+
+    host: Times
+    device: Times
+
+
 class WorkloadFile(File):
     """A whole file; what its parts mean, `ddpsim.workload.profile.Workload` says and checks."""
 
@@ -115,3 +123,6 @@ class WorkloadFile(File):
     provenance: dict[str, Any]
     arithmetic_share: Number = 1.0
     ranks: Count = 1
+    forward_use_s: ForwardUseEntry | None = None
+    activations_bytes: Index | None = None
+    optimizer_kind: Text | None = None

@@ -30,6 +30,7 @@ class Timeline:
 
     Attributes:
         gradients: by registration index, when its hook fires and when it is complete, from the start of backward.
+        forward: for each launch of forward, when the host makes it and when the device begins it, from the first one's.
     """
 
     works: Sequence[Sequence[float]]
@@ -37,6 +38,7 @@ class Timeline:
     optimizer_host_s: float
     host_factor: float = 1.0
     gradients: dict[int, tuple[float, float]] = field(init=False, default_factory=dict)
+    forward: list[tuple[float, float]] = field(init=False, default_factory=list)
     _host: float = field(init=False, default=0.0)
     _device: float = field(init=False, default=0.0)
 
@@ -52,17 +54,22 @@ class Timeline:
         return [time * self.host_factor for time in times]
 
     def run(self, *, wait: bool) -> None:
-        """Run until the steady state, two iterations; the second one's gradients are kept.
+        """Run until the steady state, two iterations; the second one's moments are kept.
 
         Args:
             wait: whether the host waits for the device at the end of each.
         """
         for _ in range(2):
-            self._launch(self.works[0], FORWARD_LAUNCH_S * self.host_factor)
+            self._forward()
             self._backward()
             self._launch(self.works[2], self.host_s[2] / max(len(self.works[2]), 1))
             if wait:
                 self._host = max(self._host, self._device)
+
+    def _forward(self) -> None:
+        moments = [(self._host, self._launch([work], FORWARD_LAUNCH_S * self.host_factor)) for work in self.works[0]]
+        host_start, device_start = moments[0] if moments else (0.0, 0.0)
+        self.forward = [(host - host_start, device - device_start) for host, device in moments]
 
     def _backward(self) -> None:
         host_start, device_start = self._host, None

@@ -14,7 +14,7 @@ from statistics import median
 
 from ddpsim.files import write_whole
 from ddpsim.workload.anchors import Anchor, pace_of
-from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from tests.accuracy.estimates_fit import Counted, counted
 from tests.accuracy.one_gpu_steps import Step, sources, steps
 
@@ -69,7 +69,7 @@ def judge(step: Step, others: Sequence[Step]) -> Judged:
     )
 
 
-def _paced(row: Counted, anchor: Counted, gpu: Gpu) -> float:
+def _paced(row: Counted, anchor: Counted, gpu: AchievedGpu) -> float:
     """Return the time of `row` at the pace at which `anchor` was measured, as `--one-gpu-step` and `--pace-of` do."""
     given = [Anchor("step", anchor.step.seconds)]
     pace = pace_of(anchor.works_s(gpu), sum(anchor.host_s), given, keep_optimizer=True, place=anchor.step.source)

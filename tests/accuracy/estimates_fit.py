@@ -14,7 +14,7 @@ from functools import cache
 from ddpsim.bucketing import Parameter
 from ddpsim.workload.achieved import Shares, fitted
 from ddpsim.workload.estimate import Operator, operator_s
-from ddpsim.workload.gpus import Gpu, gpu_named
+from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from ddpsim.workload.optimizers import optimizer_named
 from ddpsim.workload.timeline import Timeline
 from tests.accuracy import step_shapes
@@ -42,7 +42,7 @@ class Counted:
     parameters: tuple[Parameter, ...]
     host_s: tuple[float, ...]
 
-    def works_s(self, gpu: Gpu) -> list[float]:
+    def works_s(self, gpu: AchievedGpu) -> list[float]:
         """Return the device's time of all forwards, all backwards, and of the optimizer."""
         step, size_bytes = self.step, sum(parameter.size_bytes for parameter in self.parameters)
         forward, backward = (
@@ -53,7 +53,7 @@ class Counted:
         update = optimizer_named(step.optimizer).works_s(self.parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
         return [step.accumulation * forward, step.accumulation * backward + added, sum(update)]
 
-    def seconds(self, gpu: Gpu) -> float:
+    def seconds(self, gpu: AchievedGpu) -> float:
         """Return the predicted step: the longer of host and device."""
         return max(sum(self.works_s(gpu)), sum(self.host_s))
 
@@ -85,7 +85,7 @@ def loss(rows: list[Counted], shares: Shares) -> float:
     errors = []
     for row in rows:
         spec = gpu_named(row.step.gpu).spec
-        error = abs(math.log(row.seconds(Gpu(spec, fitted(spec, shares))) / row.step.seconds))
+        error = abs(math.log(row.seconds(AchievedGpu(spec, fitted(spec, shares))) / row.step.seconds))
         errors.append(min(error, _MOST))
     return sum(errors) / len(errors)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpexec.capturing.operators import shape_of
+from ddpexec.capturing.shapes import shape_of
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import classifier
 from ddpsim.bucketing import BucketCaps

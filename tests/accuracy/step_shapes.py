@@ -31,7 +31,7 @@ class QuestionAnswering(nn.Module):
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.embeddings = bert.Embeddings(width)
-        self.layers = nn.ModuleList(bert.Layer(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(bert.BertLayer(width, heads) for _ in range(layers))
         self.outputs = nn.Linear(width, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Run every command shown in the documentation and write its output into the page: `python -m tests.docs.refresh`.
 
 A block that starts with ```console is run and its output compared by the tests to the letter; in ```console estimates
-numbers and what follows from them may differ; in ```console quiet no output is shown. A block ```yaml NAME is
-written to the file NAME first.
+numbers and what follows from them may differ; in ```console quiet no output is shown. A block ```yaml NAME or
+```python NAME is written to the file NAME first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(console|yaml)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(console|yaml|python)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 SHOWN_LINES = 60
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
@@ -95,7 +95,7 @@ def refreshed(text: str, folder: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, word, body = match.groups()
-        if kind == "yaml":
+        if kind != "console":
             if word:
                 (folder / word).write_text(body)
             return match[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddpexec.capturing.capture import Settings, capture_model
+from ddpexec.capturing.capture import CaptureSettings, capture_model
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.records import BACKWARD, COMPUTE, Iteration, Trace
 from ddpsim.workload import Workload
@@ -87,7 +87,7 @@ def test_traces_have_both_clocks(place: Place, implementation: str, tmp_path: Pa
 
 
 def captured(rank: int, device: torch.device) -> Workload:
-    return capture_model("mlp", Settings(iterations=5), batch_size=64, device=str(device))
+    return capture_model("mlp", CaptureSettings(iterations=5), batch_size=64, device=str(device))
 
 
 def test_a_capture_has_both_clocks(place: Place) -> None:

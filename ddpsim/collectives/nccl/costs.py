@@ -22,6 +22,7 @@ from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, S
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
+"""Channels that a collective uses at most: NCCL's MAXCHANNELS for most of its releases."""
 
 _CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
 """Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""

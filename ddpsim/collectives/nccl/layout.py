@@ -22,6 +22,7 @@ _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""
 
 _NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
+"""Releases from which NCCL reduces in switches on one node, and between several."""
 
 
 class Layout:

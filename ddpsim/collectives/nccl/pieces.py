@@ -15,9 +15,13 @@ _STEPS = 8
 """Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""
 
 _STEP_BYTES, _LL128_STEP_BYTES = 1 << 19, 576_000
+"""A slot of the buffers between two GPUs: of Simple 4 MiB / 8; of LL128 the data, 15 in 16, of 120 * 640 * 8 bytes."""
 _LL128_BYTES = 20 * 1920
+"""What 20 warps of a channel write at once."""
 _MOST_NVLS_BYTES = 1 << 17
+"""The largest chunk of an in-switch reduction: NCCL_NVLS_CHUNKSIZE by default."""
 _MOST_LINES = 512
+"""Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
 
 
 def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int) -> int:

@@ -91,9 +91,11 @@ class Entry:
 # By generation (0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell), then [one node, two, more].
 _LL_MAX = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (141.0, 45.0, 35.0))
 _NVLS_EFFICIENCY = {2: 0.85, 3: 0.74}
+# Microseconds of a hop between nodes, in releases with figures for such trees of their own, and before.
 _NVLS_TREE_NET_US, _NVLS_TREE_NET_OLD_US = 20.9, 14.0
 
 _TUNED_FROM = 2005
+"""The first release that chose by a model, 2.5."""
 _OLD_LL_BYTES = 16384
 """Before 2.5 there was no model: LL up to 16 KiB a rank (NCCL_LL_THRESHOLD), trees between nodes only."""
 

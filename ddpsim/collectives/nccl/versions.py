@@ -88,6 +88,7 @@ def _by_protocol(ring: _Scales, tree: _Scales) -> Latencies:
     return {RING: dict(zip(PROTOCOLS, ring, strict=True)), TREE: dict(zip(PROTOCOLS, tree, strict=True))}
 
 
+# NCCL's `treeCorrectionFactor`, by protocol, which releases lengthen or mend: see `Release.correction`.
 _TREE_LL = (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 _TREE_SIMPLE = (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9)
 _TREE_LL128 = (*(1.0,) * 5, 0.9, 0.8, 0.8, 0.8, 0.7)

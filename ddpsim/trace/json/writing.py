@@ -14,6 +14,7 @@ from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, Iteration, S
 
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
 _FIRST_COMMUNICATION_TID = 20
+"""The first stream of collectives: as on a GPU, where torch computes on 7 and NCCL has a later one."""
 
 Event = dict[str, object]
 

@@ -30,7 +30,7 @@ class Replayed:
     end_s: float
 
 
-class Timeline:
+class TimelineWithoutDdp:
     """Host and device without DDP's part in either.
 
     On the host, DDP's intervals are cut out. On the device, communication and what DDP launched are left out, and

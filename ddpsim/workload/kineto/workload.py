@@ -21,7 +21,7 @@ from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, parse_events
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
-from ddpsim.workload.kineto.replay import Timeline
+from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import Step, find_steps
 from ddpsim.workload.profile import Phase, Workload
 
@@ -95,7 +95,7 @@ class Traced:
 
     file: TraceFile
     steps: Sequence[Step]
-    timeline: Timeline
+    timeline: TimelineWithoutDdp
     mapping: Mapping
     notes: Sequence[str]
 
@@ -106,7 +106,7 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
     found = find_steps(file.events, file.place)
     steps, notes = _alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
-    return Traced(file, steps, Timeline(file.events.works, found), mapping, notes)
+    return Traced(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
 
 
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
@@ -175,7 +175,7 @@ def _alike(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
     return kept, [*others, *([f"communication and DDP's own work cut out ({cut})"] if cut else [])]
 
 
-def _record(step: Step, timeline: Timeline) -> _Record:
+def _record(step: Step, timeline: TimelineWithoutDdp) -> _Record:
     moment = timeline.moment
     backward_s, begin_s = moment(step.backward_s), timeline.first_start_s(step.backward_s)
     ends = [accumulation.end_s for accumulation in step.accumulations]

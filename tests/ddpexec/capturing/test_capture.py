@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.capture import Capture, Settings, capture_model, capture_step  # noqa: E402
+from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step  # noqa: E402
 from ddpexec.capturing.recorder import Stamp, _phase  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
 from ddpsim.workload.kineto.events import DeviceUse  # noqa: E402
 
-QUICK = Settings(iterations=3, warm_up=1, threads=1)
+QUICK = CaptureSettings(iterations=3, warm_up=1, threads=1)
 
 USER_STEP = """
 import time
@@ -158,7 +158,7 @@ def test_a_shipped_model_in_each_precision(precision):
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        ("twice", WorkloadError, "iteration 0: a second forward; capture a step with one forward"),
+        ("twice", WorkloadError, "iteration 0: a second forward; give a step with one forward"),
         ("no_backward", WorkloadError, "iteration 0: no backward"),
         ("wrong", InputError, r"step: .*wrong returned Net; return \(module, step\)"),
         ("number", InputError, "is a int; name a function"),

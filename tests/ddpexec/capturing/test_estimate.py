@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
-from ddpexec.capturing.operators import model_shape  # noqa: E402
+from ddpexec.capturing.shapes import model_shape  # noqa: E402
 from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402

@@ -13,8 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.capturing.capture import Settings as CaptureSettings  # noqa: E402
-from ddpexec.capturing.capture import capture_model  # noqa: E402
+from ddpexec.capturing.capture import CaptureSettings, capture_model  # noqa: E402
 from ddpexec.capturing.device_pass import DevicePass  # noqa: E402
 from ddpexec.capturing.recorder import Recorder  # noqa: E402
 from ddpexec.compression import measure  # noqa: E402

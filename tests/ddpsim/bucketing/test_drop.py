@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, LaunchQueue, Parameter, rebuilt_plan
 from ddpsim.bucketing.drop import (
+    DroppableLayer,
     DropPlan,
-    Layer,
     aligned_plan,
     expected_bytes,
     layers_named,
@@ -41,7 +41,7 @@ def test_every_rank_draws_the_same_layers():
     """Ranks are processes of their own, with hash seeds of their own."""
     code = (
         "from ddpsim.bucketing.drop import *\n"
-        "plan = DropPlan(tuple(Layer(str(i), (i,), 0.5) for i in range(20)), seed=3)\n"
+        "plan = DropPlan(tuple(DroppableLayer(str(i), (i,), 0.5) for i in range(20)), seed=3)\n"
         "print([plan.layers_dropped(i) for i in range(10)])"
     )
     ranks = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)]
@@ -50,7 +50,7 @@ def test_every_rank_draws_the_same_layers():
 
 
 def test_layers_are_left_out_as_often_as_asked():
-    layers = (Layer("never", (0,), 0), Layer("seldom", (1,), 0.2), Layer("always", (2,), 1))
+    layers = (DroppableLayer("never", (0,), 0), DroppableLayer("seldom", (1,), 0.2), DroppableLayer("always", (2,), 1))
     counts = [0, 0, 0]
     for iteration in range(2000):
         for number in DropPlan(layers).layers_dropped(iteration):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.bucketing.launch import LaunchQueue, ReadyTwiceError
+from ddpsim.bucketing.launch import LaunchQueue, MarkedTwiceError
 from tests import strategies
 
 
@@ -70,5 +70,5 @@ def test_missing_leaves_out_skipped_buckets():
 def test_ready_twice_is_an_error_also_for_an_unused_gradient():
     queue = LaunchQueue([(0, 1)])
     queue.start([1])
-    with pytest.raises(ReadyTwiceError, match="gradient 1 was marked ready twice"):
+    with pytest.raises(MarkedTwiceError, match="gradient 1 was marked ready twice"):
         queue.ready(1)

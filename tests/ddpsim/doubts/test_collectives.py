@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import PRIORS
+from ddpsim.collectives.priors import PRIORS
 from ddpsim.doubts.collectives import band, factors, family
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.topology.spec import load_topology

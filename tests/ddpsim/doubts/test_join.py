@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Conditions, Doubt, Effect
+from ddpsim.doubts.doubt import Assumptions, Doubt, Effect
 
-NOW = Conditions()
+NOW = Assumptions()
 DOUBT = Doubt("pace", "measure", NOW, NOW, 0.25)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim.doubts.causes import pace_of
 from ddpsim.errors import InputError, WorkloadError
-from ddpsim.prediction.pace_from_row import Row, anchored_to_row, repaced
+from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row, repaced
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -16,7 +16,7 @@ MACHINE = load_topology("p3.16xlarge")
 
 def test_the_prediction_at_the_found_pace_is_the_measured_step():
     source = load_workload("resnet50")
-    paced = anchored_to_row(source, Row(0.24, MACHINE, nodes=2))
+    paced = anchored_to_row(source, MeasuredStep(0.24, MACHINE, nodes=2))
     assert predict(paced, MACHINE, nodes=2, band=False).iteration_s == pytest.approx(0.24, rel=1e-3)
     assert paced.provenance["row_scale"] > 1.5
     assert "16 ranks" in paced.provenance["scaled_to"]
@@ -34,22 +34,22 @@ def test_a_pace_of_one_changes_nothing_and_a_named_optimizer_keeps_its_time():
 
 def test_a_step_below_communication_alone_is_refused():
     with pytest.raises(WorkloadError, match=r"bert-large: no pace makes a step of 100 ms on p3.16xlarge: it takes"):
-        anchored_to_row(load_workload("bert-large"), Row(0.1, MACHINE, nodes=2))
+        anchored_to_row(load_workload("bert-large"), MeasuredStep(0.1, MACHINE, nodes=2))
 
 
 def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was():
     slow = load_topology("2x4a100-1nic")
     source = load_workload("bert-large@a100-amp-b8")
     taken = predict(source, slow, band=False).iteration_s
-    paced = anchored_to_row(source, Row(1.05 * taken, slow))
+    paced = anchored_to_row(source, MeasuredStep(1.05 * taken, slow))
     assert paced.provenance["row_floor_share"] > 0.5
     assert pace_of(paced) == pace_of(source) == "roofline"
-    assert pace_of(anchored_to_row(load_workload("resnet50"), Row(0.24, MACHINE, nodes=2))) == "anchored"
+    assert pace_of(anchored_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "anchored"
 
 
 def test_a_cpus_capture_on_gpus_needs_a_backend():
     source = replace(load_workload("resnet50"), device="cpu")
-    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*--backend gloo"):
+    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*backend=gloo"):
         predict(source, MACHINE)
     assert predict(source, MACHINE, options=Options(backend="gloo"), band=False).iteration_s > 0
     assert predict(source, load_topology("loopback"), band=False).iteration_s > 0

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload.anchors import Anchor
-from ddpsim.workload.estimate import ModelShape, Operator, estimate
+from ddpsim.workload.estimate import Activations, ModelShape, Operator, estimate
 from ddpsim.workload.gpus import GPUS, gpu_named
-from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S
+from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, FORWARD_LAUNCH_S
 
 V100 = GPUS["V100"]
 
@@ -85,11 +85,38 @@ def test_half_precision_halves_traffic_except_where_autocast_keeps_fp32():
     assert {p.dtype for p in estimate(shape, a100, "bf16").parameters} == {"bfloat16"}
 
 
+def test_a_parameter_without_a_gradient_has_no_times():
+    shape = shape_of([Operator("gemm", 1, 1, gradients=(0,))])
+    workload = estimate(replace(shape, parameters=(*shape.parameters, Parameter("p9", (1,)))), V100, "fp32")
+    assert np.isnan(workload.gradient_hook_s[0]).tolist() == [False, True]
+    assert np.isnan(workload.gradient_ready_s[0]).tolist() == [False, True]
+
+
+def test_parameters_keep_their_type_but_bf16_narrows_float32():
+    shape = shape_of([Operator("gemm", 1, 1, gradients=(0, 1))])
+    shape = replace(shape, parameters=(Parameter("a", (1,)), Parameter("b", (1,), "float64")))
+    for precision, expected in (("tf32", ["float32", "float64"]), ("bf16", ["bfloat16", "float64"])):
+        assert [p.dtype for p in estimate(shape, GPUS["A100"], precision).parameters] == expected
+
+
+def test_forward_needs_a_parameter_when_its_first_operator_is_launched():
+    operators = [Operator("memory", 0, 900e9 * 0.78 * 1e-3) for _ in range(3)]  # 1 ms each
+    shape = shape_of([Operator("memory", 0, 4, gradients=(0, 1, 2))], operators)
+    assert estimate(shape, V100, "fp32").forward_use_s is None
+    use = estimate(replace(shape, forward_use=(2, None, 0)), V100, "fp32").forward_use_s
+    assert use.host_s == pytest.approx([2 * FORWARD_LAUNCH_S, np.nan, 0.0], nan_ok=True)
+    assert use.device_s == pytest.approx([2e-3, np.nan, 0.0], nan_ok=True)
+
+
+def test_sixteen_bits_halve_the_activations_that_autocast_narrows():
+    shape = replace(shape_of([Operator("gemm", 1, 1, gradients=(0,))]), activations=Activations(1000, 300))
+    kept = {precision: estimate(shape, GPUS["A100"], precision).activations_bytes for precision in ("fp32", "amp")}
+    assert kept == {"fp32": 1300, "amp": 800}
+
+
 def test_what_is_not_known_is_refused():
     shape = shape_of([Operator("gemm", 1, 1, gradients=(0,))])
     with pytest.raises(WorkloadError, match="V100 has no figures for precision 'bf16'; use one of fp32"):
         estimate(shape, V100, "bf16")
-    with pytest.raises(WorkloadError, match="no operator completes the gradient of p9"):
-        estimate(replace(shape, parameters=(*shape.parameters, Parameter("p9", (1,)))), V100, "fp32")
     with pytest.raises(UnknownNameError, match="unknown GPU 'V1000'; did you mean V100"):
         gpu_named("V1000")

@@ -11,6 +11,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
+from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload as build
 from tests.strategies import json_values
@@ -48,6 +49,9 @@ def workloads(draw):
         synchronises=("after_optimizer",),
         provenance={"command": "x"},
         timed=draw(st.booleans()),
+        forward_use_s=draw(st.none() | st.just(ForwardUse(hook[0], ready[0]))),
+        activations_bytes=draw(st.none() | st.integers(0, 1 << 40)),
+        optimizer_kind=draw(st.none() | st.just("adamw-fused+clip")),
     )
 
 
@@ -137,6 +141,12 @@ def test_files_are_the_same_bytes_each_time(document, tmp_path, suffix):
         ({"synchronises": "after_forward"}, "w.json: synchronises: 'after_forward' is not a list"),
         ({"provenance": 3}, "w.json: provenance: 3 is not an object"),
         ({"arithmetic_share": "all"}, "w.json: arithmetic_share: 'all' is not a number"),
+        ({"forward_use_s": {"host": [0.1]}}, "w.json: forward_use_s.device: the field is missing"),
+        ({"forward_use_s": {"host": [0, 1], "device": [0]}}, "w.json: forward_use_s.host: 2 times for 1 parameters"),
+        ({"forward_use_s": {"host": [-1], "device": [0]}}, "w.json: forward_use_s.host.0: -1.0 is not a time"),
+        ({"forward_use_s": {"host": [0], "device": [None]}}, "forward_use_s.device.0: a parameter has one of its two"),
+        ({"activations_bytes": -1}, "w.json: activations_bytes: -1 is not a whole number"),
+        ({"optimizer_kind": 3}, "w.json: optimizer_kind: 3 is not a text"),
         ({"arithmetic_share": 1.5}, "w.json: arithmetic_share: 1.5 is not a share; give a number from 0 to 1"),
     ],
 )

@@ -1,0 +1,104 @@
+"""Scaled dot-product attention counted as the one kernel it is on a GPU; fake and meta tensors would take it apart."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ddpexec.capturing.live import fp32_bytes
+from ddpsim.workload.estimate import Operator
+
+Count = Callable[[Operator], None]
+
+_ATTENTION = nn.functional.scaled_dot_product_attention
+_SIGNATURE = inspect.Signature(
+    [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+        for name, default in (
+            ("query", inspect.Parameter.empty),
+            ("key", inspect.Parameter.empty),
+            ("value", inspect.Parameter.empty),
+            ("attn_mask", None),
+            ("dropout_p", 0.0),
+            ("is_causal", False),
+            ("scale", None),
+            ("enable_gqa", False),
+        )
+    ]
+)
+
+
+def product_flops(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> float:
+    """Return half the operations of one product with the keys and one with the values, half of them where causal."""
+    widths = query.shape[-1] + value.shape[-1]
+    return query.numel() / query.shape[-1] * key.shape[-2] * widths * (0.5 if causal else 1.0)
+
+
+class FusedAttention(TorchFunctionMode):
+    """Replaces attention by an operator that computes nothing; only where no value matters.
+
+    Attention whose mask needs a gradient is left as it is, for so it is on a GPU.
+    """
+
+    def __init__(self, count: Count) -> None:
+        super().__init__()
+        self._count = count
+
+    def __enter__(self) -> FusedAttention:
+        # torch's own functions call it where a mode does not see it.
+        nn.functional.scaled_dot_product_attention = self._attend
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        nn.functional.scaled_dot_product_attention = _ATTENTION
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is _ATTENTION:
+            return self._attend(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        given = _SIGNATURE.bind(*args, **kwargs)
+        given.apply_defaults()
+        query, key, value, mask, _, causal, *_ = given.arguments.values()
+        if isinstance(mask, Tensor) and mask.requires_grad:
+            return _ATTENTION(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            narrow = torch.get_autocast_dtype("cpu")
+            query, key, value = (each.to(narrow) for each in (query, key, value))
+        return _Attend.apply(query, key, value, self._count, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _Attend(torch.autograd.Function):
+    """Two matrix products forward and five backward (Dao et al., FlashAttention), half of each where causal."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, count: Count, causal: bool) -> Tensor:
+        product = product_flops(query, key, value, causal)
+        # As flash attention lays it out: like the queries, so that joining the heads again is free.
+        wide = query.shape[-1] == value.shape[-1]
+        out = torch.empty_like(query) if wide else query.new_empty((*query.shape[:-1], value.shape[-1]))
+        ctx.count, ctx.product = count, product
+        ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        count(Operator("gemm", 2 * product, _bytes(query, key, value, out)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        query, key, value, out, _ = ctx.saved_tensors
+        traffic = 2 * _bytes(query, key, value, out)
+        ctx.count(Operator("gemm", 5 * ctx.product, traffic))
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
+
+
+def _bytes(*tensors: Tensor) -> float:
+    return float(sum(tensor.numel() * fp32_bytes(tensor) for tensor in tensors))

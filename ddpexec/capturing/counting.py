@@ -1,0 +1,227 @@
+"""Count one training step: operators by phase, where gradients become complete, what stays alive, which optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ddpexec.capturing.attention import FusedAttention
+from ddpexec.capturing.live import LiveBytes, storage_key
+from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
+from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
+from ddpexec.ddp.parameters import collect
+from ddpexec.describe import describe_buffers
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.estimate import ModelShape, Operator
+
+_NORMS = ("norm", "linalg_vector_norm", "_foreach_norm")
+_READS_VALUE = "_local_scalar_dense"
+_WHERE = {"forward": "after_forward", "gap": "after_backward", "end": "after_optimizer"}
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a step was seen to do.
+
+    Attributes:
+        forward, backward: operators; `gap` are those between backward and the optimizer.
+        forward_use: number of the forward operator that first reads a parameter, by registration index.
+        batch_size: first dimension of what forward was given.
+        precision: the step's own.
+        optimizers: as `optimizer_name` calls them.
+        synchronises: phases after which the host read a value of the device's.
+    """
+
+    forward: list[Operator] = field(default_factory=list)
+    backward: list[Operator] = field(default_factory=list)
+    gap: list[str] = field(default_factory=list)
+    forward_use: dict[int, int] = field(default_factory=dict)
+    batch_size: int | None = None
+    precision: str = "fp32"
+    optimizers: list[str] = field(default_factory=list)
+    synchronises: set[str] = field(default_factory=set)
+
+    @property
+    def optimizer_kind(self) -> str | None:
+        """The optimizers as one text; see `ModelShape`."""
+        clip = "+clip" if any(name in _NORMS for name in self.gap) else ""
+        return ",".join(dict.fromkeys(self.optimizers)) + clip if self.optimizers else None
+
+
+class StepCounter(TorchDispatchMode):
+    """Counts what a module's training step dispatches, while its context is entered.
+
+    Args:
+        module: that is trained.
+        real: whether tensors have values; without, attention computes nothing and the optimizer changes nothing, and
+            values that the host reads after backward are 1.
+        as_is: whether 16-bit tensors count as they are in what stays alive, rather than as in fp32.
+    """
+
+    def __init__(self, module: nn.Module, *, real: bool = False, as_is: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted, self.live = Counted(), LiveBytes(as_is=as_is)
+        self.parameters = collect(module)
+        if not self.parameters.tensors:
+            raise WorkloadError("no parameter of the module needs a gradient", place="estimate")
+        self._module, self._real = module, real
+        self._phase = ""
+        self._owners: dict[int | None, list[int]] = {}
+        for index, parameter in enumerate(self.parameters.tensors):
+            self._owners.setdefault(storage_key(parameter), []).append(index)
+
+    @contextmanager
+    def watching(self) -> Iterator[StepCounter]:
+        """Count one step within the context.
+
+        Raises:
+            WorkloadError: a step without exactly one forward and one backward, or without any gradient.
+        """
+        phases = Phases(self._module, self.parameters.tensors, self)
+        with ExitStack() as stack:
+            stack.callback(self.live.close)
+            phases.install()
+            stack.callback(phases.remove)
+            stack.enter_context(self._optimizer_seen())
+            stack.enter_context(self)
+            if not self._real:
+                stack.enter_context(FusedAttention(self._count))
+            yield self
+            phases.end_step()
+        if not any(operator.gradients for operator in self.counted.backward):
+            remedy = "let backward start from a loss that depends on the module's parameters"
+            raise WorkloadError("no gradient came to any parameter of the module", place="backward", remedy=remedy)
+
+    def shape(self, name: str, batch_size: int, sample: str) -> ModelShape:
+        """Return what was counted."""
+        counted = self.counted
+        return ModelShape(
+            name,
+            batch_size,
+            sample,
+            self.parameters.policy,
+            describe_buffers(self._module),
+            tuple(counted.forward),
+            tuple(counted.backward),
+            forward_use=tuple(counted.forward_use.get(index) for index in range(len(self.parameters.tensors))),
+            activations=self.live.peak,
+            optimizer_kind=counted.optimizer_kind,
+            synchronises=tuple(point for point in _WHERE.values() if point in counted.synchronises),
+        )
+
+    def on_forward(self, inputs: Sequence[object]) -> None:
+        """Count from here on."""
+        self.counted.batch_size = batch_size_of(inputs)
+        on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
+        self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
+        self._phase = "forward"
+
+    def on_backward(self) -> None:
+        """Count as backward from here on."""
+        self._phase = "backward"
+
+    def on_gradient(self, index: int, parameter: Tensor) -> None:
+        """Give the gradient to the last operator before it; gradients start as None, so accumulating is free."""
+        operators = self.counted.backward
+        if not operators:
+            operators.append(Operator("memory", 0.0, 0.0))
+        operators[-1] = replace(operators[-1], gradients=(*operators[-1].gradients, index))
+        if parameter.grad is not None:
+            self.live.drop(storage_key(parameter.grad))
+
+    def on_backward_end(self) -> None:
+        """Count as neither from here on."""
+        self._phase = "gap"
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a tensor's device, asked for by everything
+            return func(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        if name == _READS_VALUE and self._phase in _WHERE:
+            self.counted.synchronises.add(_WHERE[self._phase])
+            if not self._real and self._phase != "forward":
+                return _one(args[0])
+        out = func(*args, **kwargs)
+        if self._phase in ("forward", "backward"):
+            read = tensors_in([args, kwargs])
+            if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
+                self.live.made(tensors_in(out), read, fp32=keeps_fp32(func))
+            if operator := operator_of(func, args, kwargs, out):
+                self._note_use(read)
+                self._count(operator)
+        elif self._phase == "gap":
+            self.counted.gap.append(name)
+        return out
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled meanwhile, and torch's way to say so is slow
+
+    def _count(self, operator: Operator) -> None:
+        if self._phase in ("forward", "backward"):
+            getattr(self.counted, self._phase).append(operator)
+
+    def _note_use(self, read: Sequence[Tensor]) -> None:
+        if self._phase != "forward":
+            return
+        for tensor in read:
+            for index in self._owners.get(storage_key(tensor), ()):
+                self.counted.forward_use.setdefault(index, len(self.counted.forward))
+
+    @contextmanager
+    def _optimizer_seen(self) -> Iterator[None]:
+        """Note each optimizer that steps; without real tensors it finds no parameters, and so changes nothing."""
+        hidden: list[tuple[dict[str, Any], list[Any]]] = []
+
+        def restore() -> None:
+            while hidden:
+                group, parameters = hidden.pop()
+                group["params"] = parameters
+
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            self._phase = "optimizer"
+            self.counted.optimizers.append(optimizer_name(optimizer))
+            if not self._real:
+                for group in optimizer.param_groups:
+                    hidden.append((group, group["params"]))
+                    group["params"] = []
+
+        def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            self._phase = "end"
+            restore()
+
+        handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
+        try:
+            yield
+        finally:
+            restore()
+            for handle in handles:
+                handle.remove()
+
+
+def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
+    """Return what `ModelShape.optimizer_kind` calls an optimizer."""
+    options = optimizer.defaults
+    name = type(optimizer).__name__.lower()
+    if name == "sgd" and options.get("momentum"):
+        name = "momentum"
+    if options.get("fused"):
+        return f"{name}-fused"
+    loop = name in ("sgd", "momentum") or options.get("foreach") is False
+    return name if loop or "foreach" not in options else f"{name}-foreach"
+
+
+def _one(tensor: Tensor) -> bool | int | float | complex:
+    """Return 1 as the kind of number that the tensor holds."""
+    kinds = ((tensor.is_floating_point(), 1.0), (tensor.is_complex(), 1 + 0j), (tensor.dtype == torch.bool, True))
+    return next((one for is_kind, one in kinds if is_kind), 1)

@@ -1,0 +1,132 @@
+"""A training step of the user's own: `package.module:function`, which returns the module and a callable."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import ddpexec
+from ddpsim.errors import InputError
+
+Factory = Callable[[], object]
+"""Called without arguments, returns `(module, step)`."""
+
+_LONGEST = 300
+"""Characters of another library's message that an error repeats; chosen by hand."""
+_NOT_THE_USERS = tuple(str(Path(package.__path__[0])) + os.sep for package in (torch, ddpexec))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStep:
+    """What a user's function returned.
+
+    Attributes:
+        path: `package.module:function`.
+        module: that is trained.
+        step: does one training step: one forward of the module, one backward, the optimizer.
+    """
+
+    path: str
+    module: nn.Module
+    step: Callable[[], object]
+
+    @property
+    def name(self) -> str:
+        """What a workload of it is called."""
+        return self.path.replace(":", ".")
+
+    def train(self) -> None:
+        """Do one training step.
+
+        Raises:
+            InputError: the step raised; it says where.
+        """
+        with named_where_raised(self.path):
+            self.step()
+
+
+def own_step(path: str) -> OwnStep:
+    """Return what the function at `path` returns.
+
+    Raises:
+        InputError: it cannot be imported, raises, or returns something else than a module and a callable.
+    """
+    return made_by(factory(path), path)
+
+
+def factory(path: str) -> Factory:
+    """Return the function at `package.module:function`, found from the working folder too.
+
+    Raises:
+        InputError: no such module or function, or no function.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        with named_where_raised(path):
+            function = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        remedy = "run from the folder its package is in, or install it"
+        raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error
+    if not callable(function):
+        raise InputError(f"{path!r} is a {type(function).__name__}", place="--step", remedy="name a function")
+    return function  # type: ignore[no-any-return]
+
+
+def made_by(function: Factory, path: str) -> OwnStep:
+    """Return what `function`, found at `path`, returns.
+
+    Raises:
+        InputError: it raises, or returns something else than a module and a callable.
+    """
+    with named_where_raised(path):
+        made = function()
+    module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    if not isinstance(module, nn.Module) or not callable(step):
+        remedy = "return (module, step), an nn.Module and a callable without arguments"
+        raise InputError(f"{path} returned {type(made).__name__}", place="--step", remedy=remedy)
+    return OwnStep(path, module, step)
+
+
+@contextmanager
+def named_where_raised(path: str) -> Iterator[None]:
+    """Turn what the user's code raises into an `InputError` that says what, and at which of its lines.
+
+    Failures to import are the importer's to explain.
+    """
+    try:
+        yield
+    except (InputError, ImportError, AttributeError) as error:
+        if isinstance(error, InputError) or _line(error) is None:
+            raise
+        raise _raised(path, error) from error
+    except Exception as error:
+        raise _raised(path, error) from error
+
+
+def _raised(path: str, error: Exception) -> InputError:
+    what = " ".join(str(error).split()) or "no message"
+    what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}..."
+    line = _line(error)
+    where = f"--step {path}" if line is None else f"--step {path}: {line}"
+    return InputError(f"{type(error).__name__}: {what}", place=where, remedy="mend the step, so that it runs by itself")
+
+
+def _line(error: BaseException) -> str | None:
+    """Return `file:line` of the innermost frame that is neither torch's, nor ours, nor the importer's."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    own = (f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<frozen")) and f.filename != "<string>")
+    found = next((f for f in own if f.filename != importlib.__file__ and "site-packages" not in f.filename), None)
+    return None if found is None else f"{Path(found.filename).name}:{found.lineno}"

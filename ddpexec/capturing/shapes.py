@@ -1,0 +1,244 @@
+"""Operators of one training step without running it: of a shipped model, a user's step, or a module with a batch."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.capturing.autocast import autocasting
+from ddpexec.capturing.counting import StepCounter, optimizer_name
+from ddpexec.capturing.fake import faked, faking
+from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
+from ddpexec.models import build
+from ddpexec.models.training import TrainingModel
+from ddpsim.errors import InputError
+from ddpsim.workload.estimate import ModelShape
+
+FAKE = "on fake tensors, without values"
+REAL = "in one real step on this machine's processor"
+
+_LONGEST = 200
+"""Characters of a warning that a note repeats; chosen by hand."""
+_NO_AUTOCAST = "Disabling autocast"
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnShape:
+    """A user's step as operators, and the precision it computes in."""
+
+    shape: ModelShape
+    precision: str
+
+
+def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
+    """Return the operators of one training step of the shipped model `name`."""
+    shape = shape_of(build(name, "meta"), batch_size)
+
+    def make() -> OwnStep:
+        model = build(name, "cpu")
+        batch = model.make_batch(batch_size, "cpu")
+
+        def step() -> None:
+            with torch.autocast("cuda"):
+                loss = model.loss(model.module(*batch.inputs), batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+
+        return OwnStep(name, model.module, step)
+
+    return _with_autocast(shape, make)
+
+
+def shape_of(model: TrainingModel, batch_size: int | None = None) -> ModelShape:
+    """Return the operators of one training step of a model on the meta device, the optimizer left out."""
+    batch = model.make_batch(batch_size, "meta")
+    counter = StepCounter(model.module)
+    with counter.watching():
+        model.loss(model.module(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+    shape = counter.shape(model.name, batch_size or model.batch_size, model.sample)
+    return replace(shape, optimizer_kind=optimizer_name(model.make_optimizer()))
+
+
+def step_shape(
+    step: str | Factory,
+    *,
+    batch_size: int | None = None,
+    autocast: bool = False,
+    note: Note = lambda message: None,
+) -> OwnShape:
+    """Return the operators of a user's own training step.
+
+    The function runs on fake tensors: they have shapes and no memory, so that a model of any size is made at once.
+    Where something needs values (control flow that depends on them, `.item()` in forward, numpy), it runs again for
+    one real step on the CPU.
+
+    Args:
+        step: `package.module:function`, as `capture_step` takes it, or the function itself.
+        batch_size: samples a step; by default the first dimension of the first tensor given to forward.
+        autocast: whether forward is to be counted under autocast too, where the step does not ask for it itself.
+        note: told where the real step had to be taken, and why.
+
+    Raises:
+        InputError: the function cannot be imported, raises, or returns something else.
+        WorkloadError: a step without exactly one forward and one backward, or without any gradient.
+    """
+    path = step if isinstance(step, str) else f"{step.__module__}:{getattr(step, '__qualname__', 'step')}"
+    function = factory(step) if isinstance(step, str) else step
+
+    def make() -> OwnStep:
+        return made_by(function, path)
+
+    def fake() -> OwnShape:
+        with faking():
+            found = _counted(make, batch_size, real=False)
+        if not autocast and found.precision != "amp":
+            return found
+        return replace(found, shape=_with_autocast(found.shape, make, forced=found.precision != "amp"))
+
+    return _fake_or_real(fake, lambda: _counted(make, batch_size, real=True), note)
+
+
+def module_shape(
+    module: nn.Module,
+    batch: object,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    note: Note = lambda message: None,
+) -> OwnShape:
+    """Return the operators of one training step of `module` on `batch`; neither is changed.
+
+    Args:
+        module: on any device, `meta` among them.
+        batch: a tensor; a tuple or list of positional arguments; or a mapping of keyword arguments.
+        loss: makes one number of what the module returns; by default its `loss` where it has one, else the sum of the
+            tensor it returns.
+        optimizer: the one that will train it; it takes no step.
+        name: of the workload; by default the module's class.
+        batch_size: samples a batch; by default the first dimension of the first tensor in it.
+        note: told where a real step had to be taken, and why.
+
+    Raises:
+        InputError: the module raises, or what it returns has no loss.
+        WorkloadError: no gradient came to any parameter.
+    """
+    path = name or type(module).__name__.lower()
+
+    def own(of: nn.Module, given: object) -> OwnStep:
+        def step() -> None:
+            (loss or _loss)(_call(of, given)).backward()  # type: ignore[no-untyped-call]
+
+        return OwnStep(path, of, step)
+
+    def fake() -> OwnShape:
+        with faking() as mode:
+            return _counted(lambda: own(*faked(module, batch, mode)), batch_size, real=False)
+
+    def real() -> OwnShape:
+        return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True)
+
+    found = _fake_or_real(fake, real, note)
+    kind = None if optimizer is None else optimizer_name(optimizer)
+    return replace(found, shape=replace(found.shape, optimizer_kind=kind))
+
+
+def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool) -> OwnShape:
+    with _autocast_on_gpus() as wanted:
+        own = make()
+        for parameter in own.module.parameters():
+            parameter.grad = None
+        counter = StepCounter(own.module, real=real)
+        with counter.watching():
+            own.train()
+    size = batch_size or counter.counted.batch_size
+    if size is None:
+        what, remedy = "forward is given no tensor to take it from", "give --batch-size"
+        raise InputError(what, place="batch_size", remedy=remedy)
+    shape = counter.shape(own.name, size, f"as {own.path} makes it")
+    precision = "amp" if wanted else counter.counted.precision
+    return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
+
+
+def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bool = False) -> ModelShape:
+    """Return `shape` with the bytes that the step keeps alive under CUDA's autocast.
+
+    Args:
+        make: makes the step, on fake tensors.
+        forced: whether forward asks for no autocast itself.
+    """
+    with autocasting(), faking():
+        own = make()
+        for parameter in own.module.parameters():
+            parameter.grad = None
+        if forced:
+            own.module.forward = torch.autocast("cuda")(own.module.forward)
+        counter = StepCounter(own.module, as_is=True)
+        with counter.watching():
+            own.train()
+    peak = counter.live.peak
+    assert shape.activations is not None
+    return replace(shape, activations=replace(shape.activations, amp_bytes=peak.narrow_bytes + peak.wide_bytes))
+
+
+def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:
+    """Return `fake()`, or where fake tensors do not do `real()`, which raises what is wrong with the step itself."""
+    try:
+        with _eager():
+            return fake()
+    except Exception as error:
+        if isinstance(error, InputError) and error.__cause__ is None:
+            raise
+        reason = " ".join(str(error.__cause__ or error).split())[:_LONGEST]
+    with _eager():
+        found = real()
+    note(f"the step needs real tensors ({reason}): counted {REAL}")
+    return replace(found, shape=replace(found.shape, counted=f"{REAL}; fake tensors did not do: {reason}"))
+
+
+@contextmanager
+def _autocast_on_gpus() -> Iterator[list[str]]:
+    """Yield a list that is filled, at the end, where autocast was asked for on GPUs and this machine has none.
+
+    torch warns, and goes on without; the step would do with it where it is to run.
+    """
+    wanted: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield wanted
+    for warning in caught:
+        if _NO_AUTOCAST in str(warning.message):
+            wanted.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Run what torch.compile compiled operator by operator: that is what can be counted."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _call(module: nn.Module, batch: object) -> object:
+    if isinstance(batch, Mapping):
+        return module(**batch)
+    return module(*batch) if isinstance(batch, tuple | list) else module(batch)
+
+
+def _loss(output: object) -> Tensor:
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    found = output if found is None else found
+    if not isinstance(found, Tensor):
+        remedy = "give loss=, a function of what the module returns"
+        raise InputError(f"the module returns {type(output).__name__}, without a loss", place="loss", remedy=remedy)
+    return found.sum()

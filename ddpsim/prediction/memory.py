@@ -1,0 +1,170 @@
+"""Bytes of device memory that a rank of a data-parallel job needs at the peak of its step, and whether they fit.
+
+What is alive together: parameters, module buffers, optimizer state and DDP's buckets all the time; activations while
+forward and backward run; gradients from their backward to the end of the optimizer's step. `zero_grad()` frees the
+gradients unless they live in buckets or are kept for the next micro-batch, so that a step's peak is either where
+backward begins (all activations, no gradient) or in the optimizer (all gradients and its temporaries, no activation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.bucketing import BucketPlan
+from ddpsim.gpus.table import shipped_gpu
+from ddpsim.jobs.job import Job
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of, kind_of
+
+STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}
+"""Tensors of a parameter's size that an optimizer keeps beside it (`torch/optim/*.py`, torch 2.13)."""
+
+_IN_PLACE = ("sgd", "momentum")
+"""Optimizers whose step makes no tensor of a parameter's size; Adam's makes the square roots by which it divides."""
+
+CONTEXT_BYTES = 600 << 20
+"""What CUDA, cuBLAS, cuDNN and NCCL take beside the allocator: 400 to 800 MiB are seen with `nvidia-smi`."""
+
+SLACK = (0.02, 0.12)
+"""Share by which an allocator holds more than is alive, 10th and 90th percentile: prior, the gap of
+`max_memory_reserved` over `max_memory_allocated` of training steps without changing shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Device memory of one rank.
+
+    Attributes:
+        parameters_bytes: of parameters and module buffers.
+        gradients_bytes: of gradients, wherever they live.
+        optimizer_bytes: of the optimizer's state.
+        buckets_bytes: of buckets beside the gradients: none where gradients are views of their bucket.
+        activations_bytes: of all else that is alive at the peak; None where the workload does not know.
+        step_bytes: alive at the peak of the step, from the parts above.
+        capacity_bytes: of the device; None where it is not known.
+        batch_size: samples a rank that the activations are of.
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    buckets_bytes: int
+    activations_bytes: int | None
+    step_bytes: int
+    capacity_bytes: int | None
+    batch_size: int
+
+    @classmethod
+    def of(cls, workload: Workload, plan: BucketPlan, job: Job, capacity_bytes: float | None) -> Memory:
+        """Return the memory of a rank that trains `workload` under `plan`.
+
+        Args:
+            capacity_bytes: of the device's memory; None where it is not known.
+        """
+        trained = {index for bucket in plan.buckets for index in bucket.parameters}
+        sizes = [p.size_bytes for index, p in enumerate(workload.parameters) if index in trained]
+        gradients = sum(sizes)
+        parameters = sum(p.size_bytes for p in workload.parameters)
+        parameters += sum(buffer.size_bytes for buffer in workload.buffers)
+        kind = workload.optimizer_kind or "momentum"
+        state = _states(kind) * gradients
+        buckets = 0 if job.gradient_as_bucket_view else plan.size_bytes
+        kept = gradients if job.gradient_as_bucket_view or job.no_sync_every > 1 else 0
+        in_backward = kept + (workload.activations_bytes or 0)
+        in_optimizer = gradients + _temporary_bytes(kind, sizes)
+        return cls(
+            parameters,
+            gradients,
+            state,
+            buckets,
+            workload.activations_bytes,
+            parameters + state + buckets + max(in_backward, in_optimizer),
+            None if capacity_bytes is None else int(capacity_bytes),
+            workload.batch_size,
+        )
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the device holds it with the slack of its allocator; None where that cannot be told."""
+        if self.capacity_bytes is None:
+            return None
+        if self._needed(1 + SLACK[1]) <= self.capacity_bytes:
+            return None if self.activations_bytes is None else True
+        return False if self._needed(1 + SLACK[0]) > self.capacity_bytes else None
+
+    def text(self) -> str:
+        """Return it in words: `9.1 GiB of 16.0, fits; batch size up to 57`."""
+        gib = 1 << 30
+        parts = f"{'' if self.activations_bytes is not None else 'over '}{self.step_bytes / gib:.1f} GiB"
+        if self.capacity_bytes is None:
+            return parts
+        verdict = {True: "fits", False: "does NOT fit", None: "may not fit"}[self.fits]
+        if self.fits is None and self.activations_bytes is None:
+            verdict = "activations are not known"
+        largest = self.largest_batch_size
+        batch = "" if largest is None else f"; batch size up to {largest}"
+        return f"{parts} of {self.capacity_bytes / gib:.1f}, {verdict}{batch}"
+
+    @property
+    def largest_batch_size(self) -> int | None:
+        """The most samples a rank that fit, activations in proportion to them; None where that cannot be told."""
+        if self.capacity_bytes is None or not self.activations_bytes:
+            return None
+        room = (self.capacity_bytes - CONTEXT_BYTES) / (1 + SLACK[1]) - (self.step_bytes - self.activations_bytes)
+        return max(int(room * self.batch_size / self.activations_bytes), 0)
+
+    def document(self) -> dict[str, object]:
+        """Return the `memory` document of a prediction."""
+        return {
+            "parameters_bytes": self.parameters_bytes,
+            "gradients_bytes": self.gradients_bytes,
+            "optimizer_bytes": self.optimizer_bytes,
+            "buckets_bytes": self.buckets_bytes,
+            "activations_bytes": self.activations_bytes,
+            "total_bytes": self.step_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "largest_batch_size": self.largest_batch_size,
+            "total_low_bytes": int(self._needed(1 + SLACK[0])),
+            "total_high_bytes": int(self._needed(1 + SLACK[1])),
+            "fits": self.fits,
+        }
+
+    def _needed(self, slack: float) -> float:
+        return self.step_bytes * slack + CONTEXT_BYTES
+
+
+def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
+    """Return the memory of the smallest of a machine's GPUs; None where one of them is not known.
+
+    A machine names a GPU's kind (`A100`); where the workload is of a form of that kind (`A100-80GB`), or its file
+    describes the GPU, it is that one.
+
+    Args:
+        workload: that is to run on them.
+        models: of the GPUs, as the topology names them.
+    """
+    own = gpu_of(workload.device, workload.provenance)
+    same = kind_of(workload.device).lower()
+
+    def one(model: str) -> float | None:
+        if own is not None and own.spec.memory is not None and kind_of(model).lower() == same:
+            return own.spec.memory
+        spec = shipped_gpu(model)
+        return None if spec is None else spec.memory
+
+    sizes = [one(model) for model in dict.fromkeys(models)]
+    return min((size for size in sizes if size is not None), default=None) if all(sizes) else None
+
+
+def _states(kind: str) -> int:
+    """Return how many tensors a parameter's size an optimizer keeps; of an unknown one as many as Adam."""
+    names = (name.partition("+")[0].partition("-")[0] for name in kind.split(","))
+    return max(STATES.get(name, 2) for name in names)
+
+
+def _temporary_bytes(kind: str, sizes: Sequence[int]) -> int:
+    """Return what a step makes for a moment: roots of all parameters at once with `foreach`, else of the largest."""
+    if kind.partition("+")[0] in _IN_PLACE or "fused" in kind:
+        return 0
+    return sum(sizes) if "foreach" in kind else max(sizes, default=0)

@@ -1,0 +1,133 @@
+"""Runs of a user's own step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.running.provenance import provenance  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.trace.json import read_trace  # noqa: E402
+
+STEPS = "tests.ddpexec.capturing.own_steps"
+CPU = torch.device("cpu")
+
+
+def trained(rank: int, name: str, implementation: str, **options: Any) -> dict[str, Any]:
+    settings = Settings(implementation=implementation, iterations=3, caps=BucketCaps(bucket_cap_mb=0.01), **options)
+    run = Run(settings, CPU, step=f"{STEPS}:{name}")
+    run.train()
+    trace = run.trace()
+    return {
+        "iterations": trace.iterations,
+        "parameters": [p.detach().clone() for p in run.parameters.tensors],
+        "plan": [bucket.parameters for bucket in run.plan_in_force().buckets],
+        "provenance": provenance(run, []),
+        "stamping_s": run.stamping_s(),
+    }
+
+
+@pytest.mark.parametrize("name", ["two_losses", "checkpointed"])
+def test_both_implementations_train_ones_own_step_alike(name: str) -> None:
+    unused = name == "checkpointed"
+    train = unused_too if unused else trained
+    both = [ranks.run(2, train, name, implementation, timeout_s=100) for implementation in IMPLEMENTATIONS]
+    for first, second in both:
+        assert all(map(torch.equal, first["parameters"], second["parameters"]))
+        for it in (*first["iterations"], *second["iterations"]):
+            assert it.synced
+            assert 0 < it.forward_s < it.iteration_s
+            assert it.backward_compute_s > 0
+            assert it.optimizer_s > 0
+            assert all(it.start_s < bucket.launched_s <= bucket.finished_s for bucket in it.buckets)
+        assert len(first["iterations"]) == 3
+    assert both[0][0]["plan"] == both[1][0]["plan"]
+    assert {run[0]["provenance"]["model"] for run in both} == {f"{STEPS}.{name}"}
+    assert {run[0]["provenance"]["batch_size"] for run in both} == {5 if name == "two_losses" else 8}
+
+
+def unused_too(rank: int, name: str, implementation: str) -> dict[str, Any]:
+    return trained(rank, name, implementation, find_unused_parameters=True)
+
+
+def averaged(rank: int) -> list[Any]:
+    """Return the parameters after a run in which each rank draws parameters and a batch of its own."""
+    settings = Settings(iterations=1, seed=rank)
+    run = Run(settings, CPU, step=f"{STEPS}:two_losses")
+    run.train()
+    return [p.detach().clone() for p in run.parameters.tensors]
+
+
+def test_gradients_are_averaged_over_ranks() -> None:
+    """Rank 0's parameters are broadcast, gradients of different batches averaged: all ranks end alike."""
+    first, second = ranks.run(2, averaged)
+    assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_slower_rank_trains_ones_own_step_too() -> None:
+    run = Run(Settings(iterations=2, scale_compute=2.0), CPU, step=f"{STEPS}:weighted_experts")
+    run.train()
+    assert len(run.trace().iterations) == 2
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raising", r"--step \S+: own_steps.py:\d+: RuntimeError: mat1 and mat2 shapes"),
+        ("no_backward", "iteration 0: no backward"),
+        ("nothing", "returned NoneType; return"),
+        ("frozen", "the step's module is on no device|requires a gradient|needs a gradient"),
+    ],
+)
+def test_bad_steps_are_refused(name: str, message: str) -> None:
+    backward = torch.autograd.backward
+    with pytest.raises(InputError, match=message):
+        Run(Settings(iterations=1), CPU, step=f"{STEPS}:{name}").train()
+    assert torch.autograd.backward is backward
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "mlp", "--step", "a:b"], "run: give one of --model, --step and --workload"),
+        (["--step", "a:b", "--batch-size", "3"], "--batch-size and --step are both given"),
+        (["--step", "a:b", "--no-sync-every", "2"], "--no-sync-every and --step are both given"),
+    ],
+)
+def test_options_that_a_step_decides_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", *arguments, "--out", "nowhere"])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_command_trains_ones_own_step(implementation: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    options = ["--step", f"{STEPS}:two_losses", "--impl", implementation, "--iterations", "2", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "run", *options, "--json"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["world_size"], document["implementation"]) == (2, implementation)
+    parts = ("forward", "backward_compute", "exposed_comm", "buffer_broadcast", "ddp_overhead", "optimizer")
+    assert document["iteration_s"] == pytest.approx(sum(document[f"{part}_s"] for part in parts))
+    assert read_trace(tmp_path).ranks == [0, 1]

@@ -1,0 +1,86 @@
+"""Memory of a rank: what is added up, what fits, and that a plan which does not fit is never advised silently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.cli.plan import text
+from ddpsim.cli.predict import warn_of_pace
+from ddpsim.planning.planner import plan
+from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+GIB = 1 << 30
+
+
+def memory_of(options: Options | None = None, **changes: object) -> Memory:
+    workload = replace(load_workload("bert-base@a100-amp-b32"), **changes)  # type: ignore[arg-type]
+    found = predict(workload, load_topology("dgx-a100"), options=options).memory
+    assert found is not None
+    return found
+
+
+def test_the_parts_of_a_step() -> None:
+    memory, viewed = memory_of(), memory_of(Options(gradient_as_bucket_view=True))
+    assert memory.optimizer_bytes == memory.gradients_bytes == memory.buckets_bytes
+    assert viewed.buckets_bytes == 0
+    assert viewed.step_bytes == memory.step_bytes  # gradients stay where they are viewed
+    assert memory.activations_bytes is not None
+    fixed = memory.parameters_bytes + memory.optimizer_bytes + memory.buckets_bytes
+    assert memory.step_bytes == fixed + memory.activations_bytes
+    assert memory.capacity_bytes == 40 * GIB
+    assert memory.fits is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "states", "temporaries"), [("sgd", 0, 0), ("momentum", 1, 0), ("adamw-foreach", 2, 1),
+     ("adam-fused+clip", 2, 0)],
+)  # fmt: skip
+def test_an_optimizer_that_needs_more_than_the_activations(kind: str, states: int, temporaries: int) -> None:
+    memory = memory_of(optimizer_kind=kind, activations_bytes=1)
+    assert memory.optimizer_bytes == states * memory.gradients_bytes
+    resident = memory.parameters_bytes + memory.optimizer_bytes + memory.buckets_bytes
+    assert memory.step_bytes == resident + (1 + temporaries) * memory.gradients_bytes
+
+
+def test_the_largest_batch_fits_and_one_more_may_not() -> None:
+    memory = memory_of()
+    largest = memory.largest_batch_size
+    assert largest is not None
+    assert memory.activations_bytes is not None
+    assert memory.capacity_bytes is not None
+    each, rest = memory.activations_bytes / 32, memory.step_bytes - memory.activations_bytes
+
+    def needed(batch: int) -> float:
+        return (rest + batch * each) * (1 + SLACK[1]) + CONTEXT_BYTES
+
+    assert needed(largest) <= memory.capacity_bytes < needed(largest + 1)
+
+
+def test_unknown_activations_are_said_and_judged_only_where_the_rest_is_too_much() -> None:
+    memory = memory_of(activations_bytes=None)
+    assert (memory.fits, memory.largest_batch_size) == (None, None)
+    assert "activations are not known" in memory.text()
+
+
+def test_the_memory_of_a_processor_is_not_judged() -> None:
+    assert predict(load_workload("mlp"), load_topology("loopback")).document()["memory"] is None
+
+
+def test_what_does_not_fit_is_marked_and_not_advised(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = replace(load_workload("bert-base@a100-amp-b32"), activations_bytes=60 * GIB)
+    small, large = load_topology("dgx-a100"), load_topology("dgx-h100")
+    report = plan(workload, [small, large])
+    assert [row.fits for row in report.rows] == [False, True]
+    assert report.best.chosen.topology.name == "dgx-h100"
+    assert "does NOT fit" in text(report)
+    told: set[str] = set()
+    warn_of_pace(report.rows[0].chosen, told)
+    assert any("does not fit the memory" in line for line in told)
+    alone = plan(workload, [small])
+    assert "does NOT fit its GPUs" in text(alone)
