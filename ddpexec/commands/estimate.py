@@ -86,6 +86,7 @@ def estimate(
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.files import load_workload
+    from ddpsim.workload.gpus import kind_of
     from ddpsim.workload.optimizers import optimizer_named
 
     if all_:
@@ -106,10 +107,13 @@ def estimate(
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if pace_of is not None:
         _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
+    paced = None if pace_of is None else load_workload(pace_of)
+    if paced is not None and kind_of(paced.device) != kind_of(whose.name):
+        _note(f"{pace_of} has the pace of {paced.device}, taken for {whose.name}")
     assumed: _Assumed = {
         "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
         "optimizer": None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
-        "pace": None if pace_of is None else RooflineFactors.of(load_workload(pace_of).provenance, str(pace_of)),
+        "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(pace_of)),
     }
     if step is not None:
         workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)

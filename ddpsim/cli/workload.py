@@ -135,6 +135,7 @@ def anchor(
     from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_time
+    from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
     from ddpsim.workload.files import load_workload, workload_document
 
     refuse_beside_plan(plan, options)
@@ -149,6 +150,10 @@ def anchor(
     factor = paced.provenance["row_scale"]
     if isinstance(factor, float) and not 0.5 <= factor <= 2:
         note(f"warning: the pace is {factor:.3g} times the workload's own; was it that GPU, batch size and precision?")
+    floor = paced.provenance["row_floor_share"]
+    if isinstance(floor, float) and floor > MOSTLY_COMMUNICATION:
+        left = f"warning: {100 * floor:.0f} % of that step would be left with hardly any computation"
+        note(f"{left}: its pace is no surer than the collectives; calibrate them, or give a one-GPU step")
     summary = _summary(paced.name, paced) | {"row_scale": factor}
     output.emit(
         summary,

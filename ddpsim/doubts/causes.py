@@ -23,6 +23,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
+from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "broadcast_s")
 
@@ -54,10 +55,15 @@ def doubts_of(
 
 
 def pace_of(workload: Workload) -> str:
-    """Return by what a workload's device time is known: a key of `PACE`."""
+    """Return by what a workload's device time is known: a key of `PACE`.
+
+    A row that is mostly communication anchors nothing.
+    """
     if not workload.estimated:
         return "captured"
-    return "anchored" if workload.provenance.get("scaled_to") else "roofline"
+    floor = workload.provenance.get("row_floor_share")
+    told = not (isinstance(floor, float) and floor > MOSTLY_COMMUNICATION)
+    return "anchored" if workload.provenance.get("scaled_to") and told else "roofline"
 
 
 def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:

@@ -41,7 +41,8 @@ def anchored_to_row(
 ) -> Workload:
     """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
 
-    The optimizer keeps its time where the estimate named it.
+    The optimizer keeps its time where the estimate named it. `row_floor_share` of the provenance is what part of the
+    step would be left with hardly any computation: where that is most of it, the pace is no surer than the collectives.
 
     Raises:
         WorkloadError: a step shorter than communication and host alone take, or beyond twenty times the pace.
@@ -77,7 +78,12 @@ def anchored_to_row(
     where = f"{format_time(row.step_s)} on {row.topology.name}, {ranks} ranks"
     return replace(
         found,
-        provenance={**found.provenance, "scaled_to": f"{where}: {row.source}", "row_scale": round(factor, 4)},
+        provenance={
+            **found.provenance,
+            "scaled_to": f"{where}: {row.source}",
+            "row_scale": round(factor, 4),
+            "row_floor_share": round(least_s / row.step_s, 4),
+        },
     )
 
 

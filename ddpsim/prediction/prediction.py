@@ -144,6 +144,7 @@ class Prediction:
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
+            "samples_per_s": s.world_size * self.workload.batch_size / s.iteration_s,
             "world_size": s.world_size,
             "nodes": self.nodes,
             "compute_device": self.workload.device_label,

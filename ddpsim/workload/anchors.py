@@ -9,6 +9,8 @@ from ddpsim.errors import InputError, WorkloadError
 from ddpsim.units import format_time, parse_time
 
 PHASES = ("forward", "backward", "optimizer")
+MOSTLY_COMMUNICATION = 0.5
+"""A row of which so much would be left without computation says little of the pace."""
 DOUBTFUL = 2.0
 """An anchor beyond so many times the roofline is doubted: something else than the GPU was measured, or another step."""
 
@@ -52,17 +54,19 @@ class RooflineFactors:
     def of(cls, provenance: Mapping[str, object], place: str) -> RooflineFactors:
         """Return the pace of an estimate that has been scaled to a measured time; its optimizer's is not carried on.
 
+        That of a distributed row multiplies the device's.
+
         Raises:
             WorkloadError: a workload that is no such estimate.
         """
-        kept = provenance.get("pace")
-        scale = provenance.get("scale")
+        kept, scale, measured = (provenance.get(key) for key in ("pace", "scale", "scaled_to"))
         try:
-            if isinstance(kept, Mapping):
+            row = float(provenance.get("row_scale", 1.0))  # type: ignore[arg-type]
+            if isinstance(kept, Mapping) and (measured is not None or dict(kept) != cls().document()):
                 forward, backward, _ = map(float, kept["phases"])
-                return cls((forward, backward, 1.0), float(kept["host"]), float(kept["scale"]))
-            if provenance.get("scaled_to") is not None and isinstance(scale, float):
-                return cls((scale, scale, 1.0), 1.0, scale)
+                return cls((forward * row, backward * row, 1.0), float(kept["host"]), float(kept["scale"]) * row)
+            if not isinstance(kept, Mapping) and measured is not None and isinstance(scale, float):
+                return cls((scale * row, scale * row, 1.0), 1.0, scale * row)
         except (KeyError, TypeError, ValueError):
             pass
         remedy = "make one with `python -m ddpexec estimate --one-gpu-step ...`"

@@ -49,6 +49,8 @@ def gpu_with(
     if base is None:
         _check_new(name, memory_bandwidth, peaks)
         return gpu_from({"name": name or UNNAMED, "peaks": known} | figures, "--gpu")
+    if not figures and not known:
+        return base
     changed = gpu_from({"name": base.name, "memory_bandwidth": "1GB/s", "peaks": known or {"fp32": "1T"}} | figures, "")
     update = {key: getattr(changed, key) for key in figures}
     if known:

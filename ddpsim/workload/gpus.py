@@ -119,7 +119,8 @@ def gpu_named(name: str) -> AchievedGpu:
     if spec is None:
         error = UnknownNameError.among("GPU", name, GPUS)
         known = str(error.remedy).rstrip("?")
-        raise UnknownNameError(error.message, remedy=f"{known}; or describe it in a YAML file, `gpu_file`")
+        described = "or describe it: `gpu_file`, or `memory_bandwidth` with `peak`"
+        raise UnknownNameError(error.message, remedy=f"{known}; {described}")
     return AchievedGpu.of(spec)
 
 

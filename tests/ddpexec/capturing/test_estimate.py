@@ -199,4 +199,29 @@ def test_a_folder_that_an_estimate_makes_is_announced(tmp_path, capsys):
 def test_a_gpu_that_nobody_knows_may_be_described(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["estimate", "--model", "mlp", "--gpu", "XX", "-o", str(tmp_path / "mlp.json")])
-    assert "; or describe it in a YAML file, --gpu-file" in capsys.readouterr().err
+    assert "; or describe it: --gpu-file, or" in capsys.readouterr().err
+
+
+def test_the_pace_of_another_gpu_is_said_and_that_of_no_anchor_refused(tmp_path, capsys):
+    estimated(tmp_path, "--gpu", "V100", "--optimizer", "sgd", "--batch-size", "4096", "--one-gpu-step", "60ms")
+    (tmp_path / "w.json").rename(tmp_path / "anchored.json")
+    estimated(tmp_path, "--gpu", "A100", "--pace-of", str(tmp_path / "anchored.json"))
+    assert "anchored.json has the pace of V100, taken for A100" in capsys.readouterr().err
+    estimated(tmp_path, "--gpu", "V100-32GB", "--pace-of", str(tmp_path / "anchored.json"))
+    assert "the pace of" not in capsys.readouterr().err
+    estimated(tmp_path, "--gpu", "V100")
+    (tmp_path / "w.json").rename(tmp_path / "plain.json")
+    assert estimated(tmp_path, "--gpu", "V100", "--pace-of", str(tmp_path / "plain.json")) is None
+    assert "plain.json: no estimate that was scaled to a measured step" in capsys.readouterr().err
+
+
+def test_an_unknown_gpu_can_be_described(tmp_path, capsys):
+    for name in ("Voodoo", "B2000"):
+        assert estimated(tmp_path, "--gpu", name) is None
+        assert "; or describe it: --gpu-file, or --memory-bandwidth with --peak" in capsys.readouterr().err
+
+
+def test_a_gpus_file_is_its_own_source(tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: Mine\nmemory_bandwidth: 1792GB/s\npeaks: {fp32: 126TFLOP/s}\n")
+    made = estimated(tmp_path, "--gpu-file", str(tmp_path / "mine.yaml"))
+    assert made.provenance["gpu"] == "given by the user"

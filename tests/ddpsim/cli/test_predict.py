@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.metrics import PARTS, summarise
+from ddpsim.workload.files import load_workload
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
 
@@ -20,6 +21,7 @@ def test_the_document_has_its_keys_and_its_parts_sum(ddpsim: Callable, tiny: Pat
     assert document["world_size"] == 2
     assert document["compute_device"].endswith("V100")
     assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
+    assert document["samples_per_s"] == pytest.approx(2 * load_workload(tiny).batch_size / document["iteration_s"])
     assert [bucket["parameters"] for bucket in document["buckets"]] == [[3, 2], [1, 0]]
     for bucket in document["buckets"]:
         assert 0 < bucket["ready_s"] <= bucket["started_s"] < bucket["finished_s"]

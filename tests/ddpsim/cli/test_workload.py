@@ -57,3 +57,11 @@ def test_a_trace_whose_buckets_no_device_shows_is_imported_all_the_same(
     assert shown.code == 0, shown.err
     assert [bucket["parameters"] for bucket in shown.document["traced_buckets"]] == ([2, 2] if kernels else [])
     assert load_workload(out).gradient_bytes == 160
+
+
+def test_a_row_that_is_mostly_communication_says_so(ddpsim: Callable, tmp_path: Path) -> None:
+    machine = ("--topology", "2x4a100-1nic")
+    taken = ddpsim("predict", "--workload", "bert-large@a100-amp-b8", *machine, "--json").document["iteration_s"]
+    given = ("--step", f"{1050 * taken:.6g}ms", "-o", tmp_path / "w.json")
+    result = ddpsim("workload", "anchor", "bert-large@a100-amp-b8", *machine, *given)
+    assert "its pace is no surer than the collectives; calibrate them, or give a one-GPU step" in result.err

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim.doubts.causes import pace_of
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row, repaced
 from ddpsim.prediction.predict import predict
@@ -34,6 +35,16 @@ def test_a_pace_of_one_changes_nothing_and_a_named_optimizer_keeps_its_time():
 def test_a_step_below_communication_alone_is_refused():
     with pytest.raises(WorkloadError, match=r"bert-large: no pace makes a step of 100 ms on p3.16xlarge: it takes"):
         anchored_to_row(load_workload("bert-large"), MeasuredStep(0.1, MACHINE, nodes=2))
+
+
+def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was():
+    slow = load_topology("2x4a100-1nic")
+    source = load_workload("bert-large@a100-amp-b8")
+    taken = predict(source, slow, band=False).iteration_s
+    paced = anchored_to_row(source, MeasuredStep(1.05 * taken, slow))
+    assert paced.provenance["row_floor_share"] > 0.5
+    assert pace_of(paced) == pace_of(source) == "roofline"
+    assert pace_of(anchored_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "anchored"
 
 
 def test_a_cpus_capture_on_gpus_needs_a_backend():

@@ -1,7 +1,7 @@
 import pytest
 
 from ddpsim.errors import InputError, WorkloadError
-from ddpsim.workload.anchors import Anchor, check_floor, pace_of, parse_anchor
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of, parse_anchor
 
 WORKS, HOST = (0.02, 0.06, 0.02), 0.05
 
@@ -43,3 +43,16 @@ def test_what_contradicts_is_refused():
         with pytest.raises(InputError, match="--one-gpu-step"):
             parse_anchor(text, "--one-gpu-step")
     assert parse_anchor("backward=80ms", "x").phase == "backward"
+
+
+def test_the_pace_of_a_distributed_row_is_carried_and_of_no_anchor_refused():
+    plain = {"pace": RooflineFactors().document(), "scale": 1.0, "scaled_to": None}
+    with pytest.raises(WorkloadError, match=r"w.json: no estimate that was scaled to a measured step; make one with"):
+        RooflineFactors.of(plain, "w.json")
+    row = plain | {"scaled_to": "140 ms on dgx-a100, 8 ranks: given by the user", "row_scale": 2.5}
+    assert RooflineFactors.of(row, "w.json") == RooflineFactors((2.5, 2.5, 1.0), 1.0, 2.5)
+    taken = RooflineFactors((3.0, 2.0, 1.0), 0.9, 2.2)
+    assert RooflineFactors.of(plain | {"pace": taken.document()}, "w.json") == taken
+    assert RooflineFactors.of({"scaled_to": "a page", "scale": 1.04}, "w.json") == RooflineFactors(
+        (1.04, 1.04, 1.0), 1.0, 1.04
+    )
