@@ -39,7 +39,7 @@ class Attention(nn.Module):
         return self.c_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """Attention and a two-layer perceptron, each after a layer norm and around a shortcut."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class GPT2(nn.Module):
                 "wte": nn.Embedding(_VOCABULARY, _WIDTH),
                 "wpe": nn.Embedding(POSITIONS, _WIDTH),
                 "drop": nn.Dropout(0.1),
-                "h": nn.ModuleList(Block() for _ in range(_LAYERS)),
+                "h": nn.ModuleList(GPT2Block() for _ in range(_LAYERS)),
                 "ln_f": nn.LayerNorm(_WIDTH),
             }
         )
