@@ -33,6 +33,7 @@ def test_representations_are_short() -> None:
         assert len(repr(each)) < 600, type(each)
         assert type(each).__name__ in repr(each)
         assert "\n" not in repr(each)
+    assert repr(report).startswith("<PlanReport: 1 row, ")
 
 
 def test_records_are_rows_of_a_table() -> None:

@@ -35,7 +35,7 @@ def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) 
         band=False,
         brief=True,
     )
-    return prediction.iteration_s - free.iteration_s
+    return max(0.0, prediction.iteration_s - free.iteration_s)
 
 
 def launch_priors(backend: str, calibration: Calibration | None) -> list[Constant]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.units import counted
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
@@ -135,7 +136,7 @@ class PlanReport:
     rows: tuple[PlanRow, ...]
 
     def __repr__(self) -> str:
-        return f"<PlanReport: {len(self.rows)} rows, best {self.best!r}>"
+        return f"<PlanReport: {counted(len(self.rows), 'row')}, best {self.best!r}>"
 
     @property
     def best(self) -> PlanRow:
