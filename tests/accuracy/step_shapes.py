@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from ddpexec.capturing.operators import shape_of
+from ddpexec.capturing.shapes import shape_of
 from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import Batch, TrainingModel, classifier

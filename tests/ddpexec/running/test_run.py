@@ -147,7 +147,7 @@ def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -
         ("--straggler 1:0.9", "--straggler 1: 0.9 makes no straggler"),
         ("--iterations 0", "--iterations: 0 is not a count"),
         ("--timeout 10", "--timeout: time '10' has no unit"),
-        ("--no-stamps --model mlp", "run: give one of --model and --workload; e.g. --model resnet50"),
+        ("--no-stamps --model mlp", "run: give one of --model, --step and --workload; e.g. --model resnet50"),
     ],
 )
 def test_bad_options_are_named_as_flags(
