@@ -134,7 +134,7 @@ def draw(rows: Sequence[PlanRow], path: str) -> None:
         chosen = row.chosen
         label = f"{counted(chosen.nodes, 'node')}, {counted(chosen.summary.world_size, 'rank')}"
         curve = CapCurve(row.sweep, row.default.iteration_s, (_cap_mb(row), chosen.iteration_s))
-        panels.setdefault(f"{chosen.workload.name} on {chosen.topology.name}", {})[label] = curve
+        panels.setdefault(f"{chosen.workload.name}\non {chosen.topology.name}", {})[label] = curve
     plot_caps(panels, path)
     note(f"wrote {path}")
 
