@@ -100,8 +100,7 @@ def calibrate(
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
     judged = misfit(samples, found.residuals)
-    if judged.contradictions and not accept_misfit:
-        raise CalibrationError(judged.summary, remedy="leave wrong rows out, or accept them with `accept_misfit`")
+    judged.refuse(accepted=accept_misfit)
     if start.backend == "nccl":
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")

@@ -15,6 +15,7 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.samples import Sample
+from ddpsim.errors import CalibrationError
 from ddpsim.units import counted, format_time
 
 MEAN_FACTOR = 2.0
@@ -45,6 +46,11 @@ class Misfit:
         off = f"x{self.mean_factor:.3g} in the mean and x{self.worst_factor:.3g} at worst"
         bound = f"good tables: x{MEAN_FACTOR:g} and x{ROW_FACTOR:g} at most"
         return f"rows are {off} off the constants that fit best ({bound}): {'; '.join(self.contradictions)}"
+
+    def refuse(self, *, accepted: bool) -> None:
+        """Raise CalibrationError where rows contradict each other, unless that is `accepted`."""
+        if self.contradictions and not accepted:
+            raise CalibrationError(self.summary, remedy="leave wrong rows out, or accept them with `accept_misfit`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,18 +39,27 @@ def priors(
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write; - is standard output.")
     ] = None,
+    accept_misfit: Annotated[
+        bool, typer.Option("--accept-misfit", help="Write constants even where rows contradict each other.")
+    ] = False,
 ) -> None:
     """Fit NCCL's constants to the tables of many sites at once.
 
     As the shipped priors were made. A table more than twice as far off as the median table is set aside and named.
     """
+    from ddpsim.calibrating.misfit import misfit
     from ddpsim.calibrating.pooled import pooled
     from ddpsim.files import json_text
 
     check_destination(out, as_json=output.as_json)
     samples = _samples(measured, topology, nodes)
     found = pooled(samples, progress=note)
-    names = ", ".join(sample.table.name for sample in samples if sample.table.name not in found.aside)
+    kept = [sample for sample in samples if sample.table.name not in found.aside]
+    judged = misfit(kept, found.residuals)
+    judged.refuse(accepted=accept_misfit)
+    if judged.contradictions:
+        note(f"warning: {judged.summary}")
+    names = ", ".join(sample.table.name for sample in kept)
     calibration = _calibration(found, names)
     for name in found.aside:
         note(f"note: {name} is set aside: more than twice as far off as the median table")

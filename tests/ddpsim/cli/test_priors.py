@@ -39,3 +39,17 @@ def test_tables_of_two_sites_become_a_calibration_that_others_load(tmp_path, cap
 def test_what_belongs_to_no_table_is_refused(arguments, words, capsys):
     assert run(["priors", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_rows_that_no_constants_explain_are_refused_before_anything_is_written(tmp_path, capsys):
+    table, out = tmp_path / "bad.csv", tmp_path / "priors.json"
+    rows = (f"{1 << 20 << n},{1000 * 1000 ** (n % 2)}" for n in range(8))
+    table.write_text("\n".join(["# ranks: 8", "size_bytes,time_us", *rows, ""]))
+    words = ["priors", str(table), "--topology", "dgx-a100", "-o", str(out)]
+    assert run(words) == 2
+    assert "bad.csv: row" in (refused := capsys.readouterr().err)
+    assert "--accept-misfit" in refused
+    assert not out.exists()
+    assert run([*words, "--accept-misfit"]) == 0
+    assert "warning: rows are" in capsys.readouterr().err
+    assert out.exists()
