@@ -59,3 +59,9 @@ def test_an_empty_sweep_says_what_is_missing(what: str) -> None:
 def test_an_empty_plan_says_what_is_missing(given: dict[str, list[int]]) -> None:
     with pytest.raises(InputError, match="nothing is given"):
         plan(load_workload("resnet50"), **({"topologies": [load_topology("dgx-1v")]} | given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["nodes", "gpus_per_node"])
+def test_a_count_that_is_no_whole_number_is_refused_by_name(name):
+    with pytest.raises(InputError, match=rf"^{name}: '1.5' is no count; give a whole number"):
+        predict(load_workload("mlp"), load_topology("dgx-1v"), **{name: 1.5})

@@ -82,6 +82,9 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Pl
     """Place ranks; see `Topology.place`."""
     nodes = topology.nodes if nodes is None else nodes
     gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
+    for name, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
+        if count is not None and not isinstance(count, int):
+            raise TopologyError(f"{str(count)[:60]!r} is no count", place=name, remedy="give a whole number")
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes", place="nodes", remedy="ask for at least one")
     _check_size(nodes, 1)
