@@ -38,8 +38,10 @@ help:
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
 
+# Once in some thousand runs of ranks, torch's native code aborts one (glibc: a broken heap); such a test runs once more.
 test: .venv/.dev
-	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10
+	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10 \
+		--reruns 1 --only-rerun 'exit code -(6|11)' -r R
 
 smoke: .venv/.dev
 	rm -rf $(OUT)/smoke
