@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with guarded_streams():
             refuse_repeated(typer.main.get_command(app), arguments)
-            code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False)
+            code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
         flags = flags_of(called(typer.main.get_command(app), arguments))
         return _fail(error_in_flags(error, flags))

@@ -12,12 +12,13 @@ from ddpsim.errors import InputError
 STANDARD_OUTPUT = "-"
 
 
-def check_destination(path: str | Path | None, *, as_json: bool = False) -> None:
+def check_destination(path: str | Path | None, *, as_json: bool = False, option: str = "-o") -> None:
     """Refuse a file that cannot be written, before any work is done for it, and announce a folder that will be made.
 
     Args:
         path: of an option; None where it was not given.
         as_json: whether the command prints a JSON document, which leaves no room for a file on standard output.
+        option: that `path` was given to.
 
     Raises:
         InputError: no such file can be written, or two documents on one stream are asked for.
@@ -28,7 +29,7 @@ def check_destination(path: str | Path | None, *, as_json: bool = False) -> None
         return
     if str(path) == STANDARD_OUTPUT:
         if as_json:
-            raise InputError("-o - and --json both print on standard output", place="-o", remedy="keep one")
+            raise InputError(f"{option} - and --json both print on standard output", place=option, remedy="keep one")
         return
     check_writable(path)
     folder = Path(os.path.realpath(path)).parent

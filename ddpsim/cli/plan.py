@@ -17,14 +17,16 @@ from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.progress import Progress
+from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
-from ddpsim.units import GIB, MIB, counted
+from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
+    from ddpsim.report import Report
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed",
@@ -39,6 +41,7 @@ def plan(
     options: Options,
     given: ConstantOptions,
     output: Output,
+    context: typer.Context,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     bucket_cap_mb: SweptCaps = None,
@@ -50,6 +53,7 @@ def plan(
         ),
     ] = None,
     plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None,
+    report: ReportFile = None,
 ) -> None:
     """Find the bucket sizes that make an iteration shortest.
 
@@ -61,6 +65,7 @@ def plan(
 
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
+    check_report(report, output, {"-o": out, "--plot": plot})
     models = [load_workload(name) for name in workload]
     _check(options, bucket_cap_mb, plan, out, len(models))
     caps = swept_caps(bucket_cap_mb, options)
@@ -70,7 +75,7 @@ def plan(
     reports, told = [], set[str]()
     with processes(len(models) * len(machines) * len(node_counts)) as executor:
         for model in models:
-            report = plan_all(
+            found = plan_all(
                 model,
                 machines,
                 nodes=node_counts,
@@ -81,13 +86,20 @@ def plan(
                 progress=Progress(f"plans of {model.name}"),
                 executor=executor,
             )
-            for row in report.rows:
+            for row in found.rows:
                 warn_of_pace(row.best, told)
-            reports.append(report)
+            reports.append(found)
     write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)
-    output.emit(_document(reports), lambda: _all(reports), aside=out == STANDARD_OUTPUT)
+    deliver_report(report, lambda: _report(reports, given, sorted(told), made_by(context)))
+    output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
+
+
+def _report(reports: Sequence[PlanReport], given: ConstantOptions, notes: Sequence[str], command: str) -> Report:
+    from ddpsim.report import plan_report
+
+    return plan_report(reports, calibration=given.calibration_in_force(), notes=notes, command=command)
 
 
 def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: str | None, workloads: int) -> None:
@@ -133,18 +145,10 @@ def draw(rows: Sequence[PlanRow], path: str) -> None:
     for row in rows:
         chosen = row.chosen
         label = f"{counted(chosen.nodes, 'node')}, {counted(chosen.summary.world_size, 'rank')}"
-        curve = CapCurve(row.sweep, row.default.iteration_s, (_cap_mb(row), chosen.iteration_s))
+        curve = CapCurve(row.sweep, row.default.iteration_s, (row.cap_mb, chosen.iteration_s))
         panels.setdefault(f"{chosen.workload.name}\non {chosen.topology.name}", {})[label] = curve
     plot_caps(panels, path)
     note(f"wrote {path}")
-
-
-def _cap_mb(row: PlanRow) -> float:
-    """Return where what is advised stands on an axis of caps: the default at its own, a list at its mean bucket."""
-    plan, caps = row.chosen.plan, row.chosen.options.caps
-    if row.keep_default:
-        return caps.limits()[-1] / MIB
-    return plan.size_bytes / len(plan.buckets) / MIB if caps.bucket_cap_mb is None else caps.bucket_cap_mb
 
 
 def text(report: PlanReport) -> str:

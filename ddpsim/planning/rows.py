@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import counted
+from ddpsim.units import MIB, counted
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
@@ -84,6 +84,14 @@ class PlanRow:
     def advice(self) -> str:
         """The constructor call to paste."""
         return self.chosen.plan.torch
+
+    @property
+    def cap_mb(self) -> float:
+        """Where what is advised stands among caps, in MiB: the default at its own, a list at its mean bucket."""
+        plan, caps = self.chosen.plan, self.chosen.options.caps
+        if self.keep_default:
+            return caps.limits()[-1] / MIB
+        return plan.size_bytes / len(plan.buckets) / MIB if caps.bucket_cap_mb is None else caps.bucket_cap_mb
 
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document."""

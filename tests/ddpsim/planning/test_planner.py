@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.cli.plan import _cap_mb, text
+from ddpsim.cli.plan import text
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning import planner
 from ddpsim.planning.planner import TELLING, pipeline_plan, plan, sweep
@@ -213,6 +213,6 @@ def test_compressed_buckets_are_planned_from_caps_alone():
 def test_the_star_stands_where_the_advice_is():
     kept = plan(workload(gradients=10, size=100, backward=1.0), [LOOPBACK], gpus_per_node=2).rows[0]
     assert kept.keep_default
-    assert _cap_mb(kept) == 25
+    assert kept.cap_mb == 25
     [row] = map(firm, plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows)
-    assert dict(row.sweep)[_cap_mb(row)] == pytest.approx(row.chosen.iteration_s, rel=1e-12)
+    assert dict(row.sweep)[row.cap_mb] == pytest.approx(row.chosen.iteration_s, rel=1e-12)

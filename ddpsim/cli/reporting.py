@@ -1,0 +1,65 @@
+"""`--report`: one page that opens offline, written where -o could be written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.output import Output, note
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.report import Report
+
+OPTION = "--report"
+
+ReportFile = Annotated[
+    str | None,
+    typer.Option(
+        OPTION,
+        metavar="FILE.html",
+        help="Write a page that opens offline: verdict, tables, curves, timeline, sources; - is standard output.",
+    ),
+]
+
+
+def check_report(path: str | None, output: Output, others: Mapping[str, str | None]) -> None:
+    """Refuse a report that cannot be written, before any work is done for it.
+
+    Args:
+        path: of the option; None where it was not given.
+        output: how the command speaks.
+        others: where else it writes, by the option.
+
+    Raises:
+        InputError: as `check_destination`, and two documents in one file, or on standard output.
+    """
+    check_destination(path, as_json=output.as_json, option=OPTION)
+    if path is None:
+        return
+    for option, other in others.items():
+        if other is not None and os.path.realpath(path) == os.path.realpath(other):
+            where = "print on standard output" if path == STANDARD_OUTPUT else f"write {path}"
+            raise InputError(f"{option} and {OPTION} both {where}", place=OPTION, remedy="name two files")
+
+
+def deliver_report(path: str | None, make: Callable[[], Report]) -> None:
+    """Write the report that `make` returns as a page; nothing where no report is asked for."""
+    if path is None:
+        return
+    from ddpsim.report import render
+
+    deliver(path, render(make()))
+    if path != STANDARD_OUTPUT:
+        note(f"wrote {path}")
+
+
+def made_by(context: typer.Context) -> str:
+    """Return the command that runs, as it would be typed."""
+    given: Sequence[str] = context.find_root().obj or ()
+    return shlex.join(["ddpsim", *given])

@@ -1,0 +1,7 @@
+"""Reports: one HTML file that opens offline, the verdict first, then tables, charts, timelines and assumptions."""
+
+from ddpsim.report.model import Report
+from ddpsim.report.plan_page import plan_report
+from ddpsim.report.render import render
+
+__all__ = ["Report", "plan_report", "render"]

@@ -1,0 +1,182 @@
+"""The report of a plan: which buckets to use where, what they gain, and both steps on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.prediction.document import flat
+from ddpsim.report.assumptions import assumptions
+from ddpsim.report.columns import record_table
+from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Timeline
+from ddpsim.report.prediction_parts import bar, over_nodes
+from ddpsim.report.steps import of_trace
+from ddpsim.report.wording import banded_share, rate, step, where
+from ddpsim.units import counted
+
+_KEYS = (
+    "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
+    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "fits", "memory",
+    "compute_device",
+)  # fmt: skip
+
+_LEAST_CAP = 0.1
+"""MiB at which a cap of 0, one bucket a gradient, is drawn on an axis of logarithms."""
+
+
+def plan_report(
+    reports: Sequence[PlanReport],
+    *,
+    calibration: Calibration | None = None,
+    notes: Sequence[str] = (),
+    command: str = "",
+) -> Report:
+    """Return the report of plans, one of each workload.
+
+    Args:
+        reports: of `ddpsim.plan`.
+        calibration: that the plans were made with.
+        notes: what else a reader must know, a sentence each.
+        command: that made them.
+    """
+    rows = [row for report in reports for row in report.rows]
+    chosen = [row.chosen for row in rows]
+    records, documents = [_record(row) for row in rows], [row.document() for row in rows]
+    workloads = {p.workload.name: p.workload for p in chosen}.values()
+    machines = {p.topology.name: p.topology for p in chosen}.values()
+    backends = [p.options.backend_for(p.workload) for p in chosen]
+    named = _Places(len(workloads) > 1)
+    bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
+    return Report(
+        title=f"Plan for {', '.join(p.name for p in workloads)}",
+        verdict=(" ".join(_fastest(report) for report in reports), _advice(rows)),
+        paste=_paste(rows, named),
+        notes=tuple(notes),
+        command=command,
+        sections=(
+            record_table("Steps", records, (*named.keys, *_KEYS), note=bands),
+            Bars("Where the time goes", tuple(b for row in rows for b in _bars(row, named))),
+            Charts("Bucket caps", tuple(_caps(group) for group in _by_machine(rows)), _CAPS_NOTE),
+            *over_nodes(chosen),
+            Timeline("One step", tuple(_choice(row, named) for row in rows), _TIMELINE_NOTE, _most_telling(rows)),
+            *assumptions(documents, workloads, machines, calibration, backends),
+            record_table("All values", records, folded=True),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """How rows are named: with their workload where there are several."""
+
+    several: bool
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a record that name it, beside machine and nodes."""
+        return ("workload",) if self.several else ()
+
+    def of(self, row: PlanRow) -> str:
+        """Return where a row is."""
+        return f"{row.chosen.workload.name} on {where(row.chosen)}" if self.several else where(row.chosen)
+
+
+_CAPS_NOTE = (
+    "A cap for every bucket against torch's default (1 MiB first, then 25 MiB). The star is what is advised, with the "
+    "band of its gain: the same doubts are drawn for both, so that this band is narrower than that of a step."
+)
+
+_TIMELINE_NOTE = (
+    "One step of rank 0 under torch's default buckets and, where others were found, under these, on one axis of time. "
+    "Small lines under the computation are gradients that come ready; each row below is a bucket."
+)
+
+
+def _fastest(report: PlanReport) -> str:
+    """Return where a model trains fastest: one sentence, of which several stand for the first."""
+    best = report.best.chosen
+    unfit = ", though it does not fit its GPUs, as nothing here does" if report.best.fits is False else ""
+    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}."
+
+
+def _advice(rows: Sequence[PlanRow]) -> str:
+    """Return what to do with the buckets, in one sentence."""
+    changed = sorted((row for row in rows if not row.keep_default), key=lambda row: row.gain, reverse=True)
+    if not changed:
+        most = max(row.most for row in rows)
+        return f"Keep torch's default buckets{_everywhere(rows)}: of those tried the best saves {100 * most:.1f} %."
+    gain = banded_share(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
+    kept = "; elsewhere torch's default stays" if len(rows) > len(changed) else ""
+    more = f", and pay in {counted(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
+    return f"Other buckets than torch's save {gain} of a step on {where(changed[0].chosen)}{more}{kept}."
+
+
+def _everywhere(rows: Sequence[PlanRow]) -> str:
+    return "" if len(rows) == 1 else f" in all {len(rows)} rows"
+
+
+def _paste(rows: Sequence[PlanRow], named: _Places) -> tuple[tuple[str, str], ...]:
+    """Return the constructor calls with the rows they are for, calls in the order of the rows."""
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        places.setdefault(row.advice, []).append(named.of(row))
+    return tuple((f"On {', '.join(found)}:", advice) for advice, found in places.items())
+
+
+def _record(row: PlanRow) -> dict[str, object]:
+    """Return the row's record, its ends of the gain those of what is advised, with the memory of a rank."""
+    record = flat(row.document())
+    count = len(row.chosen.plan.buckets)
+    record["buckets"] = f"default ({count})" if row.keep_default else f"{count}"
+    if row.keep_default:
+        record["gain_low"], record["gain_high"] = 0.0, 0.0
+    if (memory := row.chosen.memory) is not None:
+        record["memory"], record["fits"] = memory.text(), row.fits
+    return record
+
+
+def _bars(row: PlanRow, named: _Places) -> list[Bar]:
+    default = bar(row.default, f"{named.of(row)}: torch's default")
+    return [default] if row.keep_default else [default, bar(row.best, f"{named.of(row)}: plan")]
+
+
+def _by_machine(rows: Sequence[PlanRow]) -> list[list[PlanRow]]:
+    groups: dict[tuple[str, str], list[PlanRow]] = {}
+    for row in rows:
+        groups.setdefault((row.chosen.workload.name, row.chosen.topology.name), []).append(row)
+    return list(groups.values())
+
+
+def _caps(rows: Sequence[PlanRow]) -> Chart:
+    """Return the step over the cap, of the default's, a line a node count, and what is advised as marks."""
+    lines = []
+    for row in rows:
+        label, base = counted(row.chosen.nodes, "node"), row.default.iteration_s
+        points = tuple(Point(max(cap, _LEAST_CAP), seconds / base) for cap, seconds in row.sweep)
+        ratio = row.chosen.iteration_s / base
+        ends = (None, None) if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
+        lines += [
+            Line(label, points),
+            Line(f"{label}, advised", (Point(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "marks"),
+        ]
+    chosen = rows[0].chosen
+    title = f"{chosen.workload.name} on {chosen.topology.name}"
+    return Chart(title, "bucket cap (MiB)", "step over the default's", tuple(lines), log_x=True, level=1.0)
+
+
+def _choice(row: PlanRow, named: _Places) -> Choice:
+    """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
+    default = of_trace(row.default.trace, row.default.summary, "torch's default")
+    if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
+        return Choice(named.of(row), (default,))
+    label = "best found, not advised" if row.keep_default else "plan"
+    return Choice(
+        named.of(row), (default, of_trace(row.best.trace, row.best.summary, f"{label}: {row.best.plan.torch}"))
+    )
+
+
+def _most_telling(rows: Sequence[PlanRow]) -> int:
+    """Return the number of the row whose timeline is shown first: of the largest gain that is advised or was found."""
+    return max(range(len(rows)), key=lambda number: (not rows[number].keep_default, rows[number].gain))

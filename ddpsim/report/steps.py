@@ -1,0 +1,86 @@
+"""One step of rank 0 for a timeline: of a simulated or measured trace, or of a predict document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddpsim.report.model import Life, Step
+from ddpsim.trace.metrics import Summary, arrivals
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, Trace
+from ddpsim.trace.spans import spans_of
+
+BROADCAST = "buffer broadcast"
+_PHASES = (FORWARD, BACKWARD, OPTIMIZER, WAIT)
+
+
+def of_trace(trace: Trace, summary: Summary, label: str) -> Step:
+    """Return the synchronised step of the lowest recorded rank whose period is nearest to the summary's."""
+    steps = trace.of_rank(trace.ranks[0])
+    synced = [it for it in steps if it.synced and it.buckets] or steps
+    step = min(synced, key=lambda it: (abs(it.iteration_s - summary.iteration_s), it.index))
+    arrived = arrivals(trace)
+    return Step(
+        label=label,
+        iteration_s=step.iteration_s,
+        phases=_phases(step, trace.backend),
+        buckets=tuple(_life(b, step.start_s, arrived.get((step.index, b.index))) for b in step.buckets),
+        gradients_s=tuple(sorted(gradient.ready_s - step.start_s for gradient in step.gradients)),
+    )
+
+
+def of_document(document: Mapping[str, object], label: str) -> Step:
+    """Return the step that a predict document describes: its parts one after another, its buckets' times."""
+
+    def number(name: str, of: Mapping[str, object] = document) -> float:
+        value = of.get(name)
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    broadcast, total = number("buffer_broadcast_s"), number("iteration_s")
+    forward = broadcast + number("forward_s")
+    backward = forward + number("backward_compute_s")
+    phases = (
+        (BROADCAST, 0.0, broadcast),
+        (FORWARD, broadcast, forward),
+        (BACKWARD, forward, backward),
+        (WAIT, backward, backward + number("exposed_comm_s")),
+        (OPTIMIZER, total - number("optimizer_s"), total),
+    )
+    buckets = document.get("buckets")
+    listed = [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
+    lives = tuple(
+        Life(
+            index=int(number("index", each)),
+            size_bytes=int(number("size_bytes", each)),
+            parameters=len(names) if isinstance(names := each.get("parameters"), list) else None,
+            ready_s=number("ready_s", each),
+            launched_s=number("launched_s", each),
+            started_s=number("started_s", each),
+            wire_s=None if each.get("wire_s") is None else number("wire_s", each),
+            finished_s=number("finished_s", each),
+            written_s=max(number("written_s", each), number("finished_s", each)),
+        )
+        for each in listed
+    )
+    return Step(label, total, tuple(phase for phase in phases if phase[2] > phase[1]), lives)
+
+
+def _phases(step: Iteration, backend: str) -> tuple[tuple[str, float, float], ...]:
+    start = step.start_s
+    spans = [span for span in spans_of([step], backend) if span.name in _PHASES and span.duration_s > 0]
+    first = [(BROADCAST, 0.0, step.buffer_broadcast_s)] if step.buffer_broadcast_s > 0 else []
+    return (*first, *((span.name, span.start_s - start, span.end_s - start) for span in spans))
+
+
+def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> Life:
+    wire = arrived_s if bucket.wire_s is None else bucket.wire_s
+    return Life(
+        index=bucket.index,
+        size_bytes=bucket.size_bytes,
+        parameters=len(bucket.parameters),
+        ready_s=bucket.ready_s - start_s,
+        launched_s=bucket.launched_s - start_s,
+        started_s=bucket.started_s - start_s,
+        wire_s=None if wire is None else wire - start_s,
+        finished_s=bucket.finished_s - start_s,
+        written_s=bucket.written_s - start_s,
+    )

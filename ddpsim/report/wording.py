@@ -1,0 +1,38 @@
+"""Numbers in sentences: times, shares and their bands as a verdict says them."""
+
+from __future__ import annotations
+
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.units import counted, format_time
+
+
+def step(prediction: Prediction) -> str:
+    """Return a step with its band: `178.5 ms (80 % band 135.8 to 253.6 ms)`."""
+    return banded_time(prediction.iteration_s, prediction.low_s, prediction.high_s)
+
+
+def banded_time(seconds: float, low_s: float | None, high_s: float | None) -> str:
+    """Return a time with its band, where it has one."""
+    if low_s is None or high_s is None or low_s == high_s:
+        return format_time(seconds)
+    return f"{format_time(seconds)} (80 % band {format_time(low_s)} to {format_time(high_s)})"
+
+
+def banded_share(share: float, low: float, high: float) -> str:
+    """Return a share with its band: `8.4 % (80 % band 6.1 to 10.2 %)`."""
+    return (
+        f"{100 * share:.1f} %"
+        if low == high
+        else f"{100 * share:.1f} % (80 % band {100 * low:.1f} to {100 * high:.1f} %)"
+    )
+
+
+def rate(prediction: Prediction) -> str:
+    """Return the samples a second over all ranks."""
+    ranks, batch = prediction.summary.world_size, prediction.workload.batch_size
+    return f"{ranks * batch / prediction.iteration_s:,.0f} samples a second"
+
+
+def where(prediction: Prediction) -> str:
+    """Return machine and nodes: `2 nodes of dgx-1v`."""
+    return f"{counted(prediction.nodes, 'node')} of {prediction.topology.name}"

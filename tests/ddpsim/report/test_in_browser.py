@@ -1,0 +1,163 @@
+"""The report as people use it: opened in a browser at two widths, read, pointed at, zoomed, moved, printed plain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import pages
+from tests.browser import Page
+
+WIDTHS = (1280, 390)
+SVG = ".timeline .step:first-child svg"
+AXIS = f"[...document.querySelectorAll('{SVG} .tick')].map(e => e.textContent).filter(t => t.endsWith('ms'))"
+TOLD = "document.querySelector('.told').textContent"
+
+
+@pytest.fixture(params=WIDTHS, ids=["wide", "phone"])
+def opened(request: pytest.FixtureRequest, browser: Page, plan_page: Path) -> Page:
+    browser.open(plan_page, request.param)
+    return browser
+
+
+@pytest.fixture
+def timeline(plan_page: Path) -> dict[str, Any]:
+    """The timeline's data; its first choice is the one that is shown first."""
+    return next(part for part in pages.data(plan_page.read_text())["sections"] if part["kind"] == "timeline")
+
+
+def at_bucket(page: Page, number: int, share: float = 0.5) -> tuple[float, float]:
+    """Return where a bucket's row of the first step is in the window."""
+    box = page.box(SVG)
+    row = page.run(f"[...document.querySelectorAll('{SVG} .tick')].filter(e => !e.textContent.endsWith('ms'))"
+                   f"[{number}].getBoundingClientRect().y + 6")  # fmt: skip
+    return box["x"] + share * box["width"], row
+
+
+def bucket(timeline: dict[str, Any], number: int) -> dict[str, Any]:
+    step = timeline["choices"][0]["steps"][0]
+    return dict(zip(step["columns"], step["buckets"][number], strict=True))
+
+
+def view(page: Page) -> tuple[float, float]:
+    """Return the first and last time that the axis is labelled with, in ms."""
+    labels = [float(label.removesuffix(" ms")) for label in page.run(AXIS)]
+    return labels[0], labels[-1]
+
+
+def test_it_opens_offline_without_complaint_and_fits_the_window(opened: Page, plan_page: Path) -> None:
+    assert opened.complaints() == []
+    assert opened.asked_for() == [plan_page.resolve().as_uri()]
+    assert opened.run("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_verdict_is_seen_first(opened: Page, plan_page: Path) -> None:
+    sentences = pages.data(plan_page.read_text())["verdict"]
+    assert opened.run("[...document.querySelectorAll('.verdict p')].map(e => e.textContent)") == sentences
+    assert opened.run("document.querySelector('.verdict').getBoundingClientRect().bottom < 500")
+
+
+def test_pointing_at_a_bucket_tells_its_bytes_and_times(opened: Page, timeline: dict[str, Any]) -> None:
+    opened.mouse("Moved", *at_bucket(opened, 7))
+    told, seventh = opened.run(TOLD), bucket(timeline, 7)
+    assert told.startswith("Bucket 7 (torch's default)")
+    assert f"{seventh['size_bytes']:,} B" in told
+    assert f"ready at {seventh['ready_us'] / 1e3:.2f} ms" in told
+    assert f"{(seventh['finished_us'] - seventh['wire_us']) / 1e3:.2f} ms on the wire" in told
+    assert f"waited {(seventh['started_us'] - seventh['ready_us']) / 1e3:.2f} ms for its turn" in told
+
+
+def test_pointing_at_the_computation_names_the_phase(opened: Page) -> None:
+    box = opened.box(SVG)
+    opened.mouse("Moved", box["x"] + 0.5 * box["width"], box["y"] + 30)
+    assert opened.run(TOLD).startswith("wait (torch's default): ")
+
+
+def test_buttons_zoom_and_move_both_steps_on_one_axis(opened: Page) -> None:
+    whole = view(opened)
+    opened.click("[data-act=in]")
+    opened.click("[data-act=in]")
+    near = view(opened)
+    assert near[1] - near[0] < 0.6 * (whole[1] - whole[0])
+    opened.click("[data-act=right]")
+    assert view(opened)[0] > near[0]
+    second = AXIS.replace(":first-child", ":last-child")
+    assert opened.run(second) == opened.run(AXIS)
+    opened.click("[data-act=all]")
+    assert view(opened) == whole
+
+
+def test_a_drag_moves_and_the_wheel_zooms_around_the_pointer(opened: Page) -> None:
+    whole = view(opened)
+    x, y = at_bucket(opened, 3)
+    opened.mouse("Wheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
+    opened.settle()
+    near = view(opened)
+    assert near[1] - near[0] < whole[1] - whole[0]
+    opened.mouse("Pressed", x, y, button="left", clickCount=1)
+    opened.mouse("Moved", x - 120, y, button="left", buttons=1)
+    opened.mouse("Released", x - 120, y, button="left", clickCount=1)
+    opened.settle()
+    assert view(opened)[0] > near[0]
+
+
+def test_the_keyboard_does_what_the_mouse_does(opened: Page, timeline: dict[str, Any]) -> None:
+    opened.run(f"document.querySelector('{SVG}').focus()")
+    assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    opened.key("ArrowDown")
+    opened.key("ArrowDown")
+    assert f"{bucket(timeline, 1)['size_bytes']:,} B" in opened.run(TOLD)
+    whole = view(opened)
+    opened.key("+", "+")
+    near = view(opened)
+    assert near[1] - near[0] < whole[1] - whole[0]
+    opened.key("0", "0")
+    assert view(opened) == whole
+
+
+def test_another_row_is_chosen_from_the_list(opened: Page, timeline: dict[str, Any]) -> None:
+    opened.run("(e => { e.value = 1; e.dispatchEvent(new Event('change')); })(document.querySelector('.choice'))")
+    step = timeline["choices"][1]["steps"][0]
+    assert f"{step['iteration_us'] / 1e3:.2f} ms" in opened.run("document.querySelector('.step h3').textContent")
+    assert opened.run(f"document.querySelectorAll('{SVG} .tick').length") > len(step["buckets"])
+
+
+def test_tables_open_on_a_click(opened: Page) -> None:
+    shown = "document.querySelector('.buckets table').checkVisibility()"
+    assert not opened.run(shown)
+    opened.click(".buckets summary")
+    assert opened.run(shown)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_without_scripts_verdict_tables_and_curves_are_there(browser: Page, plan_page: Path, width: int) -> None:
+    browser.open(plan_page, width, scripts=False)
+
+    def seen(of: str) -> bool:
+        return bool(browser.run(f"document.querySelector('{of}').checkVisibility()"))
+
+    assert seen(".verdict p")
+    assert seen(".part table")
+    assert seen("figure .curve")
+    assert seen("noscript p")
+    assert not seen(".timeline")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_follow_the_system_and_text_stands_out(browser: Page, plan_page: Path, dark: bool) -> None:
+    browser.open(plan_page, 1280, dark=dark)
+    colours = browser.run("[document.body, document.querySelector('.note')].map(e => getComputedStyle(e).color)")
+    back = luminance(browser.run("getComputedStyle(document.body).backgroundColor"))
+    assert (back < 0.2) is dark
+    for colour in colours:
+        low, high = sorted((luminance(colour), back))
+        assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of WCAG 2 of a colour `rgb(r, g, b)`."""
+    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

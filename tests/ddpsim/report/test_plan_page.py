@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.report import plan_report, render
+from tests import pages
+
+
+def row_of(planned: PlanReport, machine: str) -> PlanRow:
+    return next(row for row in planned.rows if row.chosen.topology.name == machine)
+
+
+def test_one_file_of_less_than_2_mb_needs_nothing_else(plan_page: Path) -> None:
+    text = plan_page.read_text()
+    assert plan_page.stat().st_size < 2e6
+    assert all(address.startswith("#part") for address in pages.addresses(text))
+    style = pages.parse(text).all("style")[0].text
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "default-src 'none'" in text
+
+
+def test_every_link_of_the_contents_leads_to_a_part(plan_page: Path) -> None:
+    text = plan_page.read_text()
+    parts = {f"#{part.attributes['id']}" for part in pages.sections(text).values()}
+    assert set(pages.addresses(text)) == parts
+
+
+def test_the_same_plan_gives_the_same_bytes(planned: PlanReport) -> None:
+    assert render(plan_report([planned])) == render(plan_report([planned]))
+
+
+def test_the_verdict_names_the_best_row_and_the_largest_gain(planned: PlanReport, plan_page: Path) -> None:
+    first, second = pages.data(plan_page.read_text())["verdict"]
+    best = planned.best.chosen
+    assert best.topology.name in first
+    assert f"{32 * 8 / best.iteration_s:,.0f} samples a second" in first
+    changed = row_of(planned, "p3.16xlarge")
+    assert not changed.keep_default
+    assert f"save {100 * changed.gain:.1f} %" in second
+    assert "4 nodes of p3.16xlarge" in second
+    assert [sentence.count(". ") for sentence in (first, second)] == [0, 0]
+
+
+def test_a_plan_that_changes_nothing_says_so(planned: PlanReport) -> None:
+    kept = PlanReport(tuple(row for row in planned.rows if row.keep_default))
+    assert kept.rows
+    assert plan_report([kept]).verdict[1].startswith("Keep torch's default buckets")
+
+
+def test_the_line_to_paste_stands_with_its_places(planned: PlanReport, plan_page: Path) -> None:
+    pasted = pages.data(plan_page.read_text())["paste"]
+    changed = row_of(planned, "p3.16xlarge")
+    assert ["On 4 nodes of p3.16xlarge:", changed.advice] in pasted
+    assert changed.advice in [code.text for code in pages.parse(plan_page.read_text()).all("code")]
+
+
+def test_the_table_holds_what_the_document_holds(planned: PlanReport, plan_page: Path) -> None:
+    rows = pages.table(pages.sections(plan_page.read_text())["Steps"])
+    for shown, document in zip(rows, planned.document()["rows"], strict=True):  # type: ignore[call-overload]
+        step, low, high = (document[key] * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
+        assert shown["machine"] == document["topology"]
+        assert shown["step ms"] == f"{step:.2f} ({low:.2f} to {high:.2f})"
+        assert shown["efficiency"] == f"{100 * document['scaling_efficiency']:.1f} %"
+
+
+def test_timelines_hold_the_buckets_of_both_plans(planned: PlanReport, plan_page: Path) -> None:
+    sections = pages.data(plan_page.read_text())["sections"]
+    [timeline] = [section for section in sections if section["kind"] == "timeline"]
+    for row, choice in zip(planned.rows, timeline["choices"], strict=True):
+        assert choice["label"] == f"4 nodes of {row.chosen.topology.name}"
+        for prediction, step in zip((row.default, row.best), choice["steps"], strict=False):
+            assert step["iteration_us"] == pytest.approx(prediction.iteration_s * 1e6, abs=0.2)
+            for summary, values in zip(prediction.summary.buckets, step["buckets"], strict=True):
+                bucket = dict(zip(step["columns"], values, strict=True))
+                assert bucket["size_bytes"] == summary.size_bytes
+                assert bucket["parameters"] == len(summary.parameters)
+                for name in ("ready", "launched", "started", "wire", "finished", "written"):
+                    assert bucket[f"{name}_us"] == pytest.approx(getattr(summary, f"{name}_s") * 1e6, abs=0.2)
+            assert len(step["gradients_us"]) == 391
+    chosen = next(number for number, row in enumerate(planned.rows) if not row.keep_default)
+    [selected] = [o for o in pages.parse(plan_page.read_text()).all("option") if "selected" in o.attributes]
+    assert selected.attributes["value"] == str(chosen)
+
+
+def test_sources_of_machines_workloads_and_constants_are_named(plan_page: Path) -> None:
+    parts = pages.sections(plan_page.read_text())
+    assert "nvidia-smi topo -m" in pages.table(parts["Machines"])[1]["sources"]
+    assert "V100 data sheet" in pages.table(parts["Workloads"])[0]["source"]
+    [constants] = [part for name, part in parts.items() if name.startswith("Constants")]
+    listed = {row["constant"]: row for row in pages.table(constants)}
+    assert "NCCL src/graph/tuning.cc" in listed["nccl.start.ll_s"]["source"]
+    doubts = pages.table(parts["What is in doubt"])
+    assert "estimated pace" in {row["cause"] for row in doubts}
+    assert all(row["what would remove it"] for row in doubts)
+
+
+def test_names_are_shown_and_never_run(planned: PlanReport) -> None:
+    name = "</script><script>alert(1)</script><b>"
+    row = planned.rows[0]
+    workload = replace(row.default.workload, name=name)
+    default = replace(row.default, workload=workload)
+    hostile = PlanReport((replace(row, default=default, best=replace(row.best, workload=workload)),))
+    page = render(plan_report([hostile, hostile], notes=[name], command=name))
+    root = pages.parse(page)
+    assert len(root.all("script")) == 2
+    assert not root.all("b")
+    assert pages.data(page)["notes"] == [name]
+    assert re.search(r"alert\(1\)", root.all("h1")[0].text)
