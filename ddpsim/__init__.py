@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.errors import InputError
     from ddpsim.measured import read_table
+    from ddpsim.planning.compare import compare
     from ddpsim.planning.plan_file import load_plan
     from ddpsim.planning.planner import plan, sweep
     from ddpsim.prediction.document import load_prediction
@@ -44,6 +45,7 @@ __all__ = [
     "Topology",
     "Workload",
     "calibrate",
+    "compare",
     "load_calibration",
     "load_plan",
     "load_prediction",
@@ -68,6 +70,7 @@ _MODULES = {
     "Topology": "topology.cluster",
     "Workload": "workload.profile",
     "calibrate": "calibrating.calibrate",
+    "compare": "planning.compare",
     "load_calibration": "simulation.costs",
     "load_plan": "planning.plan_file",
     "load_prediction": "prediction.document",

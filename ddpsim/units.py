@@ -18,6 +18,7 @@ _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 4
 _DECIMAL_BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE: dict[str, float] = {**_BINARY, **_DECIMAL_BYTES}
 _TIME: dict[str, float] = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_DURATION: dict[str, float] = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BANDWIDTH: dict[str, float] = {
     **{f"{unit}/s": factor for unit, factor in _SIZE.items()},
     **{
@@ -47,6 +48,11 @@ def parse_bandwidth(text: object, place: str | None = None) -> float:
 def parse_time(text: object, place: str | None = None) -> float:
     """Return seconds for `2us`, `0.2ms` or `1s`; zero is allowed, negatives and bare numbers are not."""
     return _parse(text, _TIME, "time", "2us, 0.2ms or 1s", place, positive=False)
+
+
+def parse_duration(text: object, place: str | None = None) -> float:
+    """Return seconds for `90min`, `6h` or `2.5d`; refuse zero, negatives and bare numbers."""
+    return _parse(text, _DURATION, "time", "90min, 6h or 2.5d", place, positive=True)
 
 
 def parse_size(text: object, place: str | None = None) -> float:
@@ -137,6 +143,14 @@ def format_time(seconds: float) -> str:
         if abs(seconds) >= factor:
             return f"{seconds / factor:.4g} {unit}"
     return "0 s" if seconds == 0 else f"{seconds / 1e-9:.3g} ns"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a length of time for people, from minutes on in their own unit: `2.5 h`, `3.2 d`."""
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= (2 if unit == "d" else 1) * factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return format_time(seconds)
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

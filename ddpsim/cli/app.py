@@ -12,6 +12,7 @@ from ddpsim.cli import (
     allreduce,
     buckets,
     calibrate,
+    compare,
     constants,
     order,
     plan,
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command()(predict.predict)
 app.command()(predict.sweep)
 app.command()(plan.plan)
+app.command()(compare.compare)
 app.command()(allreduce.allreduce)
 app.command()(calibrate.calibrate)
 app.command()(priors.priors)

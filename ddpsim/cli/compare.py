@@ -1,0 +1,154 @@
+"""`ddpsim compare`: machines, node counts and links side by side, with what they cost."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.constants import ConstantOptions
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import SweptCaps, swept_caps
+from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.predict import GpusPerNode, warn_of_pace
+from ddpsim.cli.progress import Progress
+from ddpsim.cli.workers import processes
+from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.text import counts
+
+if TYPE_CHECKING:
+    from ddpsim.planning.comparison import Comparison, ComparisonRow
+    from ddpsim.planning.goal import Goal
+
+
+@expand
+def compare(
+    workload: Annotated[
+        list[str],
+        typer.Option(metavar="W[@GPU]", help="Workload or file, put on each machine's own GPU; may be repeated."),
+    ],
+    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
+    options: Options,
+    given: ConstantOptions,
+    output: Output,
+    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="8,16,32", help="Samples a GPU and step, estimated anew. [the workload's own]")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="fp32,amp", help="Precisions, estimated anew. [the workload's own]")
+    ] = None,
+    link_rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[LINK=]25,100,400Gb/s",
+            help="Rates of the NICs, or of the links of that name or kind; may be repeated. [as declared]",
+        ),
+    ] = None,
+    bucket_cap_mb: SweptCaps = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T=32.77USD/h", help="An hour of one node, @2026-11-22 behind it; may be repeated."),
+    ] = None,
+    prices: Annotated[
+        str | None, typer.Option(metavar="FILE.yaml", help="Prices with their currency and date.")
+    ] = None,
+    samples_per_epoch: Annotated[
+        float | None, typer.Option(metavar="N", help="Add time and cost of an epoch of so many samples.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(metavar="E", help="Epochs until the deadline.")] = 1.0,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="6h", help="Find the cheapest that is through by then.")
+    ] = None,
+    samples_per_second: Annotated[
+        float | None, typer.Option(metavar="R", help="Find the cheapest that is as fast.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
+    ] = None,
+) -> None:
+    """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
+
+    A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file.
+    """
+    from ddpsim.options.rates import link_rates
+    from ddpsim.planning.compare import compare as compare_all
+    from ddpsim.planning.prices import prices_of
+
+    check_destination(out, as_json=output.as_json)
+    goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
+    known = prices_of(price or [], prices, topology)
+    caps = swept_caps(bucket_cap_mb, options)
+    with processes(len(workload) * len(topology) * len((nodes or "").split(","))) as executor:
+        found = compare_all(
+            workload,
+            topology,
+            nodes=[None] if nodes is None else counts(nodes, "nodes"),
+            batch_sizes=[None] if batch_size is None else counts(batch_size, "batch_size", "8,16,32"),
+            precisions=[None] if precision is None else precision.split(","),
+            link_rates=link_rates(link_rate or []) or [None],
+            caps=caps,
+            prices=known,
+            samples_per_epoch=samples_per_epoch,
+            goal=goal,
+            options=options,
+            gpus_per_node=gpus_per_node,
+            calibration=given.calibration_in_force(),
+            executor=executor,
+            progress=Progress("predictions"),
+        )
+    told = set[str]()
+    for row in found.rows:
+        warn_of_pace(row.prediction, told)
+    if out:
+        deliver(out, "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in found.rows))
+    output.emit(found.document(), lambda: text(found), aside=out == STANDARD_OUTPUT)
+
+
+def _goal(
+    deadline: str | None, samples_per_second: float | None, samples_per_epoch: float | None, epochs: float
+) -> Goal | None:
+    from ddpsim.planning.goal import Goal
+    from ddpsim.units import parse_duration
+
+    for name, value in (
+        ("samples_per_second", samples_per_second),
+        ("samples_per_epoch", samples_per_epoch),
+        ("epochs", epochs),
+    ):
+        if value is not None and not 0 < value < 1e18:
+            raise InputError(f"{value:g} is out of range", place=name, remedy="give a number above 0")
+    if deadline is not None and samples_per_second is not None:
+        raise InputError("`deadline` and `samples_per_second` are both given", remedy="keep one")
+    if deadline is not None:
+        return Goal.by(parse_duration(deadline, "deadline"), samples_per_epoch, epochs)
+    return None if samples_per_second is None else Goal(samples_per_second)
+
+
+def text(found: Comparison) -> str:
+    """Return the comparison as a table a model, and the best of each."""
+    header = ("machine", "nodes", "GPUs", "batch", "step ms", "80 % band", "samples/s", "eff.", "exposed", "binds")
+    parts = []
+    for model in found.models:
+        rows = [_cells(row) for row in found.of(model)]
+        parts.append(f"{model}\n{table(header, rows, left=(0, 5, 9))}\n\nbest: {_where(found.best_of(model))}")
+    return "\n\n".join(parts)
+
+
+def _cells(row: ComparisonRow) -> tuple[object, ...]:
+    p = row.prediction
+    binds = row.bound.link if row.bound.by == "communication" else row.bound.by
+    band = f"{ms(p.low_s)} to {ms(p.high_s)}"
+    rate = f"{row.samples_per_s[0]:.0f}"
+    shares = percent(p.scaling_efficiency), percent(row.bound.exposed_share)
+    return row.machine, p.nodes, row.ranks, row.batch_size, ms(p.iteration_s), band, rate, *shares, binds
+
+
+def _where(row: ComparisonRow) -> str:
+    from ddpsim.units import counted
+
+    return f"{row.machine}, {counted(row.nodes, 'node')}"

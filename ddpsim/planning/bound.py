@@ -1,0 +1,101 @@
+"""What binds a step: its computation, its host or its communication, and of the latter which link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.transport import Transport
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.topology.node import NETWORK
+
+By = Literal["computation", "host", "communication"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound says what a step waits for most.
+
+    Attributes:
+        by: the largest of what the device computes, what communication adds, and the rest, which is the host's.
+        link: of the links that its collectives load, the one with the most bytes for its capacity; None at one rank.
+        link_share: share of the collectives' time in which that link is full; the rest is latency, or the pace of
+            NCCL's own threads.
+        exposed_share: share of the step that waits for communication.
+    """
+
+    by: By
+    link: str | None
+    link_share: float
+    exposed_share: float
+
+    def document(self) -> dict[str, object]:
+        """Return the bound as keys of a row."""
+        return {
+            "bound_by": self.by,
+            "binding_link": self.link,
+            "binding_link_share": self.link_share,
+            "exposed_share": self.exposed_share,
+        }
+
+
+def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> Bound:
+    """Return what binds the step of `prediction`, made with `calibration`."""
+    summary, options, workload = prediction.summary, prediction.options, prediction.workload
+    communication_s = summary.exposed_comm_s + summary.buffer_broadcast_s
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    device_s = sum(fmean(phase.device_s) for phase in phases) * options.scale_compute
+    rest_s = prediction.iteration_s - communication_s - device_s
+    by: dict[By, float] = {"computation": device_s, "host": rest_s, "communication": communication_s}
+    link, share = _link(prediction, calibration)
+    return Bound(max(by, key=lambda name: by[name]), link, share, communication_s / prediction.iteration_s)
+
+
+def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str | None, float]:
+    placement = prediction.placement
+    if placement.world_size == 1 or prediction.options.comm != "real":
+        return None, 0.0
+    backend = prediction.options.backend_for(prediction.workload)
+    transport = make_transport(placement, backend, calibration, prediction.options.collective)
+    sizes = [prediction.wire_bytes(bucket.parameters) for bucket in prediction.plan.buckets]
+    return binding_link(transport, sizes)
+
+
+def binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, float]:
+    """Return the link that collectives of `sizes` fill for the longest, and for which share of their time.
+
+    Every link's time is that of its bytes at its capacity. Among links that are full for as long (a ring's are all
+    alike) a NIC's port is named before others, as it is what is bought, then the first by name.
+    """
+    full_s: dict[str, float] = {}
+    total_s = 0.0
+    for size in sizes:
+        demand = transport.allreduce(size)
+        total_s += transport.allreduce_s(size)
+        for link, load in demand.loads.items():
+            name = str(link)
+            full_s[name] = full_s.get(name, 0.0) + load * size / transport.capacities[link]
+    if not full_s:
+        return None, 0.0
+    most = max(full_s.values())
+    alike = (undirected(name) for name, seconds in full_s.items() if seconds >= most * (1 - _ALIKE))
+    return min(alike, key=lambda name: (not name.endswith(NETWORK), name)), min(most / total_s, 1.0)
+
+
+def undirected(name: str) -> str:
+    """Return a link's name as `--link-rate` takes it: both directions, on the node that stands for all.
+
+    >>> undirected("node0/network>nic0"), undirected("node2/gpu1>gpu0")
+    ('nic0-network', 'node2/gpu0-gpu1')
+    """
+    node, slash, link = name.rpartition("/")
+    source, _, target = link.partition(">")
+    ends = sorted((source, target), key=lambda end: (end == NETWORK, end))
+    return ("" if node == "node0" else node + slash) + "-".join(ends)
+
+
+_ALIKE = 1e-6
+"""Relative difference of times from which on one link binds more than another: above rounding, below any rate."""

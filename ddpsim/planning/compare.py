@@ -1,0 +1,183 @@
+"""Machines side by side for one training: time, efficiency, memory and cost, each with its band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.bound import bound_of
+from ddpsim.planning.comparison import Comparison, ComparisonRow, undominated
+from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.goal import Goal
+from ddpsim.planning.models import Model
+from ddpsim.planning.prices import NO_PRICES, Price, check_currencies
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.rank import Progress
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
+
+LinkRate = tuple[str, float]
+"""A link, as `with_link_rate` takes it, and its rate in bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point is one row to be predicted."""
+
+    workload: Workload
+    topology: Topology
+    nodes: int | None
+    options: Options
+    model: str
+    machine: str
+    rate: LinkRate | None
+
+
+def compare(
+    workloads: Sequence[str | Workload],
+    topologies: Sequence[str | Topology],
+    *,
+    nodes: Sequence[int | None] = (None,),
+    batch_sizes: Sequence[int | None] = (None,),
+    precisions: Sequence[str | None] = (None,),
+    link_rates: Sequence[LinkRate | None] = (None,),
+    caps: Sequence[BucketCaps] | None = None,
+    prices: Mapping[str, Price] = NO_PRICES,
+    samples_per_epoch: float | None = None,
+    goal: Goal | None = None,
+    options: Options | None = None,
+    gpus_per_node: int | None = None,
+    calibration: Calibration | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Predict every model on every machine, each with the workload of that machine's own GPU.
+
+    Args:
+        workloads: names, files or workloads, as `Model.of` takes them.
+        topologies: names, files or machines.
+        nodes: node counts; None is a machine's own.
+        batch_sizes: samples a rank and step; None is the workload's own.
+        precisions: `fp32`, `amp`, ...; None is the workload's own.
+        link_rates: links whose rate is set, each rate a row; machines without the link keep theirs in one row.
+        caps: bucket caps; None is that of `options`.
+        prices: of one node of each machine, by its name as asked for.
+        samples_per_epoch: for times and costs of an epoch.
+        goal: that the best has to meet.
+        options: of the run.
+        gpus_per_node: the first so many of each node; None is all.
+        calibration: measured constants; None is the documented priors.
+        executor: where the predictions are computed; None is here, one by one.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        InputError: nothing to compare, a link that no machine has, prices of two currencies, a goal that nothing meets
+            (what comes nearest is named); and as `predict`.
+    """
+    for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
+        if not given:
+            raise InputError("nothing is given", place=name, remedy="give at least one")
+    check_currencies(prices)
+    machines = [_machine(each) for each in topologies]
+    _check_links([rate for rate in link_rates if rate is not None], [topology for _, topology in machines])
+    base = options or Options()
+    points = [
+        Point(model.on(wired, batch, precision), wired, count, replace(base, caps=cap), model.name, machine, rate)
+        for model in map(Model.of, workloads)
+        for machine, topology in machines
+        for rate, wired in _wired(topology, link_rates)
+        for precision in precisions
+        for batch in batch_sizes
+        for count in nodes
+        for cap in caps or [base.caps]
+    ]
+    one = partial(_row, prices, samples_per_epoch, gpus_per_node, calibration)
+    rows: list[ComparisonRow] = []
+    show = progress or (lambda done, total: None)
+    for row in map(one, points) if executor is None else executor.map(one, points):
+        rows.append(row)
+        show(len(rows), len(points))
+    comparison = Comparison(_with_pareto(rows), goal)
+    if goal is not None:
+        _check_goal(comparison, goal)
+    return comparison
+
+
+def _machine(asked: str | Topology) -> tuple[str, Topology]:
+    return (asked, load_topology(asked)) if isinstance(asked, str) else (asked.name, asked)
+
+
+def _check_links(rates: Sequence[LinkRate], machines: Sequence[Topology]) -> None:
+    for link, _ in rates:
+        if not any(has_link(machine, link) for machine in machines):
+            known = dict.fromkeys(name for machine in machines for name in link_names_of(machine))
+            raise UnknownNameError.among("link", link, known, place="link_rate")
+
+
+def _wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tuple[LinkRate | None, Topology]]:
+    """Yield the machine at each rate of the links it has; once as declared where it has none of them."""
+    found = [(rate, with_link_rate(topology, *rate)) for rate in rates if rate and has_link(topology, rate[0])]
+    if not found or None in rates:
+        yield None, topology
+    yield from found
+
+
+def _row(
+    prices: Mapping[str, Price],
+    samples_per_epoch: float | None,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+    point: Point,
+) -> ComparisonRow:
+    prediction = predict(
+        point.workload,
+        point.topology,
+        nodes=point.nodes,
+        gpus_per_node=gpus_per_node,
+        options=point.options,
+        calibration=calibration,
+    )
+    link, rate = point.rate or (None, None)
+    return ComparisonRow(
+        prediction=prediction,
+        machine=point.machine,
+        model=point.model,
+        efficiency=efficiency_of(prediction),
+        bound=bound_of(prediction, calibration),
+        link=link,
+        link_rate=rate,
+        price=prices.get(point.machine) or prices.get(point.topology.name),
+        samples_per_epoch=samples_per_epoch,
+    )
+
+
+def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    marks: dict[int, bool] = {}
+    for model in dict.fromkeys(row.model for row in rows):
+        own = [number for number, row in enumerate(rows) if row.model == model]
+        marks |= dict(zip(own, undominated([rows[number] for number in own]), strict=True))
+    return tuple(replace(row, pareto=marks[number]) for number, row in enumerate(rows))
+
+
+def _check_goal(comparison: Comparison, goal: Goal) -> None:
+    """Raise InputError where no row that may fit meets the goal: what comes nearest is named."""
+    for model in comparison.models:
+        rows = [row for row in comparison.of(model) if row.fits is not False] or list(comparison.of(model))
+        if any(goal.met_by(row.samples_per_s[0]) for row in rows):
+            continue
+        nearest = max(rows, key=lambda row: row.samples_per_s[0])
+        where = f"{nearest.machine}, {nearest.nodes} nodes" if nearest.nodes > 1 else f"{nearest.machine}, one node"
+        raise InputError(
+            f"nothing compared reaches {goal.said()} with {model}; nearest comes {where}: "
+            f"{goal.reached(nearest.samples_per_s)}",
+            place="samples_per_second" if goal.deadline_s is None else "deadline",
+            remedy="ask for more nodes, other machines, or less",
+        )

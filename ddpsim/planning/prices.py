@@ -1,0 +1,161 @@
+"""What an hour of a machine costs: said by the user, with its currency and the day it was true; none is shipped."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ddpsim.documents import problems, raised, told
+from ddpsim.documents.yaml_reading import line_of, read_mapping
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.files import named, read_text
+
+_PRICE = re.compile(r"(?P<amount>[-+]?[0-9.]+)\s*(?P<currency>[A-Z]{3})?\s*(?P<hour>/h)?(?:@(?P<date>\S+))?", re.ASCII)
+_EXAMPLE = "write e.g. `price=dgx-a100=32.77USD/h`, or 32.77USD/h@2026-11-22 with its day"
+_FILE = "write `currency: USD`, `date: 2026-11-22` and `per_hour: {dgx-a100: 32.77}`, an hour of one node each"
+_MOST = 1e9
+"""No node costs as much an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A price is what one node of a machine costs for an hour.
+
+    Attributes:
+        per_hour: of one node, from 0 on.
+        currency: three capital letters, as ISO 4217 has them.
+        date: the day it was true, `2026-11-22`; None where it was not said.
+    """
+
+    per_hour: float
+    currency: str
+    date: str | None = None
+
+    def document(self) -> dict[str, object]:
+        """Return the price as JSON values."""
+        return {"per_node_hour": self.per_hour, "currency": self.currency, "date": self.date}
+
+
+NO_PRICES: Mapping[str, Price] = MappingProxyType({})
+
+
+def parse_price(text: str, place: str = "price") -> tuple[str, Price]:
+    """Return machine and price of `dgx-a100=32.77USD/h`, or of `dgx-a100=32.77USD/h@2026-11-22`.
+
+    Raises:
+        InputError: no machine, no currency, not an hour's, negative, or a day that does not exist.
+    """
+    machine, equals, value = text.rpartition("=")
+    found = _PRICE.fullmatch(value)
+    if not equals or not machine or found is None:
+        raise InputError(f"{text!r} is no machine with its price", place=place, remedy=_EXAMPLE)
+    if found["currency"] is None:
+        raise InputError(f"{text!r} names no currency", place=place, remedy=_EXAMPLE)
+    if found["hour"] is None:
+        raise InputError(f"{text!r} does not say what it is the price of", place=place, remedy=_EXAMPLE)
+    day = found["date"]
+    if day is not None and not _is_day(day):
+        raise InputError(f"{day!r} is no day", place=place, remedy="write e.g. 2026-11-22")
+    return machine, Price(_amount(found["amount"], text, place), found["currency"], day)
+
+
+def read_prices(path: str | Path) -> dict[str, Price]:
+    """Return the prices of a YAML file by machine.
+
+    Raises:
+        InputError: a file that cannot be read, lacks its currency or its day, or has a price below 0.
+    """
+    place, text = named(path), read_text(path, InputError, _FILE)
+    document = read_mapping(text, place, InputError, _FILE)
+    try:
+        read = _PricesFile.model_validate(document)
+    except ValidationError as error:
+        found = problems(error, _PricesFile, line=lambda where: line_of(text, where))
+        raise raised(found, place, InputError, _FILE) from None
+    return {machine: Price(amount, read.currency, read.date) for machine, amount in read.per_hour.items()}
+
+
+def prices_of(items: Sequence[str], path: str | Path | None, machines: Sequence[str]) -> dict[str, Price]:
+    """Return the prices of `--price` and of `--prices` together, those of the former in place of the latter's.
+
+    Args:
+        items: `T=32.77USD/h` each.
+        path: of a YAML file, which may hold prices of other machines too.
+        machines: that are compared.
+
+    Raises:
+        InputError: as `parse_price` and `read_prices`; a machine twice, or one that is not compared; two currencies.
+    """
+    given: dict[str, Price] = {}
+    for item in items:
+        machine, price = parse_price(item)
+        if machine not in machines:
+            raise UnknownNameError.among("machine", machine, machines, place="price")
+        if machine in given:
+            raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
+        given[machine] = price
+    known = {} if path is None else read_prices(path)
+    found = {**{machine: price for machine, price in known.items() if machine in machines}, **given}
+    check_currencies(found)
+    return found
+
+
+def check_currencies(prices: Mapping[str, Price]) -> None:
+    """Refuse prices of several currencies.
+
+    Raises:
+        InputError: two currencies; each is named with a machine.
+    """
+    by_currency = {price.currency: machine for machine, price in prices.items()}
+    if len(by_currency) > 1:
+        named_ = " and ".join(f"{machine} in {currency}" for currency, machine in sorted(by_currency.items()))
+        remedy = "convert them to one currency; no rate of exchange is known here"
+        raise InputError(f"prices of {named_} do not compare", place="price", remedy=remedy)
+
+
+def _amount(text: str, whole: str, place: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{whole!r} has no number", place=place, remedy=_EXAMPLE) from None
+    if not 0 <= value <= _MOST:
+        raise InputError(f"{whole!r} is out of range", place=place, remedy=f"give a price from 0 to {_MOST:g}")
+    return value
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _day(value: object) -> object:
+    text = value.isoformat() if isinstance(value, datetime.date) else value
+    if not isinstance(text, str) or not _is_day(text):
+        raise told(f"{str(value)[:60]!r} is no day; write e.g. 2026-11-22")
+    return text
+
+
+def _bare(value: object) -> object:
+    if type(value) not in (int, float) or not 0 <= float(value) <= _MOST:  # type: ignore[arg-type]
+        raise told(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
+    return float(value)  # type: ignore[arg-type]
+
+
+class _PricesFile(BaseModel):
+    """A whole file: an hour of one node of each machine, all in one currency, as of one day."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    date: Annotated[Any, BeforeValidator(_day)]
+    source: str | None = None
+    per_hour: Annotated[dict[str, Annotated[float, BeforeValidator(_bare)]], Field(min_length=1)]

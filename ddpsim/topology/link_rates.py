@@ -1,0 +1,83 @@
+"""A machine whose links have another rate: its NICs, all links of a kind, or one by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ddpsim.errors import UnknownNameError
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.declared import DegradedLink
+from ddpsim.topology.node import Degradation, Link, NodeTemplate, link_names
+
+NIC = "nic"
+"""Every NIC of every node."""
+
+KINDS = ("nvlink", "pcie", "host_bridge", "socket")
+"""Links inside a node that are named by their kind, all of that kind at once; of NVLinks the rate is one's."""
+
+
+def with_link_rate(topology: Topology, link: str, rate: float) -> Topology:
+    """Return `topology` with another rate of `link`, in bytes per second and each direction.
+
+    Args:
+        topology: the machine.
+        link: `nic` for all NICs, `nic0` for one of each node, a kind of link (`nvlink`, `pcie`, `host_bridge`,
+            `socket`), or a link's own name, `gpu0-gpu3` or `leaf0-spine0`.
+        rate: of a port, of one NVLink, of a link.
+
+    Raises:
+        UnknownNameError: the machine has no such link.
+    """
+    if not has_link(topology, link):
+        raise UnknownNameError.among("link", link, link_names_of(topology), place="link_rate")
+    templates = [group.template for group in topology.groups]
+    ports = {nic.name for template in templates for nic in template.nics}
+    if link == NIC or link in ports:
+        wanted = ports if link == NIC else {link}
+        changed = [_with_ports(template, wanted, rate) for template in templates]
+    elif link in KINDS:
+        changed = [_with_kind(template, link, rate) for template in templates]
+    else:
+        return replace(topology, degraded=(*topology.degraded, DegradedLink(link, None, Degradation(rate))))
+    groups = (replace(group, template=template) for group, template in zip(topology.groups, changed, strict=True))
+    return replace(topology, groups=tuple(groups))
+
+
+def has_link(topology: Topology, link: str) -> bool:
+    """Return whether `with_link_rate` knows `link` on `topology`."""
+    if link in link_names_of(topology):
+        return True
+    try:
+        link_names(link, _directed(topology))
+    except UnknownNameError:
+        return False
+    return True
+
+
+def link_names_of(topology: Topology) -> list[str]:
+    """Return the names that `with_link_rate` takes on `topology`: kinds first, then NICs, then links."""
+    templates = [group.template for group in topology.groups]
+    kinds = {link.kind for template in templates for link in template.links}
+    nics = dict.fromkeys(nic.name for template in templates for nic in template.nics)
+    links = dict.fromkeys("-".join(sorted(name.split(">"))) for name in _directed(topology))
+    return [*([NIC] if nics else []), *(kind for kind in KINDS if kind in kinds), *nics, *links]
+
+
+def _directed(topology: Topology) -> Mapping[str, None]:
+    inside = (link.name for group in topology.groups for link in group.template.links)
+    return dict.fromkeys([*inside, *topology.trunks(topology.nodes)])
+
+
+def _with_ports(template: NodeTemplate, ports: set[str], rate: float) -> NodeTemplate:
+    nics = tuple(replace(nic, bandwidth=rate) if nic.name in ports else nic for nic in template.nics)
+
+    def changed(link: Link) -> Link:
+        return replace(link, bandwidth=rate) if link.kind == "nic" and {link.source, link.target} & ports else link
+
+    return replace(template, nics=nics, links=tuple(map(changed, template.links)))
+
+
+def _with_kind(template: NodeTemplate, kind: str, rate: float) -> NodeTemplate:
+    links = (replace(link, bandwidth=rate * link.count) if link.kind == kind else link for link in template.links)
+    return replace(template, links=tuple(links))

@@ -1,0 +1,101 @@
+import dataclasses
+
+import pytest
+
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.compare import compare
+from ddpsim.planning.goal import Goal
+from ddpsim.planning.prices import Price
+from ddpsim.prediction.predict import predict
+from ddpsim.topology.link_rates import with_link_rate
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+PRICES = {"dgx-1v": Price(10.0, "USD", "2026-11-22"), "dgx-a100": Price(30.0, "USD", "2026-11-22")}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(
+        ["resnet50@recorded"], ["dgx-1v", "dgx-a100"], nodes=(1, 2), prices=PRICES, samples_per_epoch=1_281_167
+    )
+
+
+def test_rows_are_predictions_of_each_machine_and_node_count(found):
+    assert [(row.machine, row.nodes) for row in found.rows] == [
+        (machine, count) for machine in ("dgx-1v", "dgx-a100") for count in (1, 2)
+    ]
+    workload = load_workload("resnet50")
+    for row in found.rows:
+        alone = predict(workload, load_topology(row.machine), nodes=row.nodes)
+        assert row.step_s == (alone.iteration_s, alone.low_s, alone.high_s)
+
+
+def test_cost_is_price_times_time(found):
+    row = found.rows[1]
+    assert row.per_hour == 20.0
+    seconds = 1_281_167 / (16 * 32) * row.prediction.iteration_s
+    assert row.epoch_s[0] == pytest.approx(seconds)
+    assert row.per_epoch[0] == pytest.approx(seconds / 3600 * 20)
+    assert row.per_million_samples[0] == pytest.approx(row.per_epoch[0] * 1e6 / 1_281_167)
+    assert row.per_epoch[1] < row.per_epoch[0] < row.per_epoch[2]
+
+
+def test_the_front_has_what_nothing_beats_in_both_speed_and_cost(found):
+    points = {id(row): (row.per_million_samples[0], row.prediction.iteration_s / row.ranks) for row in found.rows}
+    for row in found.rows:
+        cost, seconds = points[id(row)]
+        beaten = any(c <= cost and s <= seconds and (c, s) != (cost, seconds) for c, s in points.values())
+        assert row.pareto is not beaten
+    assert found.best is min(found.rows, key=lambda row: row.per_million_samples[0])
+
+
+def test_the_cheapest_that_meets_a_goal_is_the_best(found):
+    fastest = max(row.samples_per_s[0] for row in found.rows)
+    asked = dataclasses.replace(found, goal=Goal(fastest))
+    assert asked.best.samples_per_s[0] == fastest
+    assert asked.best is not found.best
+
+
+def test_a_goal_that_nothing_meets_names_what_comes_nearest():
+    with pytest.raises(InputError, match=r"nearest comes dgx-1v, 2 nodes: .* h \(") as caught:
+        compare(["resnet50@recorded"], ["dgx-1v"], nodes=(1, 2), goal=Goal.by(60.0, 1_281_167, 90))
+    assert caught.value.place == "deadline"
+    with pytest.raises(InputError, match="samples/s") as caught:
+        compare(["resnet50@recorded"], ["dgx-1v"], goal=Goal(1e9))
+    assert caught.value.place == "samples_per_second"
+
+
+def test_a_rate_of_a_link_is_the_machine_with_that_link():
+    rates = [("nic", 1.25e9), ("nic", 12.5e9)]
+    found = compare(["resnet50@recorded"], ["p3.16xlarge", "gh200-quad"], nodes=(2,), link_rates=rates)
+    alone = predict(load_workload("resnet50"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2)
+    assert found.rows[0].prediction.iteration_s == alone.iteration_s
+    assert found.rows[0].link_rate == 1.25e9
+    assert found.rows[0].bound.link == "nic0-network"
+    assert found.rows[0].bound.exposed_share > found.rows[1].bound.exposed_share
+    assert found.rows[0].prediction.topology.name == "p3.16xlarge"
+
+
+def test_a_link_that_no_machine_has_is_refused_and_one_that_some_have_is_not():
+    with pytest.raises(UnknownNameError, match="unknown link 'nvlnk'"):
+        compare(["resnet50@recorded"], ["dgx-1v"], link_rates=[("nvlnk", 1e9)])
+    found = compare(["resnet50@recorded"], ["dgx-1v", "4x1080ti-pcie"], link_rates=[("nvlink", 5e9)])
+    assert [(row.machine, row.link_rate) for row in found.rows] == [("dgx-1v", 5e9), ("4x1080ti-pcie", None)]
+
+
+def test_records_are_flat_and_the_repr_is_short(found):
+    records = found.records()
+    assert len(records) == 4
+    assert all(not isinstance(value, dict | list) for record in records for value in record.values())
+    assert records[0]["cost_currency"] == "USD"
+    assert len(repr(found)) < 250
+
+
+def test_efficiency_has_no_doubt_of_the_pace(found):
+    """What slows a step alone as much as among others, as a device's pace, leaves its efficiency nearly as it is."""
+    row = found.rows[0]
+    middle, low, high = row.efficiency
+    assert low <= middle <= high
+    step = row.step_s
+    assert (high - low) / middle < (step[2] - step[1]) / step[0] / 2
