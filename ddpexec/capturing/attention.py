@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ddpexec.capturing.live import fp32_bytes
-from ddpsim.workload.estimate import Operator
+from ddpsim.workload.operators import Operator
 
 Count = Callable[[Operator], None]
 

@@ -13,13 +13,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
+from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.live import LiveBytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.estimate import ModelShape, Operator
+from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.operators import Operator
 
 _NORMS = ("norm", "linalg_vector_norm", "_foreach_norm")
 _READS_VALUE = "_local_scalar_dense"
@@ -76,6 +78,7 @@ class StepCounter(TorchDispatchMode):
         self._owners: dict[int | None, list[int]] = {}
         for index, parameter in enumerate(self.parameters.tensors):
             self._owners.setdefault(storage_key(parameter), []).append(index)
+        self._fixed = FixedBytes(module)
 
     @contextmanager
     def watching(self) -> Iterator[StepCounter]:
@@ -109,12 +112,17 @@ class StepCounter(TorchDispatchMode):
             self.parameters.policy,
             describe_buffers(self._module),
             tuple(counted.forward),
-            tuple(counted.backward),
+            tuple(self._backward()),
             forward_use=tuple(counted.forward_use.get(index) for index in range(len(self.parameters.tensors))),
             activations=self.live.peak,
             optimizer_kind=counted.optimizer_kind,
             synchronises=tuple(point for point in _WHERE.values() if point in counted.synchronises),
         )
+
+    def _backward(self) -> Iterator[Operator]:
+        """Yield the operators of backward with what of their traffic stays with another batch."""
+        for number, operator in enumerate(self.counted.backward):
+            yield replace(operator, fixed_bytes=self._fixed.bytes.get(number, operator.fixed_bytes))
 
     def on_forward(self, inputs: Sequence[object]) -> None:
         """Count from here on."""
@@ -133,6 +141,7 @@ class StepCounter(TorchDispatchMode):
         if not operators:
             operators.append(Operator("memory", 0.0, 0.0))
         operators[-1] = replace(operators[-1], gradients=(*operators[-1].gradients, index))
+        self._fixed.is_gradient(parameter.grad)
         if parameter.grad is not None:
             self.live.drop(storage_key(parameter.grad))
 
@@ -155,10 +164,14 @@ class StepCounter(TorchDispatchMode):
         if self._phase in ("forward", "backward"):
             read = tensors_in([args, kwargs])
             if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
-                self.live.made(tensors_in(out), read, fp32=keeps_fp32(func))
+                alone = self._fixed.made_of_parameters(read)
+                self.live.made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
             if operator := operator_of(func, args, kwargs, out):
                 self._note_use(read)
-                self._count(operator)
+                fixed = self._fixed.of(func, read, tensors_in(out))
+                if self._phase == "backward":
+                    self._fixed.note(len(self.counted.backward), func, fixed, operator.flops, read, tensors_in(out))
+                self._count(replace(operator, fixed_bytes=fixed))
         elif self._phase == "gap":
             self.counted.gap.append(name)
         return out

@@ -158,7 +158,8 @@ def write_shipped(folder: Path) -> Iterator[Path]:
         shape = model_shape(model)
         for number, (gpu, precision) in enumerate(SHIPPED):
             workload = _estimate(shape, gpu_named(gpu), precision)
-            copies = [workload] if number else [replace(workload, name=model), workload]
+            bare = replace(workload, name=model)  # one file a model has its operators: they are the same in all
+            copies = [replace(workload, operators=None), *([] if number else [bare])]
             for copy in copies:
                 path = folder / f"{copy.name}.json.gz"
                 save_workload(copy, path)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ddpsim.workload.estimate import Activations
+from ddpsim.workload.operators import Activations
 
 FP32_BYTES = 4
 """Bytes of an element in single precision."""
@@ -36,12 +36,18 @@ class LiveBytes:
 
     def __init__(self, *, as_is: bool = False) -> None:
         self._as_is = as_is
-        self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, bool]] = {}
+        self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, bool, bool]] = {}
         self._bytes = [0, 0]
+        self._fixed = 0
         self.peak = Activations(0, 0)
 
-    def made(self, outputs: Iterable[Tensor], inputs: Iterable[Tensor], *, fp32: bool) -> None:
-        """Count what is in `outputs` and not in `inputs`; `fp32` is not narrowed by 16-bit precisions."""
+    def made(self, outputs: Iterable[Tensor], inputs: Iterable[Tensor], *, fp32: bool, fixed: bool = False) -> None:
+        """Count what is in `outputs` and not in `inputs`.
+
+        Args:
+            fp32: whether 16-bit precisions leave it as wide as it is.
+            fixed: whether it is of the same size whatever the batch.
+        """
         before = {storage_key(tensor) for tensor in inputs}
         for tensor in outputs:
             key = storage_key(tensor)
@@ -50,16 +56,18 @@ class LiveBytes:
             storage = tensor.untyped_storage()
             size = storage.nbytes() * (1 if self._as_is else fp32_bytes(tensor) // tensor.element_size())
             narrow = tensor.is_floating_point() and not fp32 and not self._as_is
-            self._alive[key] = weakref.ref(storage, lambda _, key=key: self.drop(key)), size, narrow  # type: ignore[misc]
+            self._alive[key] = weakref.ref(storage, lambda _, key=key: self.drop(key)), size, narrow, fixed  # type: ignore[misc]
             self._bytes[narrow] += size
+            self._fixed += size if fixed else 0
         if sum(self._bytes) > self.peak.narrow_bytes + self.peak.wide_bytes:
             wide, narrow_bytes = self._bytes
-            self.peak = Activations(narrow_bytes, wide)
+            self.peak = Activations(narrow_bytes, wide, fixed_bytes=self._fixed)
 
     def drop(self, key: int | None) -> None:
         """Count a storage no longer: it is gone, or a parameter's gradient."""
         if key is not None and (found := self._alive.pop(key, None)) is not None:
             self._bytes[found[2]] -= found[1]
+            self._fixed -= found[1] if found[3] else 0
 
     def close(self) -> None:
         """Count nothing any more."""

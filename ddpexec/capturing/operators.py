@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ddpexec.capturing.attention import product_flops
 from ddpexec.capturing.live import fp32_bytes
-from ddpsim.workload.estimate import Operator
+from ddpsim.workload.operators import Operator
 
 _FREE = {"empty", "empty_like", "_unsafe_view", "scalar_tensor", "arange", "new_empty", "new_empty_strided"}
 _FREE |= {"empty_strided", "_local_scalar_dense", "set_data"}
@@ -84,7 +84,11 @@ def _convolution_flops(name: str, args: Sequence[Any], out: Any) -> float:
 
 
 def _traffic(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float:
-    read, written = tensors_in([args, kwargs]), tensors_in(out)
+    return traffic_of(name, tensors_in([args, kwargs]), tensors_in(out))
+
+
+def traffic_of(name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> float:
+    """Return what the operator called `name` moves of the tensors it reads and of those it writes."""
     if name in _BY_INDEX:
         return 2.0 * sum(map(_bytes, written))
     return sum(map(_bytes, read)) * (2.0 if name in _READS_TWICE else 1.0) + sum(map(_bytes, written))

@@ -187,7 +187,7 @@ def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bo
             own.train()
     peak = counter.live.peak
     assert shape.activations is not None
-    return replace(shape, activations=replace(shape.activations, amp_bytes=peak.narrow_bytes + peak.wide_bytes))
+    return replace(shape, activations=shape.activations.with_amp(peak))
 
 
 def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:

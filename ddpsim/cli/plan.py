@@ -26,7 +26,6 @@ from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
-    from ddpsim.report import Report
 
 _HEADER = (
     "machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band", "forward", "backward", "exposed",
@@ -92,14 +91,13 @@ def plan(
     write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)
-    deliver_report(report, lambda: _report(reports, given, sorted(told), made_by(context)))
+    deliver_report(
+        report,
+        lambda pages: pages.plan_report(
+            reports, calibration=given.calibration_in_force(), notes=sorted(told), command=made_by(context)
+        ),
+    )
     output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
-
-
-def _report(reports: Sequence[PlanReport], given: ConstantOptions, notes: Sequence[str], command: str) -> Report:
-    from ddpsim.report import plan_report
-
-    return plan_report(reports, calibration=given.calibration_in_force(), notes=notes, command=command)
 
 
 def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: str | None, workloads: int) -> None:

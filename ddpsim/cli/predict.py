@@ -24,6 +24,7 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.progress import Progress
+from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
@@ -87,6 +88,7 @@ def sweep(
     options: Options,
     given: ConstantOptions,
     output: Output,
+    context: typer.Context,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     bucket_cap_mb: SweptCaps = None,
@@ -97,6 +99,7 @@ def sweep(
             "--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line; - is standard output."
         ),
     ] = None,
+    report: ReportFile = None,
 ) -> None:
     """Predict every bucket cap at every node count.
 
@@ -107,8 +110,10 @@ def sweep(
     from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)
+    check_report(report, output, {"-o": out})
     refuse_beside_plan(plan, options, bucket_cap_mb)
     model = load_workload(workload)
+    machine, calibration = load_topology(topology), given.calibration_in_force(options.backend_for(model))
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
     total, told = len(node_counts) * len(caps), set[str]()
@@ -117,12 +122,12 @@ def sweep(
         with stopping_on_signals(), processes(total) as executor:
             predictions = sweep_all(
                 model,
-                load_topology(topology),
+                machine,
                 nodes=node_counts,
                 caps=caps,
                 options=replace(options, caps=caps[0], plan=read_plan(plan, model.parameters)),
                 gpus_per_node=gpus_per_node,
-                calibration=given.calibration_in_force(options.backend_for(model)),
+                calibration=calibration,
                 executor=executor,
                 progress=Progress("predictions"),
             )
@@ -138,7 +143,20 @@ def sweep(
     if out:
         deliver(out, _lines(documents))
     labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
-    output.emit({"rows": documents}, lambda: _sweep_text(documents, labels), aside=out == STANDARD_OUTPUT)
+    deliver_report(
+        report,
+        lambda pages: pages.sweep_report(
+            documents,
+            labels,
+            workload=model,
+            machine=machine,
+            backend=options.backend_for(model),
+            calibration=calibration,
+            notes=sorted(told),
+            command=made_by(context),
+        ),
+    )
+    output.emit({"rows": documents}, lambda: _sweep_text(documents, labels), aside=STANDARD_OUTPUT in (out, report))
 
 
 def _keep(documents: list[dict[str, object]], total: int, out: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,13 +48,13 @@ def check_report(path: str | None, output: Output, others: Mapping[str, str | No
             raise InputError(f"{option} and {OPTION} both {where}", place=OPTION, remedy="name two files")
 
 
-def deliver_report(path: str | None, make: Callable[[], Report]) -> None:
-    """Write the report that `make` returns as a page; nothing where no report is asked for."""
+def deliver_report(path: str | None, make: Callable[[Any], Report]) -> None:
+    """Write the report that `make` returns, given the module `ddpsim.report`, as a page; nothing without a path."""
     if path is None:
         return
-    from ddpsim.report import render
+    from ddpsim import report
 
-    deliver(path, render(make()))
+    deliver(path, report.render(make(report)))
     if path != STANDARD_OUTPUT:
         note(f"wrote {path}")
 

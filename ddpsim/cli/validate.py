@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.destination import check_destination
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ def validate(
     predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="What `ddpsim predict --json` printed.")],
     measured: Annotated[str, typer.Argument(metavar="MEASURED_DIR", help="Folder that a run's --out wrote.")],
     output: Output,
+    context: typer.Context,
     max_error: Annotated[
         str | None, typer.Option(metavar="5%", help="Exit with 1 where the step's error is larger.")
     ] = None,
     plot: Annotated[str | None, plot_option("Draw predicted over measured times.")] = None,
+    report: ReportFile = None,
 ) -> None:
     """Hold a prediction against a measured run.
 
@@ -38,6 +41,7 @@ def validate(
     from ddpsim.validation.validate import validate as hold_against
 
     check_destination(plot)
+    check_report(report, output, {"--plot": plot})
     bound = None if max_error is None else _ratio(max_error)
     prediction, trace = load_prediction(predicted), read_trace(measured)
     try:
@@ -46,7 +50,8 @@ def validate(
         error.at(measured)
     if plot:
         _draw(result, plot)
-    output.emit(result.document(), lambda: _text(result))
+    deliver_report(report, lambda pages: pages.validation_report(result, prediction, trace, command=made_by(context)))
+    output.emit(result.document(), lambda: _text(result), aside=report == STANDARD_OUTPUT)
     error_size = abs(result.iterations.error or 0.0)
     if bound is not None and error_size > bound:
         note(f"the step's error, {percent(error_size)}, exceeds --max-error {max_error}")

@@ -3,5 +3,7 @@
 from ddpsim.report.model import Report
 from ddpsim.report.plan_page import plan_report
 from ddpsim.report.render import render
+from ddpsim.report.sweep_page import sweep_report
+from ddpsim.report.validation_page import validation_report
 
-__all__ = ["Report", "plan_report", "render"]
+__all__ = ["Report", "plan_report", "render", "sweep_report", "validation_report"]

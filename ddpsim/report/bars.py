@@ -32,7 +32,8 @@ def _row(bar: Bar, longest_s: float) -> Markup:
     if bar.low_s < bar.high_s:
         ends = {"x1": _share(bar.low_s, longest_s), "x2": _share(bar.high_s, longest_s)}
         pieces.append(element("line", y1=20, y2=20, class_="reach", **ends))
-    said = f"{format_time(bar.total_s)}, 80 % band {format_time(bar.low_s)} to {format_time(bar.high_s)}"
+    band = f", 80 % band {format_time(bar.low_s)} to {format_time(bar.high_s)}" if bar.low_s < bar.high_s else ""
+    said = f"{format_time(bar.total_s)}{band}"
     picture = element("svg", *pieces, height=23, role="img", aria_label=f"{bar.label}: {said}")
     return element("p", element("span", bar.label), element("span", said, class_="said"), picture, class_="bar")
 

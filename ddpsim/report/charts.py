@@ -42,9 +42,9 @@ def draw(chart: Chart) -> Markup:
 
 
 def _colours(lines: Sequence[Line]) -> dict[str, str]:
-    """Return a class a line; what is advised has the colour of the line it belongs to."""
-    owners = list(dict.fromkeys(line.label.partition(",")[0] for line in lines))
-    return {line.label: f"c{owners.index(line.label.partition(',')[0]) % _COLOURS}" for line in lines}
+    """Return a class a line; what is advised has the colour of the line it is of."""
+    owners = list(dict.fromkeys(line.of or line.label for line in lines))
+    return {line.label: f"c{owners.index(line.of or line.label) % _COLOURS}" for line in lines}
 
 
 def _x_ticks(chart: Chart, points: Sequence[Point]) -> list[tuple[float, str]]:
@@ -134,13 +134,13 @@ def _line(chart: Chart, line: Line, scales: _Scales, colour: str) -> Iterator[Ma
     places = [(scales.across(p.x), scales.up(p.y)) for p in line.points]
     if line.style == "line" and len(places) > 1:
         yield element("path", d=f"M{_path(places)}", class_=f"curve {colour}")
-    alone = len(places) == 1 or line.style == "marks"
+    alone = len(places) == 1 or line.style != "line"
     for point, (x, y) in zip(line.points, places, strict=True):
         if alone and point.low is not None and point.high is not None:
             ends = {"y1": scales.up(point.low), "y2": scales.up(point.high)}
             yield element("line", x1=x, x2=x, **ends, class_=f"whisker {colour}")
         told = element("title", _told(chart, line, point))
-        if line.style == "marks":
+        if line.style == "star":
             yield element("path", told, d=_star(x, y), class_=f"star {colour}")
         else:
             yield element("circle", told, cx=x, cy=y, r=3, class_=f"point {colour}")
@@ -162,6 +162,6 @@ def _star(x: float, y: float) -> str:
 
 
 def _legend(lines: Sequence[Line], colours: dict[str, str]) -> Markup:
-    keys = [line.label for line in lines if line.style == "line"] or [line.label for line in lines]
-    items = (element("li", element("span", class_=f"key {colours[label]}"), label) for label in dict.fromkeys(keys))
+    keys = dict.fromkeys(line.label for line in lines if line.style != "star")
+    items = (element("li", element("span", class_=f"key {colours[label]}"), label) for label in keys)
     return element("ul", *items, class_="legend")

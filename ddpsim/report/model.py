@@ -49,11 +49,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points of one label; `marks` stand alone, a `line` joins them, ascending in x."""
+    """Points of one label.
+
+    Attributes:
+        points: ascending in x, where a line joins them.
+        style: `line` joins them; `dots` stand alone; a `star` is what is advised of the line that `of` names, and is
+            not in the legend.
+    """
 
     label: str
     points: tuple[Point, ...]
-    style: Literal["line", "marks"] = "line"
+    style: Literal["line", "dots", "star"] = "line"
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

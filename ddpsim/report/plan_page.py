@@ -11,7 +11,7 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Timeline
-from ddpsim.report.prediction_parts import bar, over_nodes
+from ddpsim.report.rows import bar, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, rate, step, where
 from ddpsim.units import counted
@@ -58,8 +58,7 @@ def plan_report(
         sections=(
             record_table("Steps", records, (*named.keys, *_KEYS), note=bands),
             Bars("Where the time goes", tuple(b for row in rows for b in _bars(row, named))),
-            Charts("Bucket caps", tuple(_caps(group) for group in _by_machine(rows)), _CAPS_NOTE),
-            *over_nodes(chosen),
+            Charts("Curves", (*(_caps(group) for group in _by_machine(rows)), *over_nodes(documents)), _CURVES_NOTE),
             Timeline("One step", tuple(_choice(row, named) for row in rows), _TIMELINE_NOTE, _most_telling(rows)),
             *assumptions(documents, workloads, machines, calibration, backends),
             record_table("All values", records, folded=True),
@@ -83,9 +82,10 @@ class _Places:
         return f"{row.chosen.workload.name} on {where(row.chosen)}" if self.several else where(row.chosen)
 
 
-_CAPS_NOTE = (
+_CURVES_NOTE = (
     "A cap for every bucket against torch's default (1 MiB first, then 25 MiB). The star is what is advised, with the "
-    "band of its gain: the same doubts are drawn for both, so that this band is narrower than that of a step."
+    "band of its gain: the same doubts are drawn for both, so that this band is narrower than that of a step, which is "
+    "the area over node counts."
 )
 
 _TIMELINE_NOTE = (
@@ -138,8 +138,8 @@ def _record(row: PlanRow) -> dict[str, object]:
 
 
 def _bars(row: PlanRow, named: _Places) -> list[Bar]:
-    default = bar(row.default, f"{named.of(row)}: torch's default")
-    return [default] if row.keep_default else [default, bar(row.best, f"{named.of(row)}: plan")]
+    default = bar(row.default.document(), f"{named.of(row)}: torch's default")
+    return [default] if row.keep_default else [default, bar(row.best.document(), f"{named.of(row)}: plan")]
 
 
 def _by_machine(rows: Sequence[PlanRow]) -> list[list[PlanRow]]:
@@ -159,7 +159,7 @@ def _caps(rows: Sequence[PlanRow]) -> Chart:
         ends = (None, None) if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
         lines += [
             Line(label, points),
-            Line(f"{label}, advised", (Point(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "marks"),
+            Line(f"{label}, advised", (Point(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "star", label),
         ]
     chosen = rows[0].chosen
     title = f"{chosen.workload.name} on {chosen.topology.name}"

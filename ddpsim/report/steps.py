@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddpsim.report.model import Life, Step
+from ddpsim.report.rows import number
 from ddpsim.trace.metrics import Summary, arrivals
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, Trace
 from ddpsim.trace.spans import spans_of
@@ -30,38 +31,38 @@ def of_trace(trace: Trace, summary: Summary, label: str) -> Step:
 
 def of_document(document: Mapping[str, object], label: str) -> Step:
     """Return the step that a predict document describes: its parts one after another, its buckets' times."""
-
-    def number(name: str, of: Mapping[str, object] = document) -> float:
-        value = of.get(name)
-        return float(value) if isinstance(value, int | float) else 0.0
-
-    broadcast, total = number("buffer_broadcast_s"), number("iteration_s")
-    forward = broadcast + number("forward_s")
-    backward = forward + number("backward_compute_s")
+    broadcast, total = number(document, "buffer_broadcast_s"), number(document, "iteration_s")
+    forward = broadcast + number(document, "forward_s")
+    lives = tuple(_predicted(each) for each in _listed(document.get("buckets")))
+    # On one clock hooks and copies lie between the gradients, so that backward ends with the last of them.
+    backward = max([forward + number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
     phases = (
         (BROADCAST, 0.0, broadcast),
         (FORWARD, broadcast, forward),
         (BACKWARD, forward, backward),
-        (WAIT, backward, backward + number("exposed_comm_s")),
-        (OPTIMIZER, total - number("optimizer_s"), total),
-    )
-    buckets = document.get("buckets")
-    listed = [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
-    lives = tuple(
-        Life(
-            index=int(number("index", each)),
-            size_bytes=int(number("size_bytes", each)),
-            parameters=len(names) if isinstance(names := each.get("parameters"), list) else None,
-            ready_s=number("ready_s", each),
-            launched_s=number("launched_s", each),
-            started_s=number("started_s", each),
-            wire_s=None if each.get("wire_s") is None else number("wire_s", each),
-            finished_s=number("finished_s", each),
-            written_s=max(number("written_s", each), number("finished_s", each)),
-        )
-        for each in listed
+        (WAIT, backward, backward + number(document, "exposed_comm_s")),
+        (OPTIMIZER, total - number(document, "optimizer_s"), total),
     )
     return Step(label, total, tuple(phase for phase in phases if phase[2] > phase[1]), lives)
+
+
+def _listed(buckets: object) -> list[Mapping[str, object]]:
+    return [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
+
+
+def _predicted(bucket: Mapping[str, object]) -> Life:
+    names = bucket.get("parameters")
+    return Life(
+        index=int(number(bucket, "index")),
+        size_bytes=int(number(bucket, "size_bytes")),
+        parameters=len(names) if isinstance(names, list) else None,
+        ready_s=number(bucket, "ready_s"),
+        launched_s=number(bucket, "launched_s"),
+        started_s=number(bucket, "started_s"),
+        wire_s=None if bucket.get("wire_s") is None else number(bucket, "wire_s"),
+        finished_s=number(bucket, "finished_s"),
+        written_s=max(number(bucket, "written_s"), number(bucket, "finished_s")),
+    )
 
 
 def _phases(step: Iteration, backend: str) -> tuple[tuple[str, float, float], ...]:

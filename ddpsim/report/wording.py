@@ -36,3 +36,8 @@ def rate(prediction: Prediction) -> str:
 def where(prediction: Prediction) -> str:
     """Return machine and nodes: `2 nodes of dgx-1v`."""
     return f"{counted(prediction.nodes, 'node')} of {prediction.topology.name}"
+
+
+def signed(share: float | None) -> str:
+    """Return a signed share: `+1.6 %`."""
+    return "–" if share is None else f"{100 * share:+.1f} %"

@@ -17,58 +17,16 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.timeline import Timeline
-
-NARROW = ("amp", "bf16")
-"""Precisions of 16-bit tensors."""
 
 OPTIMIZER = OPTIMIZERS["momentum"]
 """Of the shipped workloads: SGD with momentum, `foreach`."""
 
 WINOGRAD = 2.25
 """By so much fewer multiplications a 3x3 convolution in fp32 may do with than are counted (Lavin and Gray 2016)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator is one launch of a training step: its operations, its bytes, and the gradients complete with it.
-
-    Attributes:
-        kind: `conv`, `grouped_conv`, `gemm` or `memory` (everything else); picks the achieved share of peak.
-        flops: floating-point operations, a multiply-add as two.
-        traffic_bytes: read from and written to device memory in fp32.
-        fp32: whether autocast keeps it in fp32 (norms of transformers, softmax, losses).
-        gradients: registration indices of the parameters whose gradient is complete when it is.
-    """
-
-    kind: str
-    flops: float
-    traffic_bytes: float
-    fp32: bool = False
-    gradients: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Activations:
-    """Bytes of tensors at the peak of a step, beside parameters, gradients, buffers, optimizer state and the batch.
-
-    Attributes:
-        narrow_bytes: of floating-point tensors, in fp32, that 16-bit precisions halve.
-        wide_bytes: of all others: integers, masks, and what autocast keeps in fp32.
-        amp_bytes: of the step under autocast, whose peak is another; None where it was not counted.
-    """
-
-    narrow_bytes: int
-    wide_bytes: int
-    amp_bytes: int | None = None
-
-    def in_precision(self, precision: str) -> int:
-        """Return the bytes of a step in `precision`."""
-        if precision == "amp" and self.amp_bytes is not None:
-            return self.amp_bytes
-        return self.wide_bytes + (self.narrow_bytes // 2 if precision in NARROW else self.narrow_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +61,40 @@ class ModelShape:
     optimizer_kind: str | None = None
     synchronises: tuple[str, ...] = ()
     counted: str | None = None
+
+    @classmethod
+    def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
+        """Return the step of a workload that keeps its operators, as it was counted or of another batch."""
+        dtypes = operators.dtypes or [parameter.dtype for parameter in workload.parameters]
+        return cls(
+            workload.name.partition("@")[0],
+            operators.batch_size,
+            operators.sample,
+            tuple(replace(p, dtype=dtype) for p, dtype in zip(workload.parameters, dtypes, strict=True)),
+            workload.buffers,
+            operators.forward,
+            operators.backward,
+            operators.forward_use,
+            operators.activations,
+            workload.optimizer_kind,
+            operators.synchronises,
+            operators.counted,
+        )
+
+    def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
+        """Return the step's operators, to be kept by a workload with `parameters`."""
+        dtypes = tuple(parameter.dtype for parameter in self.parameters)
+        return StepOperators(
+            self.batch_size,
+            self.sample,
+            self.forward,
+            self.backward,
+            self.forward_use,
+            self.activations,
+            None if dtypes == tuple(parameter.dtype for parameter in parameters) else dtypes,
+            self.synchronises,
+            self.counted,
+        )
 
 
 def estimate(
@@ -229,6 +221,7 @@ def _workload(
         forward_use_s=_forward_use(shape, timeline),
         activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
         optimizer_kind=shape.optimizer_kind,
+        operators=shape.operators(parameters),
     )
 
 

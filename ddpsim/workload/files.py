@@ -11,6 +11,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import WorkloadError
 from ddpsim.files import encoded, json_text, named, read_json, write_whole
+from ddpsim.workload.operators_schema import operators_document, operators_from
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 from ddpsim.workload.schema import WorkloadFile
 
@@ -77,6 +78,8 @@ def _known(workload: Workload) -> dict[str, object]:
         known["activations_bytes"] = workload.activations_bytes
     if workload.optimizer_kind is not None:
         known["optimizer_kind"] = workload.optimizer_kind
+    if workload.operators is not None:
+        known["operators"] = operators_document(workload.operators)
     return known
 
 
@@ -116,6 +119,7 @@ def _workload(read: WorkloadFile) -> Workload:
         forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
         activations_bytes=read.activations_bytes,
         optimizer_kind=read.optimizer_kind,
+        operators=operators_from(read.operators, len(read.parameters)),
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
+from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]
 
@@ -97,6 +98,8 @@ class Workload:
             state and the batch; None where it is not known.
         optimizer_kind: the step's optimizer, as `ddpsim.workload.estimate.ModelShape` names it; None where it is not
             known.
+        operators: of the step, from which it is estimated on other GPUs and for other batches; None where they are not
+            known.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
@@ -124,6 +127,7 @@ class Workload:
     forward_use_s: ForwardUse | None = None
     activations_bytes: int | None = None
     optimizer_kind: str | None = None
+    operators: StepOperators | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, PlainValidator
 
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.documents import Count, Document, File, Index, Number, Text, shown, told
+from ddpsim.workload.operators_schema import OperatorsEntry
 from ddpsim.workload.profile import Seconds
 
 _MOST_ELEMENTS = 1 << 63
@@ -126,3 +127,4 @@ class WorkloadFile(File):
     forward_use_s: ForwardUseEntry | None = None
     activations_bytes: Index | None = None
     optimizer_kind: Text | None = None
+    operators: OperatorsEntry | None = None

@@ -17,7 +17,8 @@ from ddpexec.capturing.shapes import shape_of
 from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import Batch, TrainingModel, classifier
-from ddpsim.workload.estimate import ModelShape, Operator
+from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.operators import Operator
 from tests.accuracy.one_gpu_steps import Step
 
 _VOCABULARY = 30522

@@ -59,7 +59,7 @@ def test_no_report_is_begun_that_cannot_be_written(ddpsim: Callable, tiny: Path,
     refused(ddpsim, tiny, "--report", tmp_path)(str(tmp_path), "Is a directory", "name a file")
     (tmp_path / "file").write_text("")
     refused(ddpsim, tiny, "--report", tmp_path / "file" / "r.html")("Not a directory", "name a file")
-    refused(ddpsim, tiny, "--report", "-", "--json")("--report - and --json both print", "keep one")
+    refused(ddpsim, tiny, "--report", "-", "--json")("--report - and --json", "keep one")
 
 
 @pytest.mark.parametrize("other", ["-o", "--plot"])
@@ -71,3 +71,28 @@ def test_two_files_of_one_name_are_refused(ddpsim: Callable, tiny: Path, tmp_pat
 
 def test_two_documents_on_standard_output_are_refused(ddpsim: Callable, tiny: Path) -> None:
     refused(ddpsim, tiny, "-o", "-", "--report", "-")("-o and --report both print on standard output", "name two")
+
+
+def test_a_sweep_writes_a_report(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    sweep = ("sweep", "--workload", tiny, "--topology", "p3.16xlarge", "--nodes", "1,2", "--bucket-cap-mb", "1,4")
+    path, lines = tmp_path / "r.html", tmp_path / "s.jsonl"
+    result = ddpsim(*sweep, "--report", path, "-o", lines)
+    assert result.code == 0
+    rows = pages.table(pages.sections(path.read_text())["Steps"])
+    assert [(row["nodes"], row["cap"]) for row in rows] == [("1", "1"), ("1", "4"), ("2", "1"), ("2", "4")]
+    assert pages.data(path.read_text())["command"].startswith("ddpsim sweep --workload ")
+    ddpsim(*sweep, "--report", tmp_path).refused("Is a directory", "name a file")
+    ddpsim(*sweep, "--report", lines, "-o", lines).refused("both write", "name two files")
+
+
+def test_a_validation_writes_a_report_beyond_its_bound_too(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    here = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
+    predicted, run, path = tmp_path / "predicted.json", tmp_path / "run", tmp_path / "r.html"
+    predicted.write_text(ddpsim("predict", "--workload", tiny, *here, "--json").out)
+    ddpsim("predict", "--workload", tiny, *here, "--scale-compute", "1.2", "--trace", run)
+    result = ddpsim("validate", predicted, run, "--max-error", "1%", "--report", path)
+    assert result.code == 1
+    document = pages.data(path.read_text())
+    assert document["title"] == "Validation: tiny on loopback"
+    assert document["command"] == f"ddpsim validate {predicted} {run} --max-error 1% --report {path}"
+    ddpsim("validate", predicted, run, "--report", "-", "--json").refused("--report - and --json", "keep one")

@@ -5,7 +5,8 @@ import pytest
 
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.carry import carried
-from ddpsim.workload.estimate import ModelShape, Operator
+from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.operators import Operator
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 

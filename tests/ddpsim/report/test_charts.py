@@ -46,7 +46,11 @@ def test_logarithms_put_factors_at_equal_distances() -> None:
 
 def test_a_band_surrounds_its_curve_and_what_is_advised_has_the_colour_of_its_line() -> None:
     points = (Point(0, 10, 8, 13), Point(1, 20, 15, 30))
-    lines = (Line("1 node", points), Line("1 node, advised", (Point(1, 12, 11, 14),), "marks"), Line("2 nodes", points))
+    lines = (
+        Line("1 node", points),
+        Line("1 node, advised", (Point(1, 12, 11, 14),), "star", "1 node"),
+        Line("2 nodes", points),
+    )
     figure = pages.parse(charts.draw(Chart("t", "x", "y", lines, ticks=("1", "4"))))
     assert len(figure.all("path", class_="band c0")) == 1
     assert len(figure.all("path", class_="star c0")) == 1

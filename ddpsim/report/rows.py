@@ -1,0 +1,63 @@
+"""What reports draw of predictions' documents: a step's parts as a bar, and curves over node counts with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddpsim.report.model import Bar, Chart, Line, Point
+from ddpsim.trace.metrics import PARTS
+
+Row = Mapping[str, object]
+
+PART_NAMES = dict(
+    zip(
+        PARTS,
+        ("forward", "backward", "exposed communication", "buffer broadcast", "DDP", "optimizer"),
+        strict=True,
+    )
+)
+"""How the parts of a step are called, in the order in which they are drawn."""
+
+
+def number(row: Row, key: str) -> float:
+    """Return a number of a row; 0 where it has none of that name."""
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def bar(row: Row, label: str) -> Bar:
+    """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
+    parts = tuple((name, max(0.0, number(row, part))) for part, name in PART_NAMES.items())
+    return Bar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
+
+
+def banded(x: float, row: Row) -> Point:
+    """Return a row's step in ms at `x`, with its band."""
+    ends = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
+    return Point(x, *ends)
+
+
+def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
+    """Return the step over node counts, a line a machine and a chart a workload; nothing of one node count.
+
+    Where a machine has several rows of a node count, the fastest stands for them.
+    """
+    counts = sorted({int(number(row, "nodes")) for row in rows})
+    if len(counts) < 2:
+        return ()
+    names = dict.fromkeys(str(row["workload"]) for row in rows)
+    return tuple(_over(name, [row for row in rows if row["workload"] == name], counts) for name in names)
+
+
+def _over(name: str, rows: Sequence[Row], counts: Sequence[int]) -> Chart:
+    fastest: dict[tuple[str, int], Row] = {}
+    for row in sorted(rows, key=lambda row: number(row, "iteration_s")):
+        fastest.setdefault((str(row["topology"]), int(number(row, "nodes"))), row)
+    lines = tuple(
+        Line(
+            machine,
+            tuple(banded(x, fastest[machine, count]) for x, count in enumerate(counts) if (machine, count) in fastest),
+        )
+        for machine in dict.fromkeys(str(row["topology"]) for row in rows)
+    )
+    return Chart(f"{name}: step over nodes, with its band", "nodes", "step (ms)", lines, ticks=tuple(map(str, counts)))

@@ -1,0 +1,172 @@
+"""The report of a sweep: the step over bucket caps and node counts, and its longest and shortest on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.prediction.document import flat
+from ddpsim.report.assumptions import assumptions
+from ddpsim.report.columns import record_table
+from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Step, Timeline
+from ddpsim.report.rows import Row, banded, bar, number, over_nodes
+from ddpsim.report.steps import of_document
+from ddpsim.report.wording import banded_time
+from ddpsim.topology.graph import Cluster
+from ddpsim.units import counted, format_time
+from ddpsim.workload import Workload
+
+MOST_ROWS = 500
+"""Rows of a table: a page of more is slow to open, and the file that -o writes holds all."""
+
+MOST_TIMELINES = 24
+"""Node counts of which a timeline is kept in the page."""
+
+_KEYS = (
+    "cap", "nodes", "world_size", "iteration_s", "samples_per_s", "scaling_efficiency", "exposed_comm_s",
+    "overlap_ratio", "forward_s", "backward_compute_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s",
+    "hidden_comm_cost_s",
+)  # fmt: skip
+
+
+def sweep_report(
+    documents: Sequence[Row],
+    caps: Sequence[str],
+    *,
+    workload: Workload,
+    machine: Cluster,
+    backend: str,
+    calibration: Calibration | None = None,
+    notes: Sequence[str] = (),
+    command: str = "",
+) -> Report:
+    """Return the report of a sweep over bucket caps and node counts.
+
+    Args:
+        documents: predict documents, at least one.
+        caps: of each, in few words.
+        workload, machine, backend: that all of them are of.
+        calibration: that they were made with.
+        notes: what else a reader must know, a sentence each.
+        command: that made them.
+    """
+    rows = [dict(document) | {"cap": cap} for document, cap in zip(documents, caps, strict=True)]
+    groups = _by_nodes(rows)
+    told = sorted(groups, key=_spread, reverse=True)[:MOST_TIMELINES]
+    told = [group for group in groups if group in told]
+    shown = sorted(rows, key=lambda row: -number(row, "samples_per_s"))[:MOST_ROWS] if len(rows) > MOST_ROWS else rows
+    left = f" The fastest {MOST_ROWS} of {len(rows)} rows; the file of -o has all." if len(rows) > MOST_ROWS else ""
+    note = f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
+    return Report(
+        title=f"Sweep of {workload.name} on {machine.name}",
+        verdict=(_best(rows), _moved(groups)),
+        notes=tuple(notes),
+        command=command,
+        sections=(
+            record_table("Steps", [flat(row) for row in shown], _KEYS, note=note),
+            Bars("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
+            *_curves(rows, groups),
+            Timeline("One step", tuple(_choice(group) for group in told), _TIMELINE_NOTE, told.index(_widest(groups))),
+            *assumptions(rows, [workload], [machine], calibration, [backend]),
+            record_table("All values", [flat(row) for row in shown], folded=True),
+        ),
+    )
+
+
+_BEST_NOTE = "With the fastest cap at each node count; the line below a bar is its 80 % band."
+_TIMELINE_NOTE = (
+    "One step of rank 0 under the caps that make it longest and shortest, on one axis of time: its parts one after "
+    "another, medians of each bucket's times below."
+)
+
+
+def _by_nodes(rows: Sequence[Row]) -> list[list[Row]]:
+    groups: dict[float, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(number(row, "nodes"), []).append(row)
+    return list(groups.values())
+
+
+def _fastest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: number(row, "iteration_s"))
+
+
+def _place(row: Row) -> str:
+    return f"{counted(int(number(row, 'nodes')), 'node')}, {_cap(row)}"
+
+
+def _cap(row: Row) -> str:
+    return {"default": "torch's default buckets", "plan": "the plan's buckets"}.get(
+        str(row["cap"]), f"cap {row['cap']} MiB"
+    )
+
+
+def _best(rows: Sequence[Row]) -> str:
+    best = max(rows, key=lambda row: number(row, "samples_per_s"))
+    step = banded_time(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
+    rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
+    return f"{best['workload']} trains fastest on {_where(best)} with {_cap(best)}: {rate}, a step of {step}."
+
+
+def _where(row: Row) -> str:
+    return f"{counted(int(number(row, 'nodes')), 'node')} of {row['topology']}"
+
+
+def _moved(groups: Sequence[list[Row]]) -> str:
+    """Return what the swept quantity changes, in one sentence: the cap where several were tried, else the nodes."""
+    slow, fast = _slowest(_widest(groups)), _fastest(_widest(groups))
+    if slow is not fast:
+        share = number(slow, "iteration_s") / number(fast, "iteration_s") - 1
+        times = (
+            f"{format_time(number(fast, 'iteration_s'))} with {_cap(fast)}, {format_time(number(slow, 'iteration_s'))}"
+        )
+        return f"The cap moves a step by at most {100 * share:.1f} %, on {_where(fast)}: {times} with {_cap(slow)}."
+    if len(groups) > 1:
+        ends = [_fastest(group) for group in (groups[0], groups[-1])]
+        efficient = " and ".join(f"{100 * number(r, 'scaling_efficiency'):.1f} % on {_where(r)}" for r in ends)
+        return f"A rank keeps {efficient} of its speed without DDP."
+    exposed, step = number(fast, "exposed_comm_s"), number(fast, "iteration_s")
+    return f"Waiting for communication takes {format_time(exposed)} of it, {100 * exposed / step:.1f} %."
+
+
+def _spread(rows: Sequence[Row]) -> float:
+    return number(_slowest(rows), "iteration_s") / number(_fastest(rows), "iteration_s")
+
+
+def _widest(groups: Sequence[list[Row]]) -> list[Row]:
+    """Return the node count at which the cap changes a step most."""
+    return max(groups, key=_spread)
+
+
+def _slowest(rows: Sequence[Row]) -> Row:
+    return max(rows, key=lambda row: number(row, "iteration_s"))
+
+
+def _curves(rows: Sequence[Row], groups: Sequence[list[Row]]) -> tuple[Charts, ...]:
+    """Return the step over node counts and over caps, as far as there are several."""
+    charts = (*over_nodes(rows), *_over_caps(groups))
+    note = "The area is the 80 % band; where steps are shown beside the fastest, the table has their bands."
+    return (Charts("Curves", charts, note),) if charts else ()
+
+
+def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
+    """Return the step over the cap: with its band of one node count, of several each beside its fastest."""
+    ticks = tuple(dict.fromkeys(str(row["cap"]) for group in groups for row in group))
+    if len(ticks) < 2:
+        return ()
+    if len(groups) == 1:
+        line = Line("step", tuple(banded(ticks.index(str(row["cap"])), row) for row in groups[0]))
+        return (Chart("Step over caps, with its band", "cap (MiB)", "step (ms)", (line,), ticks),)
+    lines = tuple(Line(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
+    return (Chart("Step over caps, beside the fastest", "cap (MiB)", "step over the fastest", lines, ticks, level=1.0),)
+
+
+def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[Point, ...]:
+    base = number(_fastest(rows), "iteration_s")
+    return tuple(Point(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
+
+
+def _choice(rows: Sequence[Row]) -> Choice:
+    slow, fast = _slowest(rows), _fastest(rows)
+    steps: list[Step] = [of_document(row, _cap(row)) for row in ([fast] if slow is fast else [slow, fast])]
+    return Choice(_where(fast), tuple(steps))

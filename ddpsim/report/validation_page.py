@@ -1,0 +1,154 @@
+"""The report of a validation: the predicted step beside the measured one, term by term and bucket by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddpsim.prediction.document import flat
+from ddpsim.report.assumptions import doubt_tables
+from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
+from ddpsim.report.rows import bar, number
+from ddpsim.report.steps import of_document, of_trace
+from ddpsim.report.wording import banded_time, signed
+from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.records import Trace
+from ddpsim.units import MIB, format_time
+from ddpsim.validation.validate import Compared, Validation
+
+
+def validation_report(
+    result: Validation,
+    prediction: Mapping[str, object],
+    measured: Trace,
+    *,
+    notes: Sequence[str] = (),
+    command: str = "",
+) -> Report:
+    """Return the report of a prediction held against a run.
+
+    Args:
+        result: of `ddpsim.validate`.
+        prediction: the predict document.
+        measured: the run's trace.
+        notes: what else a reader must know, a sentence each.
+        command: that made it.
+    """
+    summary = summarise(measured)
+    steps = (of_trace(measured, summary, "measured"), of_document(prediction, "predicted"))
+    return Report(
+        title=f"Validation: {_of(prediction)}",
+        verdict=(_step(result, prediction), _largest(result)),
+        notes=tuple(notes),
+        command=command,
+        sections=(
+            _compared(result),
+            Bars("Where the time goes", (_measured_bar(summary), bar(prediction, "predicted")), _BARS_NOTE),
+            _terms(result),
+            *_buckets(result),
+            Timeline("One step", (Choice("the run", steps),), _TIMELINE_NOTE),
+            *doubt_tables([prediction]),
+            _provenance(prediction, measured),
+        ),
+    )
+
+
+_BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the run's steps, and of the prediction's doubts."
+_TIMELINE_NOTE = (
+    "The measured step of rank 0 whose period is nearest to the run's, and the predicted one: its parts one after "
+    "another, medians of each bucket's times below."
+)
+
+
+def _of(prediction: Mapping[str, object]) -> str:
+    named = [str(prediction[key]) for key in ("workload", "topology") if key in prediction]
+    return " on ".join(named) or "prediction and run"
+
+
+def _step(result: Validation, prediction: Mapping[str, object]) -> str:
+    step = result.iterations
+    low, high = (number(prediction, key) or None for key in ("iteration_low_s", "iteration_high_s"))
+    inside = ""
+    if low is not None and high is not None and low < high:
+        inside = ", inside the band" if low <= step.measured_s <= high else ", outside the band"
+    told, measured = banded_time(step.predicted_s, low, high), format_time(step.measured_s)
+    return f"A step of {told} was predicted and {measured} measured{inside}: an error of {signed(step.error)}."
+
+
+def _largest(result: Validation) -> str:
+    term = result.largest_term
+    name = term.name.replace("_", " ")
+    best = min(result.baselines.items(), key=lambda item: abs(item[1]["error"] or 0.0))
+    trivial = f"the best of the trivial predictors, {best[0].replace('_', ' ')}, errs by {signed(best[1]['error'])}"
+    return f"Of its parts {name} errs most, by {signed(term.share_of_step)} of the step; {trivial}."
+
+
+def _compared(result: Validation) -> Table:
+    alone = "measured with the run" if result.local_source == "run" else "as predicted"
+    pairs = {"step": result.iterations, f"overhead over one process ({alone})": result.overhead}
+    rows = [_row(name, pair) for name, pair in pairs.items()]
+    for name, said in result.baselines.items():
+        predicted = said["predicted_s"] or 0.0
+        rows.append(
+            _row(f"trivial predictor: {name.replace('_', ' ')}", Compared.of(result.iterations.measured_s, predicted))
+        )
+    return Table("Predicted and measured", ("", "measured ms", "predicted ms", "error"), tuple(rows))
+
+
+def _row(name: str, pair: Compared) -> tuple[str, ...]:
+    return name, _ms(pair.measured_s), _ms(pair.predicted_s), signed(pair.error)
+
+
+def _terms(result: Validation) -> Table:
+    rows = tuple(
+        (t.name.replace("_", " "), _ms(t.measured_s), _ms(t.predicted_s), signed(t.share_of_step)) for t in result.terms
+    )
+    note = "Parts of the step, then what buckets spend, summed; each error as a share of the measured step."
+    return Table("Terms", ("term", "measured ms", "predicted ms", "of the step"), rows, note=note)
+
+
+def _measured_bar(summary: Summary) -> Bar:
+    found = bar(summary.document(), "measured")
+    return Bar(found.label, found.parts, summary.iteration_low_s, summary.iteration_high_s)
+
+
+def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
+    """Return predicted over measured times of buckets, and their errors; nothing where the run has none."""
+    if not result.buckets:
+        return ()
+    lines = tuple(
+        Line(
+            name.removesuffix("_s"),
+            tuple(
+                sorted(
+                    (Point(b.measured[name] * 1e3, b.predicted[name] * 1e3) for b in result.buckets), key=lambda p: p.x
+                )
+            ),
+            "dots",
+        )
+        for name in ("ready_s", "finished_s")
+    )
+    ends = [
+        f(v for b in result.buckets for v in (b.measured["ready_s"], b.measured["finished_s"])) * 1e3
+        for f in (min, max)
+    ]
+    exact = Line("as measured", tuple(Point(end, end) for end in ends))
+    chart = Chart("Predicted over measured times", "measured (ms)", "predicted (ms)", (exact, *lines))
+    header = ("bucket", "MiB", *(f"{name.removesuffix('_s')} error" for name in result.buckets[0].errors))
+    rows = tuple((str(b.index), f"{b.size_bytes / MIB:.2f}", *map(signed, b.errors.values())) for b in result.buckets)
+    return Charts("Buckets", (chart,)), Table("Errors of buckets", header, rows, note=_SHARES)
+
+
+_SHARES = "Predicted less measured, as a share of the measured step."
+
+
+def _provenance(prediction: Mapping[str, object], measured: Trace) -> Table:
+    """Return what both files say of themselves."""
+    ours = prediction.get("provenance")
+    sides = {"prediction": ours if isinstance(ours, Mapping) else {}, "run": measured.provenance}
+    rows = tuple((side, key, str(value)) for side, told in sides.items() for key, value in flat(told).items())
+    note = "The constants of the prediction are not in its file; `ddpsim constants` lists those in force."
+    return Table("Provenance", ("of the", "key", "value"), rows, frozenset({0, 1, 2}), note)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"

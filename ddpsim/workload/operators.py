@@ -1,0 +1,116 @@
+"""The operators of a training step, without any time in them: what a step is estimated from on any GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator is one launch of a training step: its operations, its bytes, and the gradients complete with it.
+
+    Attributes:
+        kind: `conv`, `grouped_conv`, `gemm` or `memory` (everything else); picks the achieved share of peak.
+        flops: floating-point operations, a multiply-add as two.
+        traffic_bytes: read from and written to device memory in fp32.
+        fp32: whether autocast keeps it in fp32 (norms of transformers, softmax, losses).
+        gradients: registration indices of the parameters whose gradient is complete when it is.
+        fixed_bytes: of `traffic_bytes`, what is of parameters, their gradients and buffers, whatever the batch.
+    """
+
+    kind: str
+    flops: float
+    traffic_bytes: float
+    fp32: bool = False
+    gradients: tuple[int, ...] = ()
+    fixed_bytes: float = 0.0
+
+    def times(self, factor: float) -> Operator:
+        """Return the operator of a batch `factor` times as large."""
+        grown = (self.traffic_bytes - self.fixed_bytes) * factor
+        return replace(self, flops=self.flops * factor, traffic_bytes=self.fixed_bytes + grown)
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of tensors at the peak of a step, beside parameters, gradients, buffers, optimizer state and the batch.
+
+    Attributes:
+        narrow_bytes: of floating-point tensors, in fp32, that 16-bit precisions halve.
+        wide_bytes: of all others: integers, masks, and what autocast keeps in fp32.
+        amp_bytes: of the step under autocast, whose peak is another; None where it was not counted.
+        fixed_bytes: of the first two together, what does not go with the batch, as parameters cast to 16 bits.
+        amp_fixed_bytes: of `amp_bytes`, likewise.
+    """
+
+    narrow_bytes: int
+    wide_bytes: int
+    amp_bytes: int | None = None
+    fixed_bytes: int = 0
+    amp_fixed_bytes: int = 0
+
+    def with_amp(self, peak: Activations) -> Activations:
+        """Return this with the bytes of the same step under autocast, `peak`."""
+        return replace(self, amp_bytes=peak.narrow_bytes + peak.wide_bytes, amp_fixed_bytes=peak.fixed_bytes)
+
+    def in_precision(self, precision: str) -> int:
+        """Return the bytes of a step in `precision`."""
+        if precision == "amp" and self.amp_bytes is not None:
+            return self.amp_bytes
+        return self.wide_bytes + (self.narrow_bytes // 2 if precision in NARROW else self.narrow_bytes)
+
+    def times(self, factor: float) -> Activations:
+        """Return the bytes of a batch `factor` times as large."""
+        grown = self.narrow_bytes + self.wide_bytes - self.fixed_bytes
+        whole = factor if not self.fixed_bytes else (grown * factor + self.fixed_bytes) / (grown + self.fixed_bytes)
+        amp = self.amp_bytes and round((self.amp_bytes - self.amp_fixed_bytes) * factor + self.amp_fixed_bytes)
+        narrow, wide = round(self.narrow_bytes * whole), round(self.wide_bytes * whole)
+        return Activations(narrow, wide, amp, self.fixed_bytes, self.amp_fixed_bytes)
+
+
+NARROW = ("amp", "bf16")
+"""Precisions of 16-bit tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOperators:
+    """A step as its operators, beside a workload's own parameters and buffers.
+
+    Attributes:
+        batch_size: samples the operators are counted for.
+        sample: what a sample is.
+        forward, backward: operators in launch order; the loss belongs to forward.
+        forward_use: by registration index the number of the forward operator that first reads the parameter; None
+            where forward reads it nowhere, or where it is not known.
+        activations: at the peak; None where they are not known.
+        dtypes: of the parameters as they were counted, by registration index; None where they are the workload's.
+        synchronises: where the host waits for the device in each step.
+        counted: how the operators were counted, where not as the shipped models' are.
+    """
+
+    batch_size: int
+    sample: str
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+    forward_use: tuple[int | None, ...] | None = None
+    activations: Activations | None = None
+    dtypes: tuple[str, ...] | None = None
+    synchronises: tuple[str, ...] = ()
+    counted: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<StepOperators: {len(self.forward)} forward, {len(self.backward)} backward, batch {self.batch_size}>"
+
+    def of_batch(self, batch_size: int) -> StepOperators:
+        """Return the operators of the same step with another batch.
+
+        Arithmetic and activations go with the batch; of the traffic, what is not of parameters.
+        """
+        if batch_size == self.batch_size:
+            return self
+        factor = batch_size / self.batch_size
+        forward, backward = (
+            tuple(operator.times(factor) for operator in phase) for phase in (self.forward, self.backward)
+        )
+        activations = None if self.activations is None else self.activations.times(factor)
+        return replace(self, batch_size=batch_size, forward=forward, backward=backward, activations=activations)
