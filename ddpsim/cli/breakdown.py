@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.output import ms, percent, table
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.job import Job
     from ddpsim.trace.metrics import Summary
 
 _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
@@ -16,6 +17,17 @@ _OF_WHICH = "  of which waiting for ranks"
 def statistic(summary: Summary) -> str:
     """Return in brackets what a step's time is of many, where iterations differ by design; nothing else."""
     return "" if summary.iteration_statistic == "median" else f" ({summary.iteration_statistic})"
+
+
+def step_line(job: Job, iteration_s: float) -> list[str]:
+    """Return the line on a step of the optimizer that has several micro-batches; none where it has one."""
+    from ddpsim.units import format_time
+
+    if job.accumulate == 1:
+        return []
+    reducing = "each reduces gradients" if job.sync == "every" else "the last alone reduces gradients"
+    step, micro_batch = format_time(job.accumulate * iteration_s), format_time(iteration_s)
+    return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each in the mean; {reducing}"]
 
 
 def breakdown(summary: Summary) -> str:

@@ -104,6 +104,7 @@ class PlanRow:
             "iteration_low_s": chosen.low_s,
             "iteration_high_s": chosen.high_s,
             "doubts": [doubt.document() for doubt in chosen.doubts],
+            **chosen.options.step_times(chosen.iteration_s),
             "default_iteration_s": self.default.iteration_s,
             "gain": 0.0 if self.keep_default else self.gain,
             "gain_low": self.gain_low,

@@ -69,7 +69,7 @@ def predict(
         placement=placement,
         options=options,
         summary=summary,
-        local_s=local_period_s(workload, options, progress) if local_s is None else local_s,
+        local_s=local_period_s(workload, options, progress, calibration) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
         plan=trace.plan,
@@ -178,12 +178,17 @@ def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
     return workload
 
 
-def local_period_s(workload: Workload, options: Options, progress: Progress | None = None) -> float:
+def local_period_s(
+    workload: Workload,
+    options: Options,
+    progress: Progress | None = None,
+    calibration: Calibration | None = None,
+) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
     Where layers are left out it is the mean over all iterations, as with DDP.
     """
-    periods = [it.iteration_s for it in simulate_local(workload, options, progress)]
-    cycle = options.no_sync_every
+    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration)]
+    cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -134,6 +134,7 @@ class Prediction:
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "doubts": [doubt.document() for doubt in self.doubts],
+            **self.options.step_times(s.iteration_s),
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,

@@ -213,7 +213,7 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
         (["--algorithm", "rings"], ["rings"]),
         (["--fidelity", "exact"], ["exact", "flow, steps, closed"]),
         (["--comm", "none"], ["none", "real, noop"]),
-        (["--no-sync-every", "0"], ["--no-sync-every", "0"]),
+        (["--accumulate", "0"], ["--accumulate", "0"]),
         (["--process-groups", "0"], ["--process-groups", "0"]),
         (["--straggler", "3"], ["--straggler", "'3'", "RANK:F"]),
         (["--straggler", "1:fast"], ["--straggler", "'fast'"]),
