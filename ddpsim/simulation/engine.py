@@ -115,7 +115,7 @@ def simulate_local(
     """
     cycle = options.accumulate
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
     _check_extent(total, [kind])
     _, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
@@ -260,7 +260,7 @@ def _kinds(
         source = workload if name is None else workloads[name]
         alone = source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         kinds.append(Kind(sorted(ranks), source, tuple(scaled), 0.0 if source.timed else costs.pace_spread))
     return sorted(kinds, key=lambda kind: kind.first)
 
