@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
 _OF_WHICH = "  of which waiting for ranks"
+_CLIPPING = "  of which gradient clipping"
 
 
 def statistic(summary: Summary) -> str:
@@ -30,8 +31,12 @@ def step_line(job: Job, iteration_s: float) -> list[str]:
     return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each in the mean; {reducing}"]
 
 
-def breakdown(summary: Summary) -> str:
-    """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known."""
+def breakdown(summary: Summary, clipping_s: float | None = None) -> str:
+    """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known.
+
+    Args:
+        clipping_s: of the optimizer's time, what clipping gradients is; None where it is not known.
+    """
     from ddpsim.trace.metrics import PARTS
 
     rows = []
@@ -40,4 +45,6 @@ def breakdown(summary: Summary) -> str:
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
             share = percent(summary.exposed_skew_s / summary.iteration_s)
             rows.append((f"  {_OF_WHICH}", ms(summary.exposed_skew_s), share))
+    if clipping_s:
+        rows.append((f"  {_CLIPPING}", ms(clipping_s), percent(clipping_s / summary.iteration_s)))
     return table(("  part", "ms", "share"), rows)

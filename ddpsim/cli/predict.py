@@ -204,7 +204,7 @@ def _text(prediction: Prediction) -> str:
         f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
         *step_line(prediction.options, prediction.iteration_s),
         *largest_doubt(prediction),
-        breakdown(summary),
+        breakdown(summary, prediction.clipping_s),
         *_correction(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "

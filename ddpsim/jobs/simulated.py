@@ -28,6 +28,8 @@ class Options(Job):
         fidelity: `flow`, `steps` or `closed`.
         scale_host: factor on host time.
         scale: `forward`, `backward` or `optimizer` to a factor on its device time, beside `scale_compute`.
+        optimizer: of an estimated workload, in place of the one it was estimated with.
+        clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 
@@ -48,6 +50,15 @@ class Options(Job):
             repeated=True,
         ),
     ] = field(default_factory=dict)
+    optimizer: Annotated[
+        str | None,
+        Option(
+            "Of an estimated step: sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), "
+            "adamw-fused, ... [the one it was estimated with]",
+            "NAME",
+        ),
+    ] = None
+    clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients.")] = False
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None

@@ -117,6 +117,7 @@ class PlanRow:
             "buffer_broadcast_s": summary.buffer_broadcast_s,
             "ddp_overhead_s": summary.ddp_overhead_s,
             "optimizer_s": summary.optimizer_s,
+            "clipping_s": chosen.clipping_s,
             "local_s": chosen.local_s,
             "overlap_ratio": summary.overlap_ratio,
             "scaling_efficiency": chosen.scaling_efficiency,

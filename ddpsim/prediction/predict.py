@@ -21,6 +21,7 @@ from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.update import with_optimizer
 
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
@@ -159,11 +160,12 @@ def _workloads_on(placement: Placement, options: Options) -> dict[str, Workload]
 
 
 def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
-    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none.
+    """Return `workload` as a topology's nodes replay it: with the optimizer asked for, by timed layers without GPUs.
 
     Raises:
         InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
     """
+    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
     if topology.compute_device == "cpu":
         return workload if workload.on_cpu else single_clock(workload)
     if workload.on_cpu and options.backend is None:

@@ -17,13 +17,14 @@ from ddpsim.simulation.reduction import CodecCosts, Reduction, Sends
 from ddpsim.simulation.rendezvous import SimulatedCommunicator
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
+from ddpsim.workload.optimizers import ADDITION
 
 Progress = Callable[[int, int], None]
 """Called with what is done and how much there is in all."""
 
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""
-ADDED = 1.5
+ADDED = ADDITION.passes / 2
 """Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
 
 On a CPU a copy moves as many, for a store reads its cache line first: an addition takes 0.8 to 1.0 of a copy's time
