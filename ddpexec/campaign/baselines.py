@@ -28,14 +28,14 @@ def interpolated(table: Table, size_bytes: int) -> float:
 
 
 def measured_baselines(
-    table: Table, buckets: Sequence[BucketSummary], local_s: float, optimizer_s: float, no_sync_every: int = 1
+    table: Table, buckets: Sequence[BucketSummary], local_s: float, optimizer_s: float, sync_every: int = 1
 ) -> Mapping[str, float]:
     """Return what each trivial predictor says of the mean iteration.
 
     Args:
         table: allreduces measured on this network apart from the run.
         buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
-        local_s, optimizer_s, no_sync_every: as `ddpsim.validation.baselines.baselines`.
+        local_s, optimizer_s, sync_every: as `ddpsim.validation.baselines.baselines`.
     """
     times = [interpolated(table, bucket.size_bytes) for bucket in buckets]
     found = baselines(
@@ -44,7 +44,7 @@ def measured_baselines(
         optimizer_s=optimizer_s,
         under_s=local_s,
         communication_s=sum(times),
-        no_sync_every=no_sync_every,
+        sync_every=sync_every,
     )
     return {
         "one_process": found.one_process_s,

@@ -93,7 +93,7 @@ class RunSpec(CampaignPart):
 
 def given(run: RunSpec, kind: type) -> dict[str, Any]:
     """Return what a configuration says of the options that the dataclass `kind` declares, by field name."""
-    named = {each.name: each for each in declared(kind)} | {each.field: each for each in declared(kind)}
+    named = {name: each for each in declared(kind) for name in (each.name, each.field, *each.option.also)}
     values = {named[key].field: value for key, value in run if key in named and value is not None}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 

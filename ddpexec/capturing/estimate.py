@@ -55,11 +55,12 @@ def estimate_model(
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
+    accumulate: int = 1,
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
     It is scaled to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is
-    scaled to a published step where there is one.
+    scaled to a published step where there is one. A step of `anchors` has `accumulate` micro-batches.
 
     Raises:
         UnknownNameError: no such model or GPU.
@@ -68,7 +69,7 @@ def estimate_model(
     found, shape = _fitted(gpu), model_shape(model, batch_size)
     if not anchors and optimizer is None and pace is None:
         return _estimate(shape, found, precision)
-    return estimate(shape, found, precision, anchors, optimizer, pace)
+    return estimate(shape, found, precision, anchors, optimizer, pace, accumulate)
 
 
 def carry_model(source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None) -> Carried:
@@ -108,6 +109,7 @@ def estimate_step(
     anchors: Sequence[Anchor] = (),
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
+    accumulate: int = 1,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
@@ -116,7 +118,7 @@ def estimate_step(
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
         gpu: what it is to run on, or its name.
         precision: by default the step's own, which it must be unless that is fp32.
-        anchors, pace: as `estimate_model` takes them.
+        anchors, pace, accumulate: as `estimate_model` takes them.
         optimizer: in place of the one that the step uses.
         batch_size, note: as `step_shape` takes them.
 
@@ -125,7 +127,7 @@ def estimate_step(
         WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
     """
     counted = step_shape(step, batch_size=batch_size, autocast=precision == "amp", note=note)
-    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace)
+    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace, accumulate)
 
 
 def estimate_module(
@@ -173,12 +175,13 @@ def _own(
     anchors: Sequence[Anchor],
     optimizer: Optimizer | None,
     pace: RooflineFactors | None,
+    accumulate: int = 1,
 ) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
         raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
     seen = optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
-    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace)
+    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace, accumulate)
 
 
 def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:

@@ -108,7 +108,7 @@ class Phases:
 
     def _once(self, phase: str, before: bool) -> None:
         if before:
-            remedy = f"give a step with one {phase}; accumulation is `--no-sync-every` of the prediction"
+            remedy = f"give a step with one {phase}; accumulation is `--accumulate` of the prediction"
             raise WorkloadError(f"a second {phase}", place=f"iteration {self._steps}", remedy=remedy)
 
 

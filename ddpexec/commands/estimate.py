@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.expand import Only, expand
 from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -25,9 +27,12 @@ class _Assumed(TypedDict):
     anchors: Sequence[Anchor]
     optimizer: Optimizer | None
     pace: RooflineFactors | None
+    accumulate: int
 
 
+@expand
 def estimate(
+    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients"))],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
     ],
@@ -56,13 +61,6 @@ def estimate(
         int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
     ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), adamw-fused, ..."),
-    ] = None,
-    clip_gradients: Annotated[
-        bool, typer.Option("--clip-gradients", help="The step clips the norm of its gradients.")
-    ] = False,
     one_gpu_step: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,14 +94,17 @@ def estimate(
     check_destination(output)
     whose = _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors)
     if from_ is not None:
-        _alone("--from", {"--optimizer": optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
-        _alone("--from", {"--batch-size": batch_size, "--clip-gradients": clip_gradients})
+        _alone("--from", {"--optimizer": job.optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
+        _alone("--from", {"--batch-size": batch_size, "--clip-gradients": job.clip_gradients})
         found = carry_model(load_workload(from_), whose, model, precision)
         for line in found.notes:
             _note(line)
         _deliver(found.workload, output)
         return
-    if clip_gradients and optimizer is None:
+    if job.accumulate > 1 and not one_gpu_step:
+        what, remedy = "says nothing without --one-gpu-step", "add the time of such a step, or leave it out"
+        raise InputError(what, place="accumulate", remedy=remedy)
+    if job.clip_gradients and job.optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if pace_of is not None:
         _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
@@ -112,8 +113,9 @@ def estimate(
         _note(f"{pace_of} has the pace of {paced.device}, taken for {whose.name}")
     assumed: _Assumed = {
         "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
-        "optimizer": None if optimizer is None else optimizer_named(optimizer, clipping=clip_gradients),
+        "optimizer": None if job.optimizer is None else optimizer_named(job.optimizer, clipping=job.clip_gradients),
         "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(pace_of)),
+        "accumulate": job.accumulate,
     }
     if step is not None:
         workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)

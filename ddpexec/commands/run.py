@@ -12,7 +12,7 @@ import typer
 from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.torchrun import refuse_shared_input
 from ddpexec.running.settings import Settings
-from ddpsim.cli.breakdown import breakdown, statistic
+from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, percent, table
@@ -90,7 +90,7 @@ def _refuse_beside_step(settings: Settings) -> None:
 
     given = {
         "batch_size": settings.batch_size is not None,
-        "no_sync_every": settings.no_sync_every != 1,
+        "accumulate": settings.accumulate != 1,
         "local_iterations": settings.local_iterations != 0,
     }
     for name, here in given.items():
@@ -125,6 +125,7 @@ def _train(running: Run, out: Path, output: Output) -> None:
     cost = running.stamping_s() if running.settings.observe else 0.0
     document = {
         **summary.document(),
+        **running.settings.step_times(summary.iteration_s),
         "implementation": running.settings.implementation,
         "compute_device": running.provenance["compute_device"],
         "plan_fingerprint": running.provenance["plan_fingerprint"],
@@ -143,10 +144,11 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
         ),
     )
     name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.implementation}"
+    steps = "".join(f"{line}\n" for line in step_line(running.settings, summary.iteration_s))
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (
         f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "
-        f"stamping cost {share} of it\n\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
+        f"stamping cost {share} of it\n{steps}\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
     )
 
 

@@ -160,7 +160,7 @@ class Run:
         """
         if not self.settings.local_iterations or self.rank in self.settings.stragglers:
             return None
-        every = self.settings.no_sync_every
+        every = self.settings.accumulate
         periods = [self.records.iteration(note, index).iteration_s for index, note in enumerate(self.alone)][every:]
         return median(fmean(periods[begin : begin + every]) for begin in range(0, len(periods), every))
 
@@ -187,7 +187,7 @@ class Run:
         if not self.settings.local_iterations:
             return
         counted = len(self.observer.notes)
-        for index in range((1 + self.settings.local_iterations) * self.settings.no_sync_every):
+        for index in range((1 + self.settings.local_iterations) * self.settings.accumulate):
             step(DISCARDED + index)
         self.observer.close()
         drain(self.device)
@@ -213,10 +213,10 @@ class Run:
 
     def _step(self, index: int, model: TrainingModel, batch: Any, *, local: bool = False) -> None:
         observer, optimizer = self.observer, self.subject.optimizer
-        every = self.settings.no_sync_every
-        optimises = (index - DISCARDED) % every == every - 1
-        synced = optimises and not local
-        note = observer.begin(index, synced=synced)
+        number = index - DISCARDED + 1
+        optimises = number % self.settings.accumulate == 0
+        synced = number % self.settings.sync_every == 0 and not local
+        note = observer.begin(index, synced=synced, stepped=optimises)
         with nullcontext() if synced else self.ddp.no_sync():
             output = self.ddp(*batch.inputs)
             note.returned = observer.now()

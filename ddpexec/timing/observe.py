@@ -32,6 +32,7 @@ class Note:
     index: int
     synced: bool
     start: Moment
+    stepped: bool = True
     buffers: Pair | None = None
     module: Pair | None = None
     returned: Moment | None = None
@@ -59,11 +60,11 @@ class Observer:
         self.note: Note | None = None
         self.hooks: dict[int, Pair] = {}
 
-    def begin(self, index: int, *, synced: bool) -> Note:
+    def begin(self, index: int, *, synced: bool, stepped: bool = True) -> Note:
         """Open an iteration at its start of forward, and so close the one before."""
         moment = self.now()
         self.close(moment)
-        self.note = Note(index, synced, moment)
+        self.note = Note(index, synced, moment, stepped)
         self.hooks = self.note.hooks
         return self.note
 

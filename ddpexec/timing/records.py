@@ -64,6 +64,7 @@ class Records:
             buffer_broadcast_s=self._length(note.buffers),
             optimizer_s=self._length(note.optimizer),
             synced=note.synced,
+            stepped=note.stepped,
             buckets=buckets,
             gradients=tuple(
                 Gradient(parameter=parameter, hook_s=self._host(begin), ready_s=self._at(begin))

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.output import ms, percent, table
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.job import Job
     from ddpsim.trace.metrics import Summary
 
 _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
 _OF_WHICH = "  of which waiting for ranks"
+_CLIPPING = "  of which gradient clipping"
 
 
 def statistic(summary: Summary) -> str:
@@ -18,8 +20,23 @@ def statistic(summary: Summary) -> str:
     return "" if summary.iteration_statistic == "median" else f" ({summary.iteration_statistic})"
 
 
-def breakdown(summary: Summary) -> str:
-    """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known."""
+def step_line(job: Job, iteration_s: float) -> list[str]:
+    """Return the line on a step of the optimizer that has several micro-batches; none where it has one."""
+    from ddpsim.units import format_time
+
+    if job.accumulate == 1:
+        return []
+    reducing = "each reduces gradients" if job.sync == "every" else "the last alone reduces gradients"
+    step, micro_batch = format_time(job.accumulate * iteration_s), format_time(iteration_s)
+    return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each in the mean; {reducing}"]
+
+
+def breakdown(summary: Summary, clipping_s: float | None = None) -> str:
+    """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known.
+
+    Args:
+        clipping_s: of the optimizer's time, what clipping gradients is; None where it is not known.
+    """
     from ddpsim.trace.metrics import PARTS
 
     rows = []
@@ -28,4 +45,6 @@ def breakdown(summary: Summary) -> str:
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
             share = percent(summary.exposed_skew_s / summary.iteration_s)
             rows.append((f"  {_OF_WHICH}", ms(summary.exposed_skew_s), share))
+    if clipping_s:
+        rows.append((f"  {_CLIPPING}", ms(clipping_s), percent(clipping_s / summary.iteration_s)))
     return table(("  part", "ms", "share"), rows)

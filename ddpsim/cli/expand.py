@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ddpsim.cli.flags import in_flags
-from ddpsim.options.arguments import flag
+from ddpsim.options.arguments import flag, flags
 from ddpsim.options.option import Declared, build, declared
 
 
@@ -89,7 +89,7 @@ def _parameter(each: Declared, others: list[Declared]) -> inspect.Parameter:
     option = each.option
     metavar = option.metavar or "|".join(each.choices) or None
     said = in_flags(option.help, {other.field: flag(other) for other in others})
-    info = typer.Option(flag(each), metavar=metavar, help=said, min=option.least)
+    info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least)
     kind, nullable, default = each.kind, each.nullable, each.default
     if each.kind is bool:
         default = False

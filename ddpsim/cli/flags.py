@@ -1,4 +1,4 @@
-"""The flags of the command line: what Python calls `no_sync_every` is `--no-sync-every` there, in errors too."""
+"""The flags of the command line: what Python calls `process_groups` is `--process-groups` there, in errors too."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.cli.breakdown import step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
@@ -153,6 +154,9 @@ def text(report: PlanReport) -> str:
     """Return the report as a table and the lines to paste."""
 
     lines = [table(_HEADER, [_cells(row) for row in report.rows], left=(0, 1, 4)), ""]
+    for row in report.rows:
+        steps = step_line(row.chosen.options, row.chosen.iteration_s)
+        lines += [f"{_where([row])}: {line}" for line in steps]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
         most = max(kept, key=lambda row: row.most)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.breakdown import breakdown, statistic
+from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
@@ -220,8 +220,9 @@ def _text(prediction: Prediction) -> str:
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
         f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
+        *step_line(prediction.options, prediction.iteration_s),
         *largest_doubt(prediction),
-        breakdown(summary),
+        breakdown(summary, prediction.clipping_s),
         *_correction(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "

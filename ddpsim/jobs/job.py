@@ -18,6 +18,7 @@ from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.order.consensus import Consensus
 
 Backend = Literal["nccl", "gloo"]
+Sync = Literal["last", "every"]
 
 MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
@@ -31,7 +32,8 @@ class Job:
         caps: bucket caps as torch's constructor takes them.
         assignment: which of torch's assignments: `rebuilt`, `initial` or `unused`.
         backend: of the process group; None is the natural one.
-        no_sync_every: gradients are reduced in every n-th iteration only.
+        accumulate: micro-batches whose gradients are added up before the optimizer's step; an iteration is one of them.
+        sync: which of them reduce gradients: the `last` of a step, the others under `no_sync()`, or `every` one.
         find_unused_parameters: search the graph each forward and reduce a bitmap at the end.
         gradient_as_bucket_view: gradients live in their bucket, so that nothing is copied out.
         broadcast_buffers: rank 0's buffers are broadcast before a forward.
@@ -59,7 +61,12 @@ class Job:
         bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration.")
     ] = False
     backend: Annotated[Backend | None, Option("Process group backend. [nccl on GPUs, gloo on CPUs]")] = None
-    no_sync_every: Annotated[int, Option("Reduce gradients in every K-th iteration only.", "K")] = 1
+    accumulate: Annotated[
+        int, Option("Micro-batches a step: their gradients add up.", "N", also=("no_sync_every",))
+    ] = 1
+    sync: Annotated[Sync, Option("Which micro-batches reduce gradients: the last alone (no_sync), or every one.")] = (
+        "last"
+    )
     gradient_as_bucket_view: Annotated[bool, Option("Gradients live in their bucket; no copy out.")] = False
     broadcast_buffers: Annotated[bool, Option("Do not broadcast rank 0's buffers before a forward.")] = True
     process_groups: Annotated[int, Option("Round-robin process groups.", "K")] = 1
@@ -103,7 +110,7 @@ class Job:
 
     def __post_init__(self) -> None:
         known_choices(self)
-        at_least_one("no_sync_every", self.no_sync_every)
+        at_least_one("accumulate", self.accumulate)
         at_least_one("process_groups", self.process_groups, MOST_GROUPS)
         slower = {f"stragglers[{rank}]": factor for rank, factor in self.stragglers.items()}
         for name, factor in {"scale_compute": self.scale_compute, **slower}.items():
@@ -123,6 +130,20 @@ class Job:
             raise _both("assignment=initial", "find_unused_parameters")
         if self.drop and self.find_unused_parameters:
             raise _both("drop", "find_unused_parameters")
+
+    @property
+    def sync_every(self) -> int:
+        """Of how many iterations the last one reduces gradients."""
+        return self.accumulate if self.sync == "last" else 1
+
+    def step_times(self, iteration_s: float) -> dict[str, object]:
+        """Return what documents say of a step where an iteration, a micro-batch, takes `iteration_s` in the mean."""
+        return {
+            "accumulate": self.accumulate,
+            "sync": self.sync,
+            "step_s": self.accumulate * iteration_s,
+            "micro_batch_s": iteration_s,
+        }
 
     @property
     def assignment_in_force(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
@@ -11,6 +12,7 @@ from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.options.option import Option
+from ddpsim.options.text import phase_factors
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -25,6 +27,9 @@ class Options(Job):
         algorithm: `auto` or an algorithm that the backend knows.
         fidelity: `flow`, `steps` or `closed`.
         scale_host: factor on host time.
+        scale: `forward`, `backward` or `optimizer` to a factor on its device time, beside `scale_compute`.
+        optimizer: of an estimated workload, in place of the one it was estimated with.
+        clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 
@@ -36,6 +41,24 @@ class Options(Job):
     algorithm: Annotated[str, Option("Allreduce algorithm.", "auto|ring|tree|...")] = "auto"
     fidelity: Annotated[Fidelity, Option("Detail of the network simulation.")] = "flow"
     scale_host: Annotated[float, Option("Factor on host time, of a GPU's workload.", "F")] = 1.0
+    scale: Annotated[
+        Mapping[str, float],
+        Option(
+            "Factor on the device time of forward, backward or optimizer; may be repeated.",
+            "PHASE=F",
+            parse=phase_factors,
+            repeated=True,
+        ),
+    ] = field(default_factory=dict)
+    optimizer: Annotated[
+        str | None,
+        Option(
+            "Of an estimated step: sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), "
+            "adamw-fused, ... [the one it was estimated with]",
+            "NAME",
+        ),
+    ] = None
+    clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients.")] = False
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None
@@ -45,6 +68,7 @@ class Options(Job):
         if self.iterations is not None:
             at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
+        self._check_scale()
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
 
@@ -82,3 +106,13 @@ class Options(Job):
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
         return self.backend or ("gloo" if workload.one_clock else "nccl")
+
+    def _check_scale(self) -> None:
+        if not self.scale:
+            return
+        from ddpsim.workload.anchors import PHASES
+
+        for phase, factor in self.scale.items():
+            if phase not in PHASES:
+                raise InputError("is no phase of a step", place=f"scale[{phase}]", remedy=f"use {', '.join(PHASES)}")
+            positive(f"scale[{phase}]", factor)

@@ -10,16 +10,21 @@ from ddpsim.units import exact
 
 
 def flag(option: Declared) -> str:
-    """Return the flag of an option: `--no-sync-every`."""
-    return "--" + option.name.replace("_", "-")
+    """Return the flag of an option: `--process-groups`."""
+    return _flag(option.name)
+
+
+def flags(option: Declared) -> list[str]:
+    """Return every flag of an option, its own first."""
+    return [_flag(name) for name in (option.name, *option.option.also)]
 
 
 def as_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
     """Return the arguments that say `values`, by field name, of the dataclass `kind`; defaults are left out.
 
     >>> from ddpsim.jobs.job import Job
-    >>> as_arguments(Job, {"no_sync_every": 2, "broadcast_buffers": False, "stragglers": {3: 1.5}, "seed": 0})
-    ['--no-sync-every', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
+    >>> as_arguments(Job, {"accumulate": 2, "broadcast_buffers": False, "stragglers": {3: 1.5}, "seed": 0})
+    ['--accumulate', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
     """
     found: list[str] = []
     for option in declared(kind):
@@ -36,6 +41,10 @@ def _arguments(option: Declared, value: Any) -> Iterator[str]:
             yield from (flag(option), f"{key}:{_text(each)}")
     else:
         yield from (flag(option), ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _text(value: Any) -> str:

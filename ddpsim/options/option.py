@@ -23,6 +23,7 @@ class Option:
         help: one line.
         metavar: stands for the value in the help; None where the choices of a `Literal` do.
         name: how people write it where it is not the field's name: `impl`, `straggler`, `no_stamps`.
+        also: other names that people may write for it.
         least: smallest whole number, refused by the parser of the command line.
         parse: makes the value of text and the field's name; None where the type says how.
         repeated: `parse` takes a list of texts, of an option that may be given several times.
@@ -32,6 +33,7 @@ class Option:
     help: str
     metavar: str | None = None
     name: str | None = None
+    also: tuple[str, ...] = ()
     least: int | None = None
     parse: Parse | None = None
     repeated: bool = False

@@ -88,6 +88,23 @@ def factors(items: list[str], name: str) -> dict[int, float]:
     return found
 
 
+def phase_factors(items: list[str], name: str) -> dict[str, float]:
+    """Return phase to factor of `PHASE=F` items, or `PHASE:F`; which phases there are is not looked at.
+
+    Raises:
+        InputError: where an item is not `PHASE=F`, or a phase is given twice.
+    """
+    found: dict[str, float] = {}
+    for item in items:
+        phase, sign, factor = item.replace(":", "=", 1).partition("=")
+        if not phase or not sign:
+            remedy = f"write PHASE=F, e.g. `{name}=forward=1.1`"
+            raise InputError(f"{item!r} names no phase and factor", place=name, remedy=remedy)
+        _refuse_again(phase in found, f"{name}[{phase}]")
+        found[phase] = one_number(factor, name, "forward=1.1")
+    return found
+
+
 def probabilities(items: list[str], name: str) -> dict[str, float]:
     """Return layer to probability of `LAYER:P` items.
 

@@ -70,7 +70,7 @@ class Memory:
         kind = workload.optimizer_kind or "momentum"
         state = _states(kind) * gradients
         buckets = 0 if job.gradient_as_bucket_view else plan.size_bytes
-        kept = gradients if job.gradient_as_bucket_view or job.no_sync_every > 1 else 0
+        kept = gradients if job.gradient_as_bucket_view or job.accumulate > 1 else 0
         in_backward = kept + (workload.activations_bytes or 0)
         in_optimizer = gradients + _temporary_bytes(kind, sizes)
         return cls(

@@ -21,6 +21,7 @@ from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.update import with_optimizer
 
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
@@ -69,7 +70,7 @@ def predict(
         placement=placement,
         options=options,
         summary=summary,
-        local_s=local_period_s(workload, options, progress) if local_s is None else local_s,
+        local_s=local_period_s(workload, options, progress, calibration) if local_s is None else local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
         plan=trace.plan,
@@ -159,11 +160,12 @@ def _workloads_on(placement: Placement, options: Options) -> dict[str, Workload]
 
 
 def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
-    """Return `workload` as a topology's nodes replay it: a GPU's by timed layers where they have none.
+    """Return `workload` as a topology's nodes replay it: with the optimizer asked for, by timed layers without GPUs.
 
     Raises:
         InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
     """
+    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
     if topology.compute_device == "cpu":
         return workload if workload.on_cpu else single_clock(workload)
     if workload.on_cpu and options.backend is None:
@@ -178,12 +180,17 @@ def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
     return workload
 
 
-def local_period_s(workload: Workload, options: Options, progress: Progress | None = None) -> float:
+def local_period_s(
+    workload: Workload,
+    options: Options,
+    progress: Progress | None = None,
+    calibration: Calibration | None = None,
+) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
     Where layers are left out it is the mean over all iterations, as with DDP.
     """
-    periods = [it.iteration_s for it in simulate_local(workload, options, progress)]
-    cycle = options.no_sync_every
+    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration)]
+    cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -18,6 +18,7 @@ from ddpsim.trace.records import Trace
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
+from ddpsim.workload.update import clipping_share
 
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
@@ -81,6 +82,12 @@ class Prediction:
         return join.largest_first([jitter, *(join.effect(doubt, s.iteration_s, ends) for doubt, ends in self.ends)])
 
     @property
+    def clipping_s(self) -> float | None:
+        """Of `optimizer_s`, what clipping gradients is; None where that is not known, as of a captured step."""
+        share = clipping_share(self.workload)
+        return None if share is None else share * self.summary.optimizer_s
+
+    @property
     def scaling_efficiency(self) -> float:
         """Share of one rank's speed without DDP that each rank keeps."""
         return self.local_s / self.iteration_s
@@ -134,6 +141,7 @@ class Prediction:
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "doubts": [doubt.document() for doubt in self.doubts],
+            **self.options.step_times(s.iteration_s),
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,
@@ -141,6 +149,7 @@ class Prediction:
             "buffer_broadcast_s": s.buffer_broadcast_s,
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,
+            "clipping_s": self.clipping_s,
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,

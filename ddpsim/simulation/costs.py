@@ -111,6 +111,6 @@ class Costs:
             values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
         return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})
 
-    def copies_s(self, tensors: int, size_bytes: int) -> float:
+    def copies_s(self, tensors: int, size_bytes: float) -> float:
         """Return the device time of copying `tensors` tensors of `size_bytes` in all."""
         return tensors * self.copy_s + size_bytes / self.copy_Bps

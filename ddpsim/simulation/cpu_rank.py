@@ -60,13 +60,15 @@ class CpuRank(Rank):
 
     def _backward(self, book: Book) -> Generator[simpy.Event, Any, dict[int, Reduction]]:
         pace, costs = self.setting.pace(book.index), self.setting.costs
-        synced = self.setting.synced(book.index)
+        synced, adds = self.setting.synced(book.index), self.setting.adds(book.index)
         queue, unused = self.queue_for(book, pace)
         launches: dict[int, Reduction] = {}
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
             begin = self.env.now
             yield from self.compute(float(pace.host[position]))
+            if adds:
+                yield from self.processor.serve(self.setting.add_s(parameter))
             book.backward_compute_s += self.env.now - begin
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:

@@ -81,7 +81,7 @@ def simulate(
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
-    cycle = options.no_sync_every
+    cycle = options.accumulate
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
@@ -102,13 +102,22 @@ def simulate(
     return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
 
-def simulate_local(workload: Workload, options: Options, progress: Progress | None = None) -> list[Iteration]:
-    """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`."""
-    cycle = options.no_sync_every
+def simulate_local(
+    workload: Workload,
+    options: Options,
+    progress: Progress | None = None,
+    calibration: Calibration | None = None,
+) -> list[Iteration]:
+    """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`.
+
+    Args:
+        calibration: says what adding gradients takes, where they are accumulated.
+    """
+    cycle = options.accumulate
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host)))
+    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
     _check_extent(total, [kind])
-    _, [setting] = _settings([kind], 1, options, options.backend_for(workload), None, total, ddp=False)
+    _, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, 1.0, lambda busy: None)
     rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
@@ -127,7 +136,7 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
     if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
         ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
         what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
-        remedy = f"ask for fewer `iterations`, `no_sync_every` or `stragglers`: at most {MOST_MOMENTS} fit"
+        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
         raise InputError(what, remedy=remedy)
 
 
@@ -142,7 +151,7 @@ def _settings(
     ddp: bool = True,
 ) -> tuple[list[int], list[Setting]]:
     """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
-    cycle, first = options.no_sync_every, kinds[0].workload
+    cycle, first = options.sync_every, kinds[0].workload
     drop_plan = options.drop_plan(first.parameters)
     for kind in kinds:
         check_left(drop_plan, kind.paces, first.parameters)
@@ -150,7 +159,7 @@ def _settings(
     draws: list[tuple[int, Kind, Callable[[int], Pace]]] = []
     for kind in kinds:
         draws.append((kind.first, kind, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total, cycle)) is not None:
+        if (latest := latest_draw(kind, options.seed, total, cycle, options.accumulate)) is not None:
             draws.append((LATEST, kind, latest))
     paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
     plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
@@ -251,7 +260,7 @@ def _kinds(
         source = workload if name is None else workloads[name]
         alone = source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host)
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         kinds.append(Kind(sorted(ranks), source, tuple(scaled), 0.0 if source.timed else costs.pace_spread))
     return sorted(kinds, key=lambda kind: kind.first)
 

@@ -85,16 +85,18 @@ class GpuRank(Rank):
 
     def _backward(self, book: Book) -> Process:
         pace, costs, options = self.setting.pace(book.index), self.setting.costs, self.setting.options
-        synced = self.setting.synced(book.index)
+        synced, adds = self.setting.synced(book.index), self.setting.adds(book.index)
         queue, unused = self.queue_for(book, pace)
         launches: dict[int, Reduction] = {}
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
         for position, parameter in enumerate(pace.order):
             self.stream.work(float(pace.work[position]))
-            owed += float(pace.host[position])
+            owed += float(pace.host[position]) + (costs.hook_s if adds else 0.0)
             yield self.env.timeout(owed)
             self.stream.not_before(self.env.now + float(pace.lag[position]))
+            if adds:
+                self.stream.work(self.setting.add_s(parameter))
             self._note_gradient(book, parameter, self.env.now)
             owed = 0.0
             if not synced:

@@ -64,18 +64,21 @@ def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
     return lambda iteration: kind.paces[drawn[iteration]]
 
 
-def latest_draw(kind: Kind, seed: int, iterations: int, cycle: int = 1) -> Callable[[int], Pace] | None:
+def latest_draw(
+    kind: Kind, seed: int, iterations: int, cycle: int = 1, accumulate: int = 1
+) -> Callable[[int], Pace] | None:
     """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ.
 
     Args:
         cycle: of how many iterations the last one synchronises gradients.
+        accumulate: of how many the last one runs the optimizer.
     """
     if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
         return None
     slower = kind.slowest()
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
     drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
-    since = _since_together(kind, drawn, cycle)
+    since = _since_together(kind, drawn, cycle, accumulate)
     cache: dict[int, Pace] = {}
 
     def pace(iteration: int) -> Pace:
@@ -89,15 +92,16 @@ def latest_draw(kind: Kind, seed: int, iterations: int, cycle: int = 1) -> Calla
     return pace
 
 
-def _since_together(kind: Kind, drawn: Draws, cycle: int) -> Seconds:
+def _since_together(kind: Kind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
     """Return by rank and iteration the rank's time, on its longer clock, since the last synchronised iteration."""
     optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
     step = np.array([max(pace.host_s, pace.work_s) for pace in kind.paces])
     since = np.empty(drawn.shape)
     for iteration in range(drawn.shape[1]):
         before = max(iteration - 1, 0)
-        local = iteration % cycle != 0
-        since[:, iteration] = since[:, before] + step[drawn[:, before]] if local else optimizer[drawn[:, before]]
+        local, updated = iteration % cycle != 0, iteration % accumulate == 0
+        together = optimizer[drawn[:, before]] if updated else np.zeros(len(drawn))
+        since[:, iteration] = since[:, before] + step[drawn[:, before]] if local else together
     return since
 
 

@@ -14,12 +14,14 @@ elsewhere `work` is the interval times the busy share of all such intervals, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.workload import Workload
+from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.profile import Seconds
 
 BUSY_THROUGHOUT = 0.97
@@ -63,6 +65,27 @@ class Pace:
         """Device work of forward and backward."""
         return self.forward_work + float(self.work.sum()) + self.tail_work
 
+    def phased(self, phases: Mapping[str, float], *, one_clock: bool) -> Pace:
+        """Return this pace with the device work of each phase times its factor in `phases`, 1 where it has none.
+
+        Args:
+            one_clock: whether the host's time is the computation, so that it is scaled too.
+        """
+        forward, backward, optimizer = (phases.get(phase, 1.0) for phase in PHASES)
+        host = phases if one_clock else {}
+        forward_host, backward_host, optimizer_host = (host.get(phase, 1.0) for phase in PHASES)
+        return replace(
+            self,
+            forward_host=self.forward_host * forward_host,
+            forward_work=self.forward_work * forward,
+            host=self.host * backward_host,
+            work=self.work * backward,
+            tail_host=self.tail_host * backward_host,
+            tail_work=self.tail_work * backward,
+            optimizer_host=self.optimizer_host * optimizer_host,
+            optimizer_work=self.optimizer_work * optimizer,
+        )
+
     def scaled(self, compute: float, host: float) -> Pace:
         """Return this pace with device work times `compute` and host time times `host`."""
         return Pace(
@@ -80,14 +103,20 @@ class Pace:
         )
 
 
-def paces(workload: Workload, scale_compute: float = 1.0, scale_host: float = 1.0) -> list[Pace]:
+def paces(
+    workload: Workload,
+    scale_compute: float = 1.0,
+    scale_host: float = 1.0,
+    phases: Mapping[str, float] | None = None,
+) -> list[Pace]:
     """Return the pace of each recorded iteration of `workload`.
 
     On a CPU, and where the workload is timed, there is one clock: the host's time is the computation, scaled by
-    `scale_compute`.
+    `scale_compute` and by the factors of `phases`.
     """
     host = scale_compute if workload.one_clock else scale_host
-    return [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
+    found = [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
+    return [each.phased(phases, one_clock=workload.one_clock) for each in found] if phases else found
 
 
 def _pace(workload: Workload, iteration: int) -> Pace:

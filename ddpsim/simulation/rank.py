@@ -17,12 +17,19 @@ from ddpsim.simulation.reduction import CodecCosts, Reduction, Sends
 from ddpsim.simulation.rendezvous import SimulatedCommunicator
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
+from ddpsim.workload.optimizers import ADDITION
 
 Progress = Callable[[int, int], None]
 """Called with what is done and how much there is in all."""
 
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""
+ADDED = ADDITION.passes / 2
+"""Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
+
+On a CPU a copy moves as many, for a store reads its cache line first: an addition takes 0.8 to 1.0 of a copy's time
+between 1 and 64 MiB (`python -m tests.accuracy.additions`), taken as one.
+"""
 BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
@@ -59,11 +66,20 @@ class Setting:
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
-        return self.ddp and self.optimises(iteration)
+        return self.ddp and (iteration + 1) % self.options.sync_every == 0
 
     def optimises(self, iteration: int) -> bool:
         """Whether the optimizer runs in `iteration`: once a cycle of accumulated gradients, with DDP or without."""
-        return (iteration + 1) % self.options.no_sync_every == 0
+        return (iteration + 1) % self.options.accumulate == 0
+
+    def adds(self, iteration: int) -> bool:
+        """Whether gradients of `iteration` are added to those of the micro-batches before it."""
+        return iteration % self.options.accumulate != 0
+
+    def add_s(self, parameter: int) -> float:
+        """Return the time of adding one gradient, in place, to that of the micro-batches before."""
+        share = 1.0 if self.workload.one_clock else ADDED
+        return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
@@ -110,7 +126,8 @@ class Rank:
 
     def record(self, book: Book) -> None:
         """Keep what `book` has noted of an iteration that ends now."""
-        self.records.append(book.close(self.number, self.env.now, self.setting.synced(book.index)))
+        synced, stepped = self.setting.synced(book.index), self.setting.optimises(book.index)
+        self.records.append(book.close(self.number, self.env.now, synced=synced, stepped=stepped))
         if self.progress:
             self.progress(len(self.records), self.setting.iterations)
 
@@ -161,7 +178,7 @@ class Book:
     ready_s: dict[int, float] = field(default_factory=dict)
     buckets: list[BucketTimes] = field(default_factory=list)
 
-    def close(self, rank: int, end_s: float, synced: bool) -> Iteration:
+    def close(self, rank: int, end_s: float, *, synced: bool, stepped: bool) -> Iteration:
         """Return the finished record."""
         return Iteration(
             rank=rank,
@@ -174,6 +191,7 @@ class Book:
             buffer_broadcast_s=self.buffer_broadcast_s,
             optimizer_s=self.optimizer_s,
             synced=synced,
+            stepped=stepped,
             buckets=tuple(self.buckets),
             gradients=tuple(self.gradients),
         )

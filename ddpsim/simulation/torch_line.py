@@ -30,7 +30,7 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
     missing, steady = _missing(workloads)
     if (reason := _beyond_torch(job)) is not None:
         return TorchCall(None, note=f"stock torch has no {reason}; run it with ddpexec")
-    if missing and not job.find_unused_parameters and (not steady or job.no_sync_every > 1):
+    if missing and not job.find_unused_parameters and (not steady or job.sync_every > 1):
         names = _named(workloads[0], missing)
         when = "in some iterations" if not steady else "in any iteration, nor static_graph under no_sync"
         why = f"stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"

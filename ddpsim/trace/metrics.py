@@ -18,7 +18,7 @@ PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_
 
 STATISTICS = ("median", "mean", "median of cycle means")
 """What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
-either of two values; those of a cycle under `no_sync` do too, and a cycle's mean is one period."""
+either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class Summary:
 def summarise(trace: Trace) -> Summary:
     """Return the numbers of `trace`.
 
-    Under `no_sync` a period is the mean over one cycle, from the first local step to the synchronised one that ends it,
-    so that steps saved count; with every step synchronised a period is one iteration. Where layers are left out the
+    Where gradients are accumulated a period is the mean over one cycle, from the first micro-batch to the one that the
+    optimizer's step ends, so that steps saved count; else a period is one iteration. Where layers are left out the
     mean over all periods is taken, else the median.
 
     Raises:
@@ -129,16 +129,16 @@ def leaves_layers_out(trace: Trace) -> bool:
 
 
 def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
-    """Group one rank's iterations into cycles that end with a synchronised one; an unfinished cycle is left out.
+    """Group one rank's iterations into cycles that end with a step of the optimizer; an unfinished one is left out.
 
-    Without any synchronised iteration each is a cycle of its own.
+    Without any step each iteration is a cycle of its own.
     """
-    if not any(it.synced for it in iterations):
+    if not any(it.stepped for it in iterations):
         return [[it] for it in iterations]
     groups: list[list[Iteration]] = [[]]
     for it in iterations:
         groups[-1].append(it)
-        if it.synced:
+        if it.stepped:
             groups.append([])
     whole = groups[:-1]
     longest = max(len(group) for group in whole)
@@ -146,8 +146,14 @@ def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
 
 
 def cycle_length(trace: Trace) -> int:
-    """Return of how many iterations one synchronises gradients: 1 without `no_sync`."""
+    """Return how many iterations a step of the optimizer has: 1 where gradients are not accumulated."""
     return len(cycles(trace.of_rank(trace.ranks[0]))[0])
+
+
+def sync_length(trace: Trace) -> int:
+    """Return of how many iterations one reduces gradients: a cycle's, where its last alone does."""
+    cycle = cycles(trace.of_rank(trace.ranks[0]))[0]
+    return len(cycle) if sum(it.synced for it in cycle) <= 1 else 1
 
 
 def quantile(values: Sequence[float], share: float) -> float:

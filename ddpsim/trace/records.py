@@ -91,7 +91,8 @@ class Iteration:
     """One iteration of one rank; `end_s` is the start of the next forward.
 
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
-    `ddp_overhead_s`. `synced` is False under `no_sync`.
+    `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
+    no step of the optimizer ends the iteration, for gradients are accumulated.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class Iteration:
     buffer_broadcast_s: float
     optimizer_s: float
     synced: bool = True
+    stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()
     gradients: tuple[Gradient, ...] = ()
 

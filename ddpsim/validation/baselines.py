@@ -34,24 +34,24 @@ def baselines(
     optimizer_s: float,
     under_s: float,
     communication_s: float,
-    no_sync_every: int = 1,
+    sync_every: int = 1,
 ) -> Baselines:
     """Return what the trivial predictors say.
 
     Args:
         buckets: in launch order: when its last gradient is ready, from the start of forward, and its allreduce's time.
         local_s: one process's iteration.
-        optimizer_s: the part of it after backward; its share where only one iteration in `no_sync_every` has one.
+        optimizer_s: the part of it after backward; its share where only one iteration in `sync_every` has one.
         under_s: the part of it that communication may hide under: backward, or all of it.
         communication_s: time on the wire of all buckets; less than their sum where they overlap one another.
-        no_sync_every: all but every so many iterations are one process's.
+        sync_every: all but every so many iterations are one process's.
     """
     end_s = 0.0
     for ready_s, time_s in buckets:
         end_s = max(end_s, ready_s) + time_s
 
     def mean(synced_s: float) -> float:
-        return local_s + (synced_s - local_s) / no_sync_every
+        return local_s + (synced_s - local_s) / sync_every
 
     return Baselines(
         one_process_s=local_s,

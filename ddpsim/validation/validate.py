@@ -12,7 +12,7 @@ from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, cycle_length, summarise
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise, sync_length
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
@@ -146,7 +146,7 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         local_source="run" if known else "prediction",
         buckets=tuple(_bucket_error(ours, theirs, step) for ours, theirs in pairs),
         terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
-        baselines=_baselines(prediction, step, measured_local_s, cycle_length(measured)),
+        baselines=_baselines(prediction, step, measured_local_s, sync_length(measured)),
     )
 
 
@@ -230,7 +230,7 @@ def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float] |
 
 
 def _baselines(
-    prediction: Mapping[str, object], step_s: float, measured_local_s: float, no_sync_every: int
+    prediction: Mapping[str, object], step_s: float, measured_local_s: float, sync_every: int
 ) -> dict[str, Mapping[str, float | None]]:
     """Return what trivial predictors say of the step, fed with the prediction's own times, not with measured ones."""
     local_s = _float(prediction["local_s"])
@@ -241,7 +241,7 @@ def _baselines(
         optimizer_s=_float(prediction["optimizer_s"]),
         under_s=_float(prediction["backward_compute_s"]),
         communication_s=length(union((finished - wire, finished) for _, wire, finished in ways)),
-        no_sync_every=no_sync_every,
+        sync_every=sync_every,
     )
     predictors = {
         "one_process": said.one_process_s,

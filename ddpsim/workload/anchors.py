@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.units import format_time, parse_time
@@ -30,6 +30,28 @@ class Anchor:
     seconds: float
     synchronises: tuple[str, ...] = ()
     source: str = "given by the user"
+
+    def of_step(self, micro_batches: int, added_s: float) -> Anchor:
+        """Return this anchor as one of all forwards and backwards of a step, without the addition of gradients.
+
+        Args:
+            micro_batches: of the step.
+            added_s: what adding their gradients takes of it.
+
+        Raises:
+            WorkloadError: a step that takes no longer than that.
+        """
+        if self.phase == "step" and self.seconds <= added_s:
+            what = f"a step of {format_time(self.seconds)} leaves nothing beside {format_time(added_s)} of additions"
+            raise WorkloadError(what, place="accumulate", remedy="give the time of a whole step of the optimizer")
+        by_phase = {"step": self.seconds - added_s, "optimizer": self.seconds}
+        return replace(self, seconds=by_phase.get(self.phase, micro_batches * self.seconds))
+
+
+def of_step(phases_s: Sequence[float], micro_batches: int) -> list[float]:
+    """Return the times of forward, backward and optimizer in a step of several micro-batches, from those of one."""
+    forward, backward, optimizer = phases_s
+    return [micro_batches * forward, micro_batches * backward, optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +161,19 @@ def _pace(fixed: dict[str, float], rest: float, host: float, scale: float) -> Ro
     return RooflineFactors((forward, backward, optimizer), host, scale)
 
 
-def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str) -> None:
+def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str, micro_batches: int = 1) -> None:
     """Refuse a time that the GPU cannot reach.
 
     Args:
         anchors: that were given.
         floors_s: least time of forward, backward and optimizer.
         place: what names the step in errors.
+        micro_batches: of a step.
 
     Raises:
         WorkloadError: an anchor below its floor.
     """
-    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(floors_s)}
+    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(of_step(floors_s, micro_batches))}
     for anchor in anchors:
         if anchor.seconds < floors[anchor.phase]:
             raise WorkloadError(

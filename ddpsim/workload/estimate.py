@@ -15,10 +15,10 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, pace_of
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
-from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
+from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.timeline import Timeline
 
@@ -104,6 +104,7 @@ def estimate(
     anchors: Anchor | Sequence[Anchor] | None = None,
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
+    accumulate: int = 1,
 ) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
@@ -114,6 +115,7 @@ def estimate(
         anchors: measured times that the estimate is scaled to.
         optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
         pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
+        accumulate: micro-batches of the measured step; the estimate is of one.
 
     Raises:
         WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
@@ -122,13 +124,20 @@ def estimate(
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
+    own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
     works = roofline_s(shape, gpu, precision)
     works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
-    check_floor(targets, _floors_s(shape, gpu, precision, used, parameters), shape.name)
+    floors_s = _floors_s(shape, gpu, precision, used, parameters)
+    check_floor(targets, floors_s, shape.name, accumulate)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
+    added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = pace or pace_of(
-        list(map(sum, works)), sum(timeline.host_s), targets, keep_optimizer=optimizer is not None, place=shape.name
+        of_step(list(map(sum, works)), accumulate),
+        sum(of_step(timeline.host_s, accumulate)),
+        [anchor.of_step(accumulate, added_s) for anchor in targets],
+        keep_optimizer=optimizer is not None,
+        place=shape.name,
     )
     timeline.works = [[work * factor for work in phase] for phase, factor in zip(works, pace.phases, strict=True)]
     timeline.host_factor = pace.host
@@ -137,6 +146,7 @@ def estimate(
         workload,
         provenance=_provenance(shape, gpu, precision, targets, pace, optimizer),
         arithmetic_share=_arithmetic_share(shape, gpu, precision, works),
+        optimizer_kind=shape.optimizer_kind if optimizer in (None, own) else used.kind,
     )
 
 

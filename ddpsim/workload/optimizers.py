@@ -15,6 +15,9 @@ _TENSORS_A_LAUNCH = 30
 ones, fewer where they are cut into chunks of 65,536 elements."""
 
 
+_CLIPPED = " with gradient clipping"
+
+
 @dataclass(frozen=True, slots=True)
 class Optimizer:
     """An optimizer is known by the kernels its step launches and the bytes they move.
@@ -35,15 +38,30 @@ class Optimizer:
     parameter_s: float
 
     def with_clipping(self) -> Optimizer:
-        """Return this optimizer after `clip_grad_norm_`: gradients are read for their norm, then scaled in place."""
+        """Return this optimizer after `clip_grad_norm_`: gradients are read for their norm, then scaled in place.
+
+        One that clips already stays as it is.
+        """
+        if self.clips:
+            return self
         return replace(
             self,
-            name=f"{self.name} with gradient clipping",
+            name=f"{self.name}{_CLIPPED}",
             passes=self.passes + 3,
             kernels=self.kernels if self.loop else self.kernels + 2,
             fixed_s=self.fixed_s + 150e-6,
             parameter_s=self.parameter_s + 3e-6,
         )
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped before the step."""
+        return self.name.endswith(_CLIPPED)
+
+    @property
+    def kind(self) -> str:
+        """The optimizer as `ModelShape.optimizer_kind` names it: `adamw-fused+clip`."""
+        return self.name.removesuffix(_CLIPPED) + ("+clip" if self.clips else "")
 
     def host_s(self, parameters: int) -> float:
         """Return the host's time of one step."""
@@ -89,6 +107,11 @@ it were fused. Without a word torch takes `foreach` on a GPU. Host times are pri
 what Python adds."""
 
 
+ADDITION = Optimizer("addition", 3, 1, True, 0.0, 5e-6)
+"""What adds a gradient to that of the micro-batches before: autograd's `grad += new`, a kernel a parameter that reads
+both and writes one. Its host time is that of a kernel launched from C++, as of a hook of DDP."""
+
+
 def optimizer_of_kind(kind: str | None) -> Optimizer | None:
     """Return the optimizer that a counted step uses, as `ModelShape.optimizer_kind` names it; None where it is unknown.
 
@@ -109,6 +132,6 @@ def optimizer_named(name: str, *, clipping: bool = False) -> Optimizer:
         UnknownNameError: no such optimizer.
     """
     if name not in OPTIMIZERS:
-        raise UnknownNameError.among("optimizer", name, OPTIMIZERS, place="--optimizer")
+        raise UnknownNameError.among("optimizer", name, OPTIMIZERS, place="optimizer")
     found = OPTIMIZERS[name]
     return found.with_clipping() if clipping else found

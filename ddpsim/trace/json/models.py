@@ -69,6 +69,7 @@ class IterationRecord(Document):
     buffer_broadcast_s: Seconds
     optimizer_s: Seconds
     synced: bool = True
+    stepped: bool | None = None
     buckets: list[BucketRecord]
     gradients: list[Annotated[tuple[Whole, Seconds, Seconds], Field(strict=False)]]
 
@@ -88,4 +89,5 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     read = read_as(IterationRecord, record, place, error, remedy)
     buckets = tuple(bucket.times() for bucket in read.buckets)
     gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
-    return Iteration(**{**dict(read), "buckets": buckets, "gradients": gradients})
+    stepped = read.synced if read.stepped is None else read.stepped
+    return Iteration(**{**dict(read), "stepped": stepped, "buckets": buckets, "gradients": gradients})

@@ -176,6 +176,7 @@ def _iteration(
         buffer_broadcast_s=broadcast_s,
         optimizer_s=sum(i.end_s - i.start_s for i in step.optimizer),
         synced=bool(buckets),
+        stepped=bool(buckets),
         buckets=buckets,
         gradients=tuple(
             Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_completed(computing, event.end_s))

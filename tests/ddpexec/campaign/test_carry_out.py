@@ -180,7 +180,7 @@ def test_a_run_is_what_a_user_would_type() -> None:
     text = FILE.split("runs:")[0] + f"runs:\n  - {runs}\n"
     arguments = stages.run_arguments(parse_campaign(text, "c.yaml").configurations[0], Path("x"))
     assert " ".join(arguments) == (
-        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --backend gloo --no-sync-every 2 "
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --backend gloo --accumulate 2 "
         "--gradient-as-bucket-view --no-broadcast-buffers --process-groups 2 --straggler 1:1.2345678 "
         "--seed 1007 --iterations 6 --local-iterations 5"
     )

@@ -37,11 +37,11 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
     [configuration] = parse_campaign(text, "c").configurations
     assert given(configuration.run, Settings)["stragglers"] == {1: 1.5}
     made = options(configuration)
-    assert (made.process_groups, made.no_sync_every, made.broadcast_buffers) == (2, 2, False)
+    assert (made.process_groups, made.accumulate, made.broadcast_buffers) == (2, 2, False)
     assert made.caps.bucket_cap_mb_list == (1, 2.5)
     said = " ".join(run_arguments(configuration, Path("x")))
     for part in (
         *("--model mlp --threads 1", "--batch-size 3", "--process-groups 2", "--straggler 1:1.5", "--seed 1000"),
-        *("--bucket-cap-mb-list 1,2.5", "--no-broadcast-buffers", "--no-sync-every 2", "--iterations 24"),
+        *("--bucket-cap-mb-list 1,2.5", "--no-broadcast-buffers", "--accumulate 2", "--iterations 24"),
     ):
         assert part in said

@@ -59,7 +59,7 @@ def test_trivial_predictors_by_hand() -> None:
     )
     late = measured_baselines(TABLE, [bucket(0.9, 1 << 24), bucket(0.95, 1 << 22)], local_s=1.0, optimizer_s=0.05)
     assert late["in_order_pipeline"] == pytest.approx(0.9 + 0.16 + 0.04 + 0.05)
-    every = measured_baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, no_sync_every=4)
+    every = measured_baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, sync_every=4)
     assert every["sum_of_compute_and_wire"] == pytest.approx(1.04)
 
 

@@ -107,7 +107,7 @@ def test_bad_steps_are_refused(name: str, message: str) -> None:
     [
         (["--model", "mlp", "--step", "a:b"], "run: give one of --model, --step and --workload"),
         (["--step", "a:b", "--batch-size", "3"], "--batch-size and --step are both given"),
-        (["--step", "a:b", "--no-sync-every", "2"], "--no-sync-every and --step are both given"),
+        (["--step", "a:b", "--accumulate", "2"], "--accumulate and --step are both given"),
     ],
 )
 def test_options_that_a_step_decides_are_refused(

@@ -22,12 +22,16 @@ from ddpexec.running.run import Run  # noqa: E402
 from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.jobs.simulated import Options  # noqa: E402
+from ddpsim.prediction.predict import predict  # noqa: E402
+from ddpsim.topology.spec import load_topology  # noqa: E402
 from ddpsim.trace.json import read_trace, write_rank, write_trace  # noqa: E402
 from ddpsim.trace.metrics import summarise  # noqa: E402
 from ddpsim.trace.records import Trace  # noqa: E402
 from ddpsim.workload.files import save_workload  # noqa: E402
 
 CAPS = BucketCaps(bucket_cap_mb=0.02)
+LOOPBACK = load_topology("loopback")
 
 
 def train(settings: Settings) -> tuple[Trace, Trace | None, dict[str, object]]:
@@ -48,7 +52,7 @@ def test_without_stamps_both_implementations_tell_their_buckets() -> None:
 
 def both(rank: int) -> list[Any]:
     found = [train(Settings(implementation=name, iterations=3, caps=CAPS)) for name in ("ddpexec", "torch")]
-    found.append(train(Settings(iterations=4, caps=CAPS, no_sync_every=2, process_groups=2)))
+    found.append(train(Settings(iterations=4, caps=CAPS, accumulate=2, process_groups=2)))
     return [(trace, gathered, plan["plan"]) for trace, gathered, plan in found]
 
 
@@ -211,7 +215,7 @@ def alone(rank: int) -> list[tuple[int, float | None, Any]]:
     for implementation, options in (
         ("ddpexec", {}),
         ("torch", {}),
-        ("ddpexec", {"no_sync_every": 2}),
+        ("ddpexec", {"accumulate": 2}),
         ("torch", {"stragglers": {0: 1.5}}),
         ("torch", {"local_iterations": 0}),
     ):
@@ -244,3 +248,33 @@ def test_steps_without_communication_time_one_process_and_do_not_count() -> None
 def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Settings(**options)
+
+
+def accumulated(rank: int) -> list[Any]:
+    """Return each run's trace, and what it reduced, seen where collectives are handed to the backend."""
+    found = []
+    for implementation in IMPLEMENTATIONS:
+        for sync in ("last", "every"):
+            given = Settings(implementation=implementation, iterations=6, caps=CAPS, accumulate=3, sync=sync)
+            run = Run(given, torch.device("cpu"), workload=small_workload())
+            run.train()
+            found.append((implementation, sync, run.trace(), run.gather(run.trace())))
+    return found
+
+
+def test_a_run_reduces_after_the_last_micro_batch_or_after_each_as_predicted() -> None:
+    workload, size = small_workload(), small_workload().gradient_bytes
+    for implementation, sync, trace, gathered in ranks.run(2, accumulated)[0]:
+        reducing = [sync == "every", sync == "every", True] * 2
+        assert [it.synced for it in trace.iterations] == reducing, implementation
+        assert [it.stepped for it in trace.iterations] == [False, False, True] * 2
+        predicted = predict(
+            workload, LOOPBACK, gpus_per_node=2, options=Options(caps=CAPS, accumulate=3, sync=sync, backend="gloo")
+        )
+        simulated = predicted.trace.of_rank(0)
+        for real, told in zip(trace.iterations, simulated, strict=True):
+            assert [b.parameters for b in real.buckets] == [b.parameters for b in told.buckets]
+            assert sum(b.size_bytes for b in real.buckets) == (size if real.synced else 0)
+        summary = summarise(gathered)
+        assert summary.iterations == 2
+        assert summary.iteration_statistic == predicted.summary.iteration_statistic == "median of cycle means"

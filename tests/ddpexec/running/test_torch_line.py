@@ -79,7 +79,7 @@ def predicted(source, **options):
         {"caps": CAPS, "find_unused_parameters": True},
         {"caps": CAPS, "gradient_as_bucket_view": True, "broadcast_buffers": False},
         {"caps": CAPS, "order": "once"},
-        {"caps": CAPS, "no_sync_every": 2, "find_unused_parameters": True},
+        {"caps": CAPS, "accumulate": 2, "find_unused_parameters": True},
     ],
 )
 def test_the_line_gives_stock_torch_what_was_predicted(missing, options):
@@ -93,7 +93,7 @@ def test_the_line_gives_stock_torch_what_was_predicted(missing, options):
 
 
 @pytest.mark.parametrize(
-    ("sets", "options"), [([(2,), ()], {}), ([(2,), (3,)], {"caps": CAPS}), ([(2,)], {"no_sync_every": 2})]
+    ("sets", "options"), [([(2,), ()], {}), ([(2,), (3,)], {"caps": CAPS}), ([(2,)], {"accumulate": 2})]
 )
 def test_where_gradients_come_and_go_stock_torch_raises_and_the_line_says_so(sets, options):
     line = predicted(recorded(*sets), **options).document()["torch"]

@@ -14,7 +14,7 @@ import pytest
         ("--nodes", "10000000", "at most 100000 nodes"),
         ("--nodes", "1" + "0" * 30, "at most 100000 nodes"),
         ("--iterations", "100000000", "moments"),
-        ("--no-sync-every", "10000000", "moments"),
+        ("--accumulate", "10000000", "moments"),
         ("--process-groups", "100000000", "at most 64"),
         ("--straggler", "0:1e308", "out of range"),
         ("--scale-compute", "1e308", "out of range"),

@@ -85,7 +85,7 @@ def test_choices_are_checked_by_the_declaration() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InputError("0 is no count", place="no_sync_every"), "--no-sync-every: 0 is no count"),
+        (InputError("0 is no count", place="process_groups"), "--process-groups: 0 is no count"),
         (InputError("-2", place="stragglers[3]"), "--straggler 3: -2"),
         (InputError("2", place="drop[a.b]: more"), "--drop a.b: more: 2"),
         (InputError("`comm=noop` and `drop` are both given"), "--comm noop and --drop are both given"),

@@ -47,7 +47,7 @@ def test_a_step_of_which_half_is_left_out_takes_half():
 @pytest.mark.parametrize("cycle", [1, 3])
 def test_what_is_left_out_is_not_sent_and_all_ranks_leave_out_the_same(device, cycle):
     source = named(workload(device=device, iterations=4, jitter=0.3))
-    given = Options(backend="gloo", caps=EACH, drop=LAYERS, iterations=12, no_sync_every=cycle, stragglers={1: 1.4})
+    given = Options(backend="gloo", caps=EACH, drop=LAYERS, iterations=12, accumulate=cycle, stragglers={1: 1.4})
     trace = simulate(source, load_topology("loopback").place(1, 3), given)
     plan = given.drop_plan(source.parameters)
     for it in trace.iterations:
@@ -95,7 +95,7 @@ def test_where_iterations_differ_by_design_the_step_is_their_mean(cycle):
     source, here = named(workload(gradients=8)), load_topology("loopback")
     drop = {f"layer{i}": 0.5 for i in range(2)}
     for seed in range(3):
-        asked = Options(drop=drop, seed=seed, no_sync_every=cycle)
+        asked = Options(drop=drop, seed=seed, accumulate=cycle)
         found = predict(source, here, gpus_per_node=2, options=asked)
         periods = [it.iteration_s for it in found.trace.of_rank(0)]
         assert len(set(np.round(periods, 6))) > 1
@@ -112,7 +112,7 @@ def test_the_output_says_what_a_step_is_of_many():
     source, here = named(workload(gradients=8)), load_topology("loopback")
     for options, statistic in (
         ({}, "median"),
-        ({"no_sync_every": 2}, "median of cycle means"),
+        ({"accumulate": 2}, "median of cycle means"),
         ({"drop": {"layer0": 0.0}}, "median"),
     ):
         found = predict(source, here, gpus_per_node=2, options=Options(**options))

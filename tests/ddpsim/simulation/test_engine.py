@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_trace(seed, device):
 @pytest.mark.parametrize("cycle", [1, 4])
 def test_rank_0_and_the_latest_of_the_others_stand_for_every_rank(device, ranks, cycle):
     source = workload(device=device, iterations=12, jitter=0.5)
-    given = options(caps=BucketCaps(bucket_cap_mb=2), iterations=60, no_sync_every=cycle)
+    given = options(caps=BucketCaps(bucket_cap_mb=2), iterations=60, accumulate=cycle)
     placement = place(ranks=ranks)
     two, every = (period(simulate(source, placement, given, every_rank=every)) for every in (False, True))
     assert two == pytest.approx(every, rel=0.01)
@@ -126,7 +126,7 @@ def test_a_straggler_shows_as_skew_on_the_others():
 
 
 def test_no_sync_reduces_every_nth_step_only():
-    source, given = workload(), options(no_sync_every=4, iterations=3)
+    source, given = workload(), options(accumulate=4, iterations=3)
     trace = simulate(source, place(), given)
     assert [it.synced for it in trace.of_rank(0)] == [False, False, False, True] * 3
     assert all(bool(it.buckets) == it.synced for it in trace.iterations)
@@ -254,7 +254,7 @@ def test_buffers_are_broadcast_a_message_a_dtype_before_each_synced_forward():
     first = collectives.env.now - start
     collectives.env.run(collectives.broadcast(8))
     second = collectives.env.now - start - first
-    found = summarise(simulate(source, placement, options(no_sync_every=1))).buffer_broadcast_s
+    found = summarise(simulate(source, placement, options(accumulate=1))).buffer_broadcast_s
     own = 4 * costs.buffer_s + 2 * costs.launch_s
     assert max(first, second) <= found - own + costs.launch_s
     assert found <= own + first + second

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsim.prediction.predict import local_period_s
+from ddpsim.simulation import Options
 from ddpsim.simulation.pace import latest, paces
 from ddpsim.workload import Phase
 from tests.ddpsim.simulation.builders import workload
@@ -40,6 +42,20 @@ def test_a_host_bound_device_replays_its_record_and_halving_its_work_changes_lit
     _, halved = replay(paces(source, scale_compute=0.5)[0])
     assert np.all(halved <= replayed + 1e-12)
     assert halved[-1] >= source.gradient_hook_s.max()
+
+
+@pytest.mark.parametrize("device", ["cpu", "V100"])
+@pytest.mark.parametrize(("phase", "part_s"), [("forward", 0.03), ("backward", 0.08), ("optimizer", 0.01)])
+def test_one_phase_is_scaled_alone_on_the_clock_that_computes(device, phase, part_s):
+    source = workload(device=device)
+    plain, scaled = (local_period_s(source, Options(scale=each)) for each in ({}, {phase: 1.5}))
+    assert scaled - plain == pytest.approx(0.5 * part_s, rel=1e-6)
+    both = local_period_s(source, Options(scale={phase: 1.5}, scale_compute=2.0))
+    assert both == pytest.approx(2 * scaled, rel=1e-6)
+    [pace] = paces(source, phases={phase: 1.5})
+    [host] = paces(source)
+    if device == "V100":
+        assert pace.host_s == host.host_s, "the host of a GPU keeps its time"
 
 
 def test_a_gradient_behind_others_in_the_queue_is_the_devices_work_and_no_lag():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import read_trace, write_trace
-from ddpsim.trace.metrics import PARTS, cycles, quantile, summarise
+from ddpsim.trace.metrics import PARTS, cycles, quantile, summarise, sync_length
 from ddpsim.trace.overlap import intersection, length, union
 from ddpsim.trace.records import Trace
 from tests.traces import example_trace, random_traces
@@ -56,15 +56,20 @@ def test_period_is_the_slowest_ranks_median() -> None:
     assert summary.iteration_low_s <= summary.iteration_s <= summary.iteration_high_s
 
 
-def test_a_period_under_no_sync_is_the_mean_of_a_cycle() -> None:
+def test_a_period_of_accumulated_gradients_is_the_mean_of_a_cycle() -> None:
     trace = example_trace(1, iterations=7)
     local = [
-        replace(it, end_s=it.start_s + (0.040 if it.index % 3 == 2 else 0.030), synced=it.index % 3 == 2)
+        replace(it, end_s=it.start_s + (0.040 if last else 0.030), synced=last, stepped=last)
         for it in trace.iterations
+        for last in [it.index % 3 == 2]
     ]
     assert summarise(replace(trace, iterations=local)).iteration_s == pytest.approx(0.1 / 3)
     assert [[it.index for it in cycle] for cycle in cycles(local)] == [[0, 1, 2], [3, 4, 5]]
-    never = [replace(it, synced=False) for it in local]
+    everywhere = [replace(it, synced=True) for it in local]
+    assert cycles(everywhere) == [everywhere[:3], everywhere[3:6]]
+    assert sync_length(replace(trace, iterations=local)) == 3
+    assert sync_length(replace(trace, iterations=everywhere)) == 1
+    never = [replace(it, synced=False, stepped=False) for it in local]
     assert [len(cycle) for cycle in cycles(never)] == [1] * 7
 
 

@@ -85,7 +85,10 @@ def test_trivial_predictors_by_hand() -> None:
 
 def test_trivial_predictors_communicate_in_synchronised_iterations_alone() -> None:
     trace = example_trace(2, iterations=4)
-    records = [it if it.index % 2 else replace(it, synced=False, buckets=(), gradients=()) for it in trace.iterations]
+    records = [
+        it if it.index % 2 else replace(it, synced=False, stepped=False, buckets=(), gradients=())
+        for it in trace.iterations
+    ]
     every_other = replace(trace, iterations=records)
     said = validate(prediction_of(every_other), every_other).baselines
     assert said["one_process"]["predicted_s"] == pytest.approx(0.032)

@@ -2,7 +2,7 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
-from ddpsim.workload.optimizers import OPTIMIZERS, optimizer_named
+from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, optimizer_named, optimizer_of_kind
 
 MANY = [Parameter(f"p{i}", (1000,)) for i in range(300)]
 ONE = [Parameter("p", (100_000_000,))]
@@ -34,5 +34,18 @@ def test_clipping_adds_its_own():
 
 
 def test_an_unknown_name_gives_the_nearest():
-    with pytest.raises(UnknownNameError, match="--optimizer: unknown optimizer 'adamv'; did you mean adam"):
+    with pytest.raises(UnknownNameError, match="optimizer: unknown optimizer 'adamv'; did you mean adam"):
         optimizer_named("adamv")
+
+
+def test_a_kind_names_the_optimizer_that_it_is_of():
+    for name, clipping in (("adamw-fused", False), ("sgd", True)):
+        made = optimizer_named(name, clipping=clipping)
+        assert made.kind == name + ("+clip" if clipping else "")
+        assert optimizer_of_kind(made.kind) == made
+    assert optimizer_named("sgd", clipping=True).with_clipping() == optimizer_named("sgd", clipping=True)
+
+
+def test_adding_a_gradient_reads_two_and_writes_one():
+    assert sum(ADDITION.works_s(ONE, 1e12, 3e-6)) == pytest.approx(3 * 0.4e-3)
+    assert sum(ADDITION.works_s(MANY, 1e12, 3e-6)) == pytest.approx(300 * 3e-6)
