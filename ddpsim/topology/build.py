@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.gpus.table import names as gpu_names
 from ddpsim.topology.hardware import (
-    GPU_MODELS,
     PCIE_X16_BANDWIDTH,
     gpu_facts,
+    known_models,
     nvlink_bandwidth,
     socket_bandwidth,
 )
@@ -79,8 +78,7 @@ def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
     model = spec.gpus.model
     facts = gpu_facts(model)
     if spec.gpus.sm is None and facts is None:
-        known = {*GPU_MODELS, *gpu_names()}
-        error = UnknownNameError.among("GPU model", model, known, place=f"{place}.gpus.model")
+        error = UnknownNameError.among("GPU model", model, known_models(), place=f"{place}.gpus.model")
         raise TopologyError(error.message, place=error.place, remedy=f"{error.remedy} Or state its `sm`")
     sm = facts.sm if spec.gpus.sm is None and facts is not None else spec.gpus.sm
     assert sm is not None
