@@ -13,11 +13,10 @@ from ddpsim.topology.hardware import (
     nvlink_bandwidth,
     socket_bandwidth,
 )
+from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.node import Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
 from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
 from ddpsim.topology.vertices import HOST_IN, HOST_OUT, OUTSIDE, Vertex, VertexKind
-
-_GPUDIRECT_KINDS = ("infiniband", "roce", "efa", "slingshot")
 
 
 def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
@@ -109,7 +108,7 @@ def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str
 
 
 def _in_order(nics: NicsSpec) -> bool:
-    return nics.kind != "efa" if nics.in_order is None else nics.in_order
+    return nic_kind(nics.kind).in_order if nics.in_order is None else nics.in_order
 
 
 def _check_stated(spec: NodeSpec, place: str) -> None:
@@ -123,7 +122,7 @@ def _check_stated(spec: NodeSpec, place: str) -> None:
 
 
 def _gpudirect(nics: NicsSpec, capable: bool) -> bool:
-    return capable and nics.kind in _GPUDIRECT_KINDS if nics.gpudirect is None else nics.gpudirect
+    return capable and nic_kind(nics.kind).gpudirect if nics.gpudirect is None else nics.gpudirect
 
 
 def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
