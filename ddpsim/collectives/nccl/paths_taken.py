@@ -120,7 +120,7 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
         tuple(dict.fromkeys(pairs)),
         _inside(placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
         _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
-        tuple(nic_advice(placement.topology)),
+        tuple(nic_advice(placement.topology) if several else ()),
     )
 
 
