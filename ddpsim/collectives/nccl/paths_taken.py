@@ -12,6 +12,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
+from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.placement import place
@@ -158,6 +159,9 @@ def _between(placement: Placement, calibration: Calibration | None, taken: dict[
         Alternative(name, setting, _busbw(place(changed, placement.nodes, placement.gpus_per_node), calibration))
         for name, setting, changed in _network(placement.topology, taken)
     ]
+    if (far := farthest_from_nics(placement)) is not None:
+        visible = ", ".join(map(str, far.topology.visible_devices or ()))
+        others.append(Alternative("GPUs far from the NIC", f"visible_devices: [{visible}]", _busbw(far, calibration)))
     return Stretch(tuple(taken), _busbw(placement, calibration), tuple(others))
 
 
