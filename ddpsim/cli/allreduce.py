@@ -59,6 +59,7 @@ def allreduce(
     from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
+    from ddpsim.topology.transports import nic_advice
 
     check_destination(plot)
     machine = load_topology(topology)
@@ -91,6 +92,8 @@ def allreduce(
     if plot:
         _draw(found, plot)
     correcting = 0 if curve is None else len(curve.points)
+    for line in nic_advice(machine) if backend == "nccl" and placement.nodes > 1 else ():
+        note(f"advice: {line}")
     output.emit({"rows": found, "correcting_rows": correcting}, lambda: _text(found, placement, correcting))
 
 
