@@ -38,6 +38,8 @@ class Prediction:
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
         copies_measured: whether its calibration has the rate of copies into buckets.
         ends: each doubt with the iteration at its two ends; empty until `with_band`.
+        hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
+            in the parts already. None until `with_band`.
     """
 
     workload: Workload
@@ -53,6 +55,7 @@ class Prediction:
     correcting_rows: int = 0
     copies_measured: bool = False
     ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
+    hidden_comm_cost_s: float | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -141,6 +144,7 @@ class Prediction:
             "buffer_broadcast_s": s.buffer_broadcast_s,
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,
+            "hidden_comm_cost_s": self.hidden_comm_cost_s,
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
