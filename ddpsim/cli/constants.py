@@ -81,6 +81,9 @@ def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
     if name not in known:
         raise UnknownNameError.among("constant", name, sorted(known), place=_FLAG)
     value = _value(known[name], text)
+    if 0 < value < known[name].least:
+        remedy = f"give what a busy device takes over what an idle one takes, e.g. {name}=1.2"
+        raise InputError(f"{text!r} is below 1, which is no slow-down", place=f"{_FLAG} {name}", remedy=remedy)
     if not known[name].allows(value):
         remedy = f"give what its unit allows, e.g. {name}={_example(known[name])}"
         raise InputError(f"{text!r} is out of range or no number", place=f"{_FLAG} {name}", remedy=remedy)

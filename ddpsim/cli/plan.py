@@ -167,7 +167,7 @@ def text(report: PlanReport) -> str:
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
-    lines += ["", *_doubts(report.rows), *_transports(report.rows)]
+    lines += [*_hidden(changed), "", *_doubts(report.rows), *_transports(report.rows)]
     best = report.best.chosen
     unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
     lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
@@ -190,6 +190,15 @@ def _transports(rows: Sequence[PlanRow]) -> list[str]:
         for line in [] if (taken := row.chosen.transports) is None else taken.lines():
             said.setdefault(line, []).append(row)
     return [f"on {_where(found)}: {line}" for line, found in said.items()]
+
+
+def _hidden(rows: Sequence[PlanRow]) -> list[str]:
+    """Return how much of the largest gain is there because communication beside computation has a price."""
+    if not rows:
+        return []
+    most = max(rows, key=lambda row: row.gain)
+    part, whole = (f"{100 * share:.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
+    return [f"of the gain of {whole} on {_where([most])}, {part} rests on what communication costs computation"]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:

@@ -223,6 +223,7 @@ def _text(prediction: Prediction) -> str:
         *step_line(prediction.options, prediction.iteration_s),
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s),
+        *hidden_cost(prediction),
         *_correction(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
@@ -264,6 +265,17 @@ def largest_doubt(prediction: Prediction) -> list[str]:
     low_s, high_s = without(middle_s, prediction.doubts, most)
     now, then = (width / middle_s for width in (prediction.high_s - prediction.low_s, high_s - low_s))
     return [f"most in doubt: {most.name}; {most.remedy}: band {now:.0%} to {then:.0%}".replace("%", " %")]
+
+
+def hidden_cost(prediction: Prediction) -> list[str]:
+    """Return the line on what computing and communicating at once costs the step; none where it costs nothing."""
+    cost_s = prediction.hidden_comm_cost_s
+    if not cost_s:
+        return []
+    from ddpsim.units import format_time
+
+    share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
+    return [f"of it {format_time(cost_s)} ({share}) is what communication beside computation costs both"]
 
 
 def _correction(prediction: Prediction) -> list[str]:

@@ -39,12 +39,18 @@ class Constant:
     def allows(self, value: object) -> bool:
         """Whether `value` may take the place of this constant's own.
 
-        What its unit makes sense of. A cost of DDP in seconds, or a spread, may be 0 too: a rate or a factor never.
+        What its unit makes sense of. A cost of DDP in seconds, a count or a spread may be 0 too: a rate or a factor
+        never. A slow-down is at least 1.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         spread = self.name.endswith("_spread")
         if value == 0:
-            return spread or (".ddp." in self.name and self.unit == "s")
+            return spread or (".ddp." in self.name and self.unit != "B/s" and self.least == 0)
         least, most = _RANGES["spread" if spread else self.unit]
-        return least <= value <= most
+        return max(least, self.least) <= value <= most
+
+    @property
+    def least(self) -> float:
+        """The least that its meaning makes sense of: 1 of a slow-down."""
+        return 1.0 if self.name.endswith("_slowdown") else 0.0

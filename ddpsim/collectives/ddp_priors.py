@@ -11,6 +11,11 @@ from ddpsim.collectives.constant import Constant
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
+_UNDER_LOAD = "measure `microbench --under-load`"
+_CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"
+_IN_TURN = "measure one process on each GPU in turn"
+_TABLE = "fitted to ResNet-50 and ResNeXt-50 of PyTorch's V100 table (docs/reference/gpu-steps.md)"
+_ESTIMATE = "estimate: NVIDIA/nccl issue 1433 reports more, and the V100 table cannot tell it"
 KERNEL_S = 2.5e-6
 """The shortest a CUDA kernel runs on the device."""
 
@@ -49,21 +54,33 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.broadcast_s", 0.0, "s", "no thread of the host is woken for a broadcast"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
         Constant(
-            "nccl.ddp.enter_s",
-            0.0,
-            "s",
-            "no prior: measure a backward beside many small collectives; fitted to a published table, see the docs",
+            "nccl.ddp.enter_s", 0.0, "s", "not measured: `tail_share` of a kernel; a backward beside small collectives"
         ),
         Constant(
-            "nccl.ddp.pace_spread",
-            0.0,
-            "1",
-            "no prior: measure one process on each GPU; Sinha et al. (SC 2022) report 8 % between V100s at full load",
+            "nccl.ddp.pace_spread", 0.0133, "1", f"{_TABLE}; Sinha et al. (SC 2022): 8 % between V100s; {_IN_TURN}"
         ),
         Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
         Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
-        Constant("nccl.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure one process on each GPU at once"),
-        Constant("nccl.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
-        Constant("nccl.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
+        Constant("nccl.ddp.shared_compute_slowdown", 1.023, "1", f"{_TABLE}; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.compute_slowdown", 1.0, "1", f"not measured: from channels and traffic; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.communication_slowdown", 1.0, "1", f"not measured: by the slowest hops; {_UNDER_LOAD}"),
+        Constant(
+            "nccl.ddp.channel_multiprocessors",
+            1.0,
+            "1",
+            f"a channel's block shares its multiprocessor with no other kernel (NVIDIA/nccl issue 689); {_CHANNELS}",
+        ),
+        Constant("nccl.ddp.tail_share", 0.14, "1", f"{_TABLE}; {_CHANNELS}"),
+        Constant(
+            "nccl.ddp.memory_passes",
+            3.0,
+            "1",
+            "a ring's step reads what came and what is its own, and writes the sum (NCCL src/device/all_reduce.h); "
+            "measure the traffic of an allreduce with Nsight Compute",
+        ),
+        Constant("nccl.ddp.nvlink_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.pcie_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.staged_slowdown", 1.2, "1", f"{_ESTIMATE}, of up to 1.4 between cards; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.net_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
     ),
 }

@@ -7,7 +7,7 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 import simpy
@@ -101,6 +101,11 @@ class PatternTransport:
     def streams_per_group(self) -> int:
         """Collectives in flight a process group."""
         return self._ways.streams_per_group
+
+    @property
+    def hops(self) -> Collection[str]:
+        """No kinds of hops: the pattern is not NCCL's."""
+        return ()
 
     @property
     def capacities(self) -> Mapping[LinkId, float]:

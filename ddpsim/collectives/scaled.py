@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -87,6 +87,11 @@ class TransportAround:
     def streams_per_group(self) -> int:
         """As of the transport inside."""
         return self.inner.streams_per_group
+
+    @property
+    def hops(self) -> Collection[str]:
+        """Kinds of hops of NCCL's ring."""
+        return self.inner.hops
 
     def choice(self, size_bytes: int) -> Choice:
         """Return how an allreduce of `size_bytes` is carried out."""

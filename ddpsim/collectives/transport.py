@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,6 +94,10 @@ class Transport(Protocol):
     @property
     def streams_per_group(self) -> int:
         """Collectives in flight a process group."""
+
+    @property
+    def hops(self) -> Collection[str]:
+        """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports."""
 
     def choice(self, size_bytes: int) -> Choice:
         """Return how an allreduce of `size_bytes` is carried out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -18,6 +18,7 @@ from ddpsim.doubts.spreads import (
     HOST_LAUNCH,
     MEASURED_COLLECTIVE,
     PACE,
+    UNPRICED,
     Spread,
 )
 from ddpsim.simulation import Options
@@ -134,23 +135,51 @@ def _unmeasured_costs(
         low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
         return _with(constants, backend, low), _with(constants, backend, high)
 
-    def raised(ends: Mapping[str, float]) -> tuple[None, Assumptions]:
-        values = {name: max(value, getattr(costs, name)) for name, value in ends.items() if name in prior}
-        return None, _with(constants, backend, values)
+    def raised(names: Collection[str]) -> tuple[None, Assumptions]:
+        return None, _with(constants, backend, {name: UNPRICED[name] for name in names if name in prior})
 
     left = DOUBT / DDP_HOST.high
     if prior & set(HOST_COSTS):
         yield Doubt("DDP's host costs", _MICROBENCH, *scaled(dict.fromkeys(HOST_COSTS, DDP_HOST)), left)
     if prior & set(COPIES):
         yield Doubt("copies into buckets", _MICROBENCH, *scaled(COPIES), DOUBT / COPIES["copy_Bps"].high)
-    if placement.world_size > 1 and options.comm == "real" and prior & set(BESIDE):
-        yield Doubt("computing beside collectives", _UNDER_LOAD, *raised(BESIDE), DOUBT)
-    if placement.world_size > 1 and not workload.one_clock and prior & set(DEVICES):
-        yield Doubt("devices that differ", "one process on each GPU in turn", *raised(DEVICES), DOUBT)
+    if placement.world_size == 1:
+        return
+    priced = set(BESIDE) <= _names(backend)
+    low: Assumptions | None
+    if options.comm == "real" and (beside := _beside(prior) if priced else prior & set(_FACTORS)):
+        low, high = scaled({name: BESIDE[name] for name in beside}) if priced else raised(beside)
+        left = DOUBT / BESIDE["tail_share"].high
+        yield Doubt("computing beside collectives", _UNDER_LOAD, low, high, left)
+    if not workload.one_clock and prior & set(DEVICES):
+        low, high = scaled(DEVICES) if priced else raised(DEVICES)
+        left = DOUBT / DEVICES["pace_spread"].high
+        yield Doubt("devices that differ", "one process on each GPU in turn", low, high, left)
+
+
+_FACTORS = {
+    "compute_slowdown": {"channel_multiprocessors", "memory_passes"},
+    "enter_s": set(),
+    "communication_slowdown": {name for name in BESIDE if name.endswith("_slowdown")},
+}
+"""What each is derived from where nobody measured or gave it."""
+
+
+def _beside(prior: set[str]) -> set[str]:
+    """Return the prices of computing beside collectives that are priors, and in force."""
+    settled = {part for whole, parts in _FACTORS.items() if whole not in prior for part in parts}
+    if not prior & {"compute_slowdown", "enter_s"}:
+        settled = settled | {"tail_share"}
+    return prior & set(BESIDE) - settled
 
 
 def scaled_ends(name: str, value: float, spread: Spread) -> tuple[float, float]:
-    """Return a cost of DDP at the fast and at the slow end of its spread: a rate is slow where it is low."""
+    """Return a cost of DDP at the fast and at the slow end of its spread: a rate is slow where it is low.
+
+    A slow-down doubts what it adds.
+    """
+    if name.endswith("_slowdown"):
+        return 1 + (value - 1) * math.exp(spread.low), 1 + (value - 1) * math.exp(spread.high)
     sign = -1 if name.endswith("Bps") else 1
     return value * math.exp(sign * spread.low), value * math.exp(sign * spread.high)
 

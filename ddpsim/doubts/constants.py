@@ -31,9 +31,8 @@ def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
         extra = 1.0 if name.endswith("_slowdown") else 0.0
         low, high = ((constant.value - extra) * math.exp(end * DOUBT) + extra for end in (-1, 1))
         return low, high
-    spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES}.get(name)
-    if spread is not None:
-        low, high = sorted(scaled_ends(name, constant.value, spread))
-        return low, high
-    above = {**BESIDE, **DEVICES}.get(name)
-    return (None, None) if above is None else (constant.value, max(above, constant.value))
+    spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES, **BESIDE, **DEVICES}.get(name)
+    if spread is None:
+        return None, None
+    low, high = sorted(scaled_ends(name, constant.value, spread))
+    return low, high

@@ -85,15 +85,40 @@ COPIES = {
 }
 """Of copies into and out of buckets at their priors; what takes longer is above."""
 
-_TAIL = math.log(10)
-"""90th percentile of an exponential distribution over its mean."""
+_TWO_FITS = math.log(0.509 / 0.178) / math.sqrt(2) * 1.2816
+"""Half an 80 % band of a price of which two fits to one table, ResNet-50 alone and both models, are known: 0.96."""
 
-BESIDE = {"enter_s": 38e-6 * _TAIL, "compute_slowdown": 1 + 0.178 * _TAIL, "communication_slowdown": 1.1}
-"""Constants of computing beside collectives, 90th percentile; the 10th is their prior, which is nothing.
+_BESIDE = Spread(
+    -_TWO_FITS, _TWO_FITS, "fitted to PyTorch's table twice, with other rows (docs/reference/gpu-steps.md)"
+)
+BESIDE = dict.fromkeys(
+    (
+        "channel_multiprocessors",
+        "memory_passes",
+        "tail_share",
+        "nvlink_slowdown",
+        "pcie_slowdown",
+        "staged_slowdown",
+        "net_slowdown",
+    ),
+    _BESIDE,
+)
+"""Of what collectives cost the computation beside them, and it them: no table tells these apart, so they move together.
 
-The one machine that tells them is PyTorch's table (docs/reference/published.md, fitted to both models): taken as means.
-The last is an estimate: hidden communication cannot tell it.
+Of a slow-down it is what it adds that is in doubt.
 """
 
-DEVICES = {"pace_spread": 0.0256 * _TAIL, "shared_compute_slowdown": 1 + 0.013 * _TAIL}
-"""Constants of devices beside each other, likewise. Sinha et al. (SC 2022) report 8 % between V100s at full load."""
+DEVICES = dict.fromkeys(("pace_spread", "shared_compute_slowdown"), _BESIDE)
+"""Of devices beside each other, likewise. Sinha et al. (SC 2022) report 8 % between V100s at full load."""
+
+UNPRICED = {
+    "enter_s": 38e-6 * math.log(10),
+    "compute_slowdown": 1 + 0.178 * math.log(10),
+    "communication_slowdown": 1.1,
+    "pace_spread": 0.0256 * math.log(10),
+    "shared_compute_slowdown": 1 + 0.013 * math.log(10),
+}
+"""The same of a backend that has no price for them, 90th percentile; the 10th is their prior, which is nothing.
+
+Taken as means of exponential distributions: what PyTorch's table comes to on V100s, in constants that know no GPU.
+"""

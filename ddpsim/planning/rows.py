@@ -60,6 +60,12 @@ class PlanRow:
         return not worth_it(self.best, self.default) or self.gain_low <= 0
 
     @property
+    def gain_from_hidden_comm(self) -> float:
+        """How much of the best's gain is there only because computing and communicating at once has a price."""
+        before_s, after_s = (each.iteration_s - (each.hidden_comm_cost_s or 0.0) for each in (self.default, self.best))
+        return self.gain - (1 - after_s / before_s)
+
+    @property
     def chosen(self) -> Prediction:
         """What is advised: the default, where the best gains too little."""
         return self.default if self.keep_default else self.best
@@ -126,6 +132,8 @@ class PlanRow:
             "ddp_overhead_s": summary.ddp_overhead_s,
             "optimizer_s": summary.optimizer_s,
             "clipping_s": chosen.clipping_s,
+            "hidden_comm_cost_s": chosen.hidden_comm_cost_s,
+            "gain_from_hidden_comm": self.gain_from_hidden_comm,
             "local_s": chosen.local_s,
             "overlap_ratio": summary.overlap_ratio,
             "scaling_efficiency": chosen.scaling_efficiency,

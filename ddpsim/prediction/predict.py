@@ -13,6 +13,7 @@ from ddpsim.doubts.doubt import Assumptions
 from ddpsim.errors import InputError
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Cluster, Placement
@@ -22,6 +23,9 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
 from ddpsim.workload.update import with_optimizer
+
+_ROUNDING = 1e-9
+"""Relative: what another order of a sum may change."""
 
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
@@ -109,9 +113,18 @@ def with_band(prediction: Prediction, calibration: Calibration | None, progress:
         return prediction.iteration_s + moved_s
 
     ends = tuple((doubt, (end_s(doubt.low), end_s(doubt.high))) for doubt in doubts)
-    banded = replace(prediction, ends=ends)
+    banded = replace(prediction, ends=ends, hidden_comm_cost_s=_hidden_s(prediction, calibration, now_s, options))
     low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
+
+
+def _hidden_s(prediction: Prediction, calibration: Calibration | None, now_s: float, options: Options) -> float:
+    """Return by how much the step is longer than one in which computing and communicating do not disturb each other."""
+    if prediction.placement.world_size == 1 or options.comm != "real":
+        return 0.0
+    free = Assumptions(undisturbed(options.backend_for(prediction.workload), calibration))
+    more_s = now_s - _period_s(prediction, options, free)
+    return more_s if more_s > _ROUNDING * now_s else 0.0
 
 
 def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:

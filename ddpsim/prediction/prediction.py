@@ -42,6 +42,8 @@ class Prediction:
         copies_measured: whether its calibration has the rate of copies into buckets.
         ends: each doubt with the iteration at its two ends; empty until `with_band`.
         calibration: it was made with; None is the priors.
+        hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
+            in the parts already. None until `with_band`.
     """
 
     workload: Workload
@@ -58,6 +60,7 @@ class Prediction:
     copies_measured: bool = False
     ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
+    hidden_comm_cost_s: float | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -160,6 +163,7 @@ class Prediction:
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,
             "clipping_s": self.clipping_s,
+            "hidden_comm_cost_s": self.hidden_comm_cost_s,
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,

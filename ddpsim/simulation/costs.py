@@ -7,12 +7,15 @@ The microbenchmark of ddpexec measures each of them (key `ddp` of its file); wit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
+from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
+from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
 from ddpsim.workload.gpus import GPUS, AchievedGpu
@@ -23,6 +26,20 @@ DOUBT = 0.27
 That is how copies scattered, 4.8 to 8.6 GB/s, in five microbenchmarks of one lab network, four ranks on two cores.
 Chosen by hand from those five, and taken for every cost: the width of a band is proportional to it, and nothing else.
 """
+
+
+KERNELS = 2.0
+"""Kernels of backward a gradient: a ResNet's convolutions, norms and activations have 1.3, a transformer's 2.5."""
+
+_NEUTRAL = {"compute_slowdown": 1.0, "enter_s": 0.0, "communication_slowdown": 1.0}
+"""With these given, computing and communicating at once costs no more than each by itself."""
+
+
+def undisturbed(backend: str, calibration: Calibration | None) -> Calibration:
+    """Return `calibration`, or the priors, with what computing and communicating at once costs left out."""
+    priors = Calibration.priors(backend)
+    start = replace(calibration or priors, constants={**priors.constants, **(calibration or priors).constants})
+    return start.with_values({f"{backend}.ddp.{name}": value for name, value in _NEUTRAL.items()}, source=GIVEN)
 
 
 def at_end(calibration: Calibration, end: int) -> Calibration:
@@ -75,6 +92,13 @@ class Costs:
             caches and memory, GPUs power and cooling.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
         communication_slowdown: factor on a collective's time while some rank computes.
+        channel_multiprocessors: multiprocessors of a GPU that one channel of a collective keeps from computation.
+        memory_passes: bytes read or written in a GPU's memory for each byte that its rank sends.
+        tail_share: share of a compute kernel's time that it takes longer by for lack of a multiprocessor, however few
+            are taken: the blocks that find none make one wave more.
+        nvlink_slowdown, pcie_slowdown, staged_slowdown, net_slowdown: factors on the time of a collective whose slowest
+            hops are NVLinks, PCIe from card to card, host memory, or between nodes, while some rank computes.
+        given: names of what was measured or given, and so stands in place of what is derived.
     """
 
     hook_s: float
@@ -93,6 +117,14 @@ class Costs:
     shared_compute_slowdown: float
     compute_slowdown: float
     communication_slowdown: float
+    channel_multiprocessors: float = 0.0
+    tail_share: float = 0.0
+    memory_passes: float = 0.0
+    nvlink_slowdown: float = 1.0
+    pcie_slowdown: float = 1.0
+    staged_slowdown: float = 1.0
+    net_slowdown: float = 1.0
+    given: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, backend: str, calibration: Calibration | None, device: str | AchievedGpu | None = None) -> Costs:
@@ -107,9 +139,41 @@ class Costs:
         if gpu is not None:
             values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
+        found: dict[str, float] = {}
         if calibration is not None:
-            values |= {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
-        return cls(**{name.removeprefix(f"{backend}.ddp."): value for name, value in values.items()})
+            found = {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
+        own = {name.removeprefix(f"{backend}.ddp."): value for name, value in (values | found).items()}
+        return cls(**own, given=frozenset(name.removeprefix(f"{backend}.ddp.") for name in found))
+
+    @property
+    def takes(self) -> bool:
+        """Whether collectives take anything of a GPU."""
+        return self.channel_multiprocessors > 0 or self.memory_passes > 0
+
+    @property
+    def compute_slowdown_known(self) -> bool:
+        """Whether the factor on computing time was measured or given."""
+        return "compute_slowdown" in self.given
+
+    def entering_s(self, interval_s: float) -> float:
+        """Return what the start of a collective takes from computation that makes a gradient every `interval_s`.
+
+        However short the collective, the kernel that it comes upon takes a wave more.
+        """
+        return self.enter_s if "enter_s" in self.given else self.tail_share * interval_s / KERNELS
+
+    def slowed_by(self, groups: Collection[str]) -> float:
+        """Return the factor on the time of a collective over hops of `groups` while some rank computes."""
+        if "communication_slowdown" in self.given:
+            return self.communication_slowdown
+        by_group = {
+            NVLINK: self.nvlink_slowdown,
+            NVSWITCH: self.nvlink_slowdown,
+            PCIE: self.pcie_slowdown,
+            HOST: self.staged_slowdown,
+            NET: self.net_slowdown,
+        }
+        return max((by_group[group] for group in groups), default=1.0)
 
     def copies_s(self, tensors: int, size_bytes: float) -> float:
         """Return the device time of copying `tensors` tensors of `size_bytes` in all."""

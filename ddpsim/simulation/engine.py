@@ -12,6 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
@@ -119,7 +120,7 @@ def simulate_local(
     _check_extent(total, [kind])
     _, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
-    processor = Processor(env, 1.0, lambda busy: None)
+    processor = Processor(env, UNDISTURBED, lambda busy: None)
     rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
     rank.progress = progress
     env.run(env.process(rank.run()))
@@ -200,9 +201,11 @@ class _Job:
         }
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)
+        world_size = self.placement.world_size
         ranks = []
         for number, setting in zip(numbers, settings, strict=True):
-            processor = Processor(env, self.costs.compute_slowdown, on_busy, self.costs.copy_slowdown)
+            beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size)
+            processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
                 env, meetings, self.options.process_groups, collectives.streams_per_group, processor
             )
@@ -226,7 +229,7 @@ def _busy_ranks(collectives: Collectives, costs: Costs) -> Callable[[bool], None
     A collective as a whole, as `communication_slowdown` says; its threads' steps, where that is more, by
     `step_slowdown`.
     """
-    network, slowdown = collectives.network, costs.communication_slowdown
+    network, slowdown = collectives.network, costs.slowed_by(collectives.transport.hops)
     steps = max(costs.step_slowdown / slowdown, 1.0)
     if slowdown == steps == 1.0:
         return lambda busy: None

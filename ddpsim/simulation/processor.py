@@ -8,6 +8,8 @@ from typing import Any
 
 import simpy
 
+from ddpsim.simulation.beside import NOTHING, Beside, Share
+
 Process = Generator[simpy.Event, Any, None]
 
 
@@ -16,39 +18,38 @@ class Processor:
 
     Args:
         env: the simulation.
-        slowdown: factor on the time of work while at least one collective is in flight.
+        beside: what collectives in flight cost the time of work.
         copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
         on_busy: called with True when work begins and with False when it ends.
     """
 
     def __init__(
-        self, env: simpy.Environment, slowdown: float, on_busy: Callable[[bool], None], copy_slowdown: float = 1.0
+        self, env: simpy.Environment, beside: Beside, on_busy: Callable[[bool], None], copy_slowdown: float = 1.0
     ) -> None:
         self.env = env
-        self._slowdown = slowdown
+        self._beside = beside
+        self._factor = 1.0
+        self._taken: list[Share] = []
         self._copy_slowdown = copy_slowdown
         self._on_busy = on_busy
-        self._collectives = 0
         self._changed = env.event()
 
-    def collective_begins(self) -> None:
-        """Count one more collective in flight on this rank."""
-        self._collectives += 1
-        if self._collectives == 1:
-            self._change_speed()
+    def collective_begins(self, size_bytes: int) -> None:
+        """Count one more collective in flight on this rank, a message of `size_bytes`."""
+        self._taken.append(self._beside.share(size_bytes))
+        self._change_speed()
 
-    def collective_ends(self) -> None:
-        """Count one collective fewer."""
-        self._collectives -= 1
-        if self._collectives == 0:
-            self._change_speed()
+    def collective_ends(self, size_bytes: int) -> None:
+        """Count the collective of a message of `size_bytes` no more."""
+        self._taken.remove(self._beside.share(size_bytes))
+        self._change_speed()
 
     def work(self, seconds: float) -> Process:
         """Work for `seconds` of undisturbed time; a process yields from this."""
         if seconds <= 0:
             return
         self._on_busy(True)
-        if self._slowdown == 1.0:
+        if self._beside.neutral:
             yield self.env.timeout(seconds)
         else:
             yield from self._slowed(seconds)
@@ -65,19 +66,21 @@ class Processor:
             return
         if lasting:
             self._on_busy(True)
-        yield self.env.timeout(seconds * (self._copy_slowdown if self._collectives else 1.0))
+        yield self.env.timeout(seconds * (self._copy_slowdown if self._taken else 1.0))
         if lasting:
             self._on_busy(False)
 
     def _slowed(self, seconds: float) -> Process:
         while seconds > 0:
-            factor = self._slowdown if self._collectives else 1.0
+            factor = self._factor
             begin, done = self.env.now, self.env.timeout(seconds * factor)
             yield done | self._changed
             seconds = 0.0 if done.processed else seconds - (self.env.now - begin) / factor
 
     def _change_speed(self) -> None:
-        if self._slowdown != 1.0:
+        factor = self._beside.factor(sum(self._taken, NOTHING)) if self._taken else 1.0
+        if factor != self._factor:
+            self._factor = factor
             changed, self._changed = self._changed, self.env.event()
             changed.succeed()
 

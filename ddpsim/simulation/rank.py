@@ -62,7 +62,10 @@ class Setting:
     @property
     def enter_s(self) -> float:
         """Time that the start of a collective takes from the computation beside it."""
-        return 0.0 if self.alone or self.options.comm == "noop" else self.costs.enter_s
+        if self.alone or self.options.comm == "noop":
+            return 0.0
+        backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
+        return self.costs.entering_s(backward_s / len(self.workload.parameters))
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""

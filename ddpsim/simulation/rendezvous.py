@@ -116,10 +116,10 @@ class SimulatedCommunicator:
             if launch.after is not None and not launch.after.processed:
                 yield launch.after
             launch.started_s = self.env.now
-            self._processor.collective_begins()
+            self._processor.collective_begins(launch.size_bytes)
             if self._meetings is not None:
                 yield self._meetings.attend(launch)
-            self._processor.collective_ends()
+            self._processor.collective_ends(launch.size_bytes)
             launch.finished_s = self.env.now
             launch.wire_s = launch.finished_s if launch.wire_s is None else launch.wire_s
             launch.done.succeed(self.env.now)

@@ -129,6 +129,8 @@ class Predictor:
             options=options,
             calibration=priors.with_values({f"nccl.ddp.{k}": v for k, v in constants.items()}, source="fitted"),
             local_s=None if case.gpus == 0 else work_s,
+            band=False,
+            brief=True,
         )
         return prediction.local_s if case.gpus == 0 else prediction.iteration_s
 

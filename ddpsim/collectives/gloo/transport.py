@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 from ddpsim.collectives import schedules
@@ -32,6 +32,7 @@ class GlooTransport:
 
     backend = "gloo"
     streams_per_group = 2
+    hops: Collection[str] = ()
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -86,6 +86,11 @@ class NcclTransport:
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
         self._demands: dict[int, Demand] = {}
+
+    @property
+    def hops(self) -> Collection[str]:
+        """Kinds of hops of the ring."""
+        return self.layout.ring.rates.keys()
 
     def choice(self, size_bytes: int) -> Choice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.

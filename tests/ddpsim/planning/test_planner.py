@@ -5,13 +5,14 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.cli.plan import text
+from ddpsim.cli.plan import _hidden, text
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning import planner
 from ddpsim.planning.planner import TELLING, pipeline_plan, plan, sweep
 from ddpsim.planning.rows import PlanReport
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
@@ -117,14 +118,28 @@ def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
 
 
 def test_a_gain_that_may_be_none_keeps_the_default():
-    [row] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows
+    [row] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-1v")], nodes=[2]).rows
     assert row.gain_low <= 0 < 0.01 < row.gain < row.gain_high
     assert row.keep_default
     assert row.chosen is row.default
     assert not firm(row).keep_default
     shown = text(PlanReport((row,)))
     assert f"(at most {100 * row.most:.1f} ± {50 * (row.gain_high - row.gain_low):.1f} % faster found)" in shown
-    assert f"most in doubt on dgx-a100 (1 node): {row.chosen.doubts[0].name}" in shown
+    assert f"most in doubt on dgx-1v (2 nodes): {row.chosen.doubts[0].name}" in shown
+
+
+def test_a_row_says_which_part_of_its_gain_hidden_communication_has():
+    [row] = plan(load_workload("gpt2-small@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows
+    free = undisturbed("nccl", None)
+    ends = [
+        predict(p.workload, p.topology, nodes=1, options=p.options, calibration=free) for p in (row.default, row.best)
+    ]
+    without = 1 - ends[1].iteration_s / ends[0].iteration_s
+    assert row.gain_from_hidden_comm == pytest.approx(row.gain - without, abs=1e-6)
+    assert 0 < row.gain_from_hidden_comm < row.gain
+    assert row.document()["gain_from_hidden_comm"] == row.gain_from_hidden_comm
+    [said] = _hidden([row])
+    assert f"{100 * row.gain_from_hidden_comm:.1f} % rests on what communication costs computation" in said
 
 
 def test_what_is_advised_has_the_band_of_its_own_prediction():

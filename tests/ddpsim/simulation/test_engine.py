@@ -13,6 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.beside import UNDISTURBED
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.processor import Processor
 from ddpsim.topology.spec import load_topology
@@ -211,10 +212,10 @@ def test_measured_slowdowns_stretch_what_they_name():
 
 def test_copies_beside_a_collective_take_longer():
     env = simpy.Environment()
-    processor = Processor(env, 1.0, lambda busy: None, copy_slowdown=2.0)
+    processor = Processor(env, UNDISTURBED, lambda busy: None, copy_slowdown=2.0)
     env.run(env.process(processor.serve(1.0)))
     assert env.now == 1.0
-    processor.collective_begins()
+    processor.collective_begins(1)
     env.run(env.process(processor.serve(1.0)))
     assert env.now == 3.0
 

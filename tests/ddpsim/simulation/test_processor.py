@@ -1,6 +1,7 @@
 import pytest
 import simpy
 
+from ddpsim.simulation.beside import UNDISTURBED, Beside, Share
 from ddpsim.simulation.processor import Processor, Stream
 
 
@@ -10,22 +11,40 @@ def run(env, process):
 
 def test_work_beside_a_collective_takes_longer_by_the_slowdown():
     env = simpy.Environment()
-    processor = Processor(env, 2.0, lambda busy: None)
+    processor = Processor(env, Beside(2.0, lambda size_bytes: Share(0, 0)), lambda busy: None)
 
     def collective():
         yield env.timeout(1.0)
-        processor.collective_begins()
+        processor.collective_begins(1)
         yield env.timeout(2.0)
-        processor.collective_ends()
+        processor.collective_ends(1)
 
     env.process(collective())
     run(env, processor.work(4.0))
     assert env.now == pytest.approx(5.0)  # 1 undisturbed, 2 at half pace do 1, then 2 more
 
 
+def test_collectives_in_flight_together_take_the_sum_of_their_shares():
+    env = simpy.Environment()
+    beside = Beside(None, lambda size_bytes: Share(size_bytes / 100, 0.0))
+    processor = Processor(env, beside, lambda busy: None)
+
+    def collective(begin_s, size_bytes):
+        yield env.timeout(begin_s)
+        processor.collective_begins(size_bytes)
+        yield env.timeout(2.0)
+        processor.collective_ends(size_bytes)
+
+    env.process(collective(1.0, 20))
+    env.process(collective(2.0, 30))
+    run(env, processor.work(4.0))
+    # By the pace of each second: 1, 0.8, 0.5, 0.7, and 1 again.
+    assert env.now == pytest.approx(5.0)
+
+
 def test_busy_is_told_when_work_begins_and_ends():
     env, told = simpy.Environment(), []
-    processor = Processor(env, 1.0, lambda busy: told.append((busy, env.now)))
+    processor = Processor(env, UNDISTURBED, lambda busy: told.append((busy, env.now)))
     run(env, processor.work(3.0))
     run(env, processor.work(0.0))
     assert told == [(True, 0.0), (False, 3.0)]
@@ -33,7 +52,7 @@ def test_busy_is_told_when_work_begins_and_ends():
 
 def test_a_stream_keeps_order_and_counts_idle_and_waiting_apart():
     env = simpy.Environment()
-    stream = Stream(env, Processor(env, 1.0, lambda busy: None))
+    stream = Stream(env, Processor(env, UNDISTURBED, lambda busy: None))
     collective = env.timeout(9.0)
     stream.not_before(2.0)
     stream.work(3.0)

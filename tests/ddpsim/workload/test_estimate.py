@@ -10,8 +10,8 @@ from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import ModelShape, estimate
-from ddpsim.workload.operators import Activations, Operator
 from ddpsim.workload.gpus import GPUS, gpu_named
+from ddpsim.workload.operators import Activations, Operator
 from ddpsim.workload.optimizers import ADDITION, optimizer_named
 from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, FORWARD_LAUNCH_S
 

@@ -1,0 +1,90 @@
+"""What collectives take from computation: shares of a GPU by hand, and the orders that have to hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.constant import GIVEN
+from ddpsim.collectives.execute import make_transport
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.beside import UNKNOWN_GPU, Beside, Share, share_of
+from ddpsim.simulation.costs import KERNELS, Costs, undisturbed
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import GPUS
+
+MACHINE = load_topology("dgx-1v")
+MODEL = load_workload("resnet50@v100-fp32-b32")
+PRIORS = Calibration.priors("nccl")
+COSTS = replace(Costs.of("nccl", None), channel_multiprocessors=2.0, memory_passes=3.0)
+SIZE = 25 << 20
+
+
+def given(**values):
+    return PRIORS.with_values({f"nccl.ddp.{name}": value for name, value in values.items()}, source=GIVEN)
+
+
+def test_a_share_is_channels_over_multiprocessors_and_traffic_over_bandwidth():
+    transport = make_transport(MACHINE.place(1, 8), "nccl")
+    channels, time_s = transport.choice(SIZE).channels, transport.allreduce_s(SIZE)
+    found = share_of(COSTS, GPUS["V100"], transport, 8, SIZE)
+    assert found.multiprocessors == pytest.approx(2 * channels / 80)
+    assert found.bandwidth == pytest.approx(3 * 2 * 7 / 8 * SIZE / time_s / 900e9)
+    assert share_of(COSTS, GPUS["V100"], transport, 1, SIZE) == share_of(COSTS, GPUS["V100"], transport, 8, 0)
+
+
+def test_a_switch_that_adds_is_sent_a_message_once():
+    transport = make_transport(load_topology("dgx-h100").place(1, 8), "nccl")
+    assert transport.choice(SIZE).algorithm == "nvls"
+    found = share_of(COSTS, GPUS["H100"], transport, 8, SIZE)
+    assert found.bandwidth == pytest.approx(3 * SIZE / transport.allreduce_s(SIZE) / GPUS["H100"].memory_Bps)
+
+
+def test_each_resource_slows_the_part_of_computation_that_it_bounds():
+    assert Beside(None, lambda _: Share(0, 0), 1.0).factor(Share(0.2, 0.5)) == pytest.approx(1.25)
+    assert Beside(None, lambda _: Share(0, 0), 0.0).factor(Share(0.2, 0.5)) == pytest.approx(2.0)
+    assert Beside(None, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == pytest.approx(1.625)
+    tail = Beside(None, lambda _: Share(0, 0), 0.5, tail_share=0.2)
+    assert tail.factor(Share(0.2, 0.5)) == pytest.approx(1.725)
+    assert tail.factor(Share(0.0, 0.5)) == pytest.approx(1.5)
+    assert Beside(1.1, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == 1.1
+
+
+def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_that_is_named():
+    transport = make_transport(MACHINE.place(1, 8), "nccl")
+
+    def factor(device):
+        found = Beside.of(Costs.of("nccl", None), replace(MODEL, device=device), transport, 8)
+        return found.factor(found.share(SIZE))
+
+    assert factor("V100") > factor("A100") > factor("H100") > 1
+    assert factor("a card of tomorrow") == factor(UNKNOWN_GPU)
+
+
+def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
+    transport = make_transport(MACHINE.place(1, 8), "nccl")
+    fixed = Beside.of(Costs.of("nccl", given(compute_slowdown=1.3)), MODEL, transport, 8)
+    assert fixed.factor(fixed.share(SIZE)) == 1.3
+    derived = Costs.of("nccl", None)
+    assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
+    assert derived.entering_s(1.0) == derived.tail_share / KERNELS
+    hops = {"nvlink", "host"}
+    assert derived.slowed_by(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
+    assert Costs.of("nccl", given(communication_slowdown=1.5)).slowed_by(hops) == 1.5
+    assert Costs.of("gloo", None).slowed_by(()) == 1.0
+
+
+def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():
+    found = predict(MODEL, MACHINE)
+    free = predict(MODEL, MACHINE, calibration=undisturbed("nccl", None))
+    assert found.hidden_comm_cost_s == pytest.approx(found.iteration_s - free.iteration_s, rel=1e-6)
+    assert found.document()["hidden_comm_cost_s"] == found.hidden_comm_cost_s > 0
+    assert free.hidden_comm_cost_s == 0.0
+    assert predict(MODEL, MACHINE, band=False).hidden_comm_cost_s is None
+    assert predict(MODEL, MACHINE, gpus_per_node=1).hidden_comm_cost_s == 0.0
+    assert predict(MODEL, MACHINE, options=Options(comm="noop")).hidden_comm_cost_s == 0.0
+    assert predict(MODEL, MACHINE, options=Options(backend="gloo")).hidden_comm_cost_s == 0.0
