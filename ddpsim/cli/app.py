@@ -17,6 +17,7 @@ from ddpsim.cli import (
     plan,
     predict,
     priors,
+    sweep,
     topo,
     validate,
     workload,
@@ -39,7 +40,7 @@ app = typer.Typer(
     },
 )
 app.command()(predict.predict)
-app.command()(predict.sweep)
+app.command()(sweep.sweep)
 app.command()(plan.plan)
 app.command()(allreduce.allreduce)
 app.command()(calibrate.calibrate)

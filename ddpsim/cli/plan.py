@@ -17,11 +17,11 @@ from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.units import GIB, MIB, counted
+from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
@@ -38,6 +38,7 @@ def plan(
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     options: Options,
     given: ConstantOptions,
+    by: Workers,
     output: Output,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
@@ -68,7 +69,7 @@ def plan(
     machines = [load_topology(name) for name in topology]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
     reports, told = [], set[str]()
-    with processes(len(models) * len(machines) * len(node_counts)) as executor:
+    with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
         for model in models:
             report = plan_all(
                 model,
@@ -79,7 +80,7 @@ def plan(
                 gpus_per_node=gpus_per_node,
                 calibration=given.calibration_in_force(options.backend_for(model)),
                 progress=Progress(f"plans of {model.name}"),
-                executor=executor,
+                executor=crew,
             )
             for row in report.rows:
                 warn_of_pace(row.best, told)
