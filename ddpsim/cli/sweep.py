@@ -33,6 +33,7 @@ from ddpsim.workers.asked import Workers
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
     from ddpsim.planning.sweep import Point, Question
+    from ddpsim.workers.crew import Crew
     from ddpsim.workers.journal import Entry, Journal
 
 _SHOWN = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
@@ -84,8 +85,25 @@ def sweep(
 
 def _computed(question: Question, points: Sequence[Point], by: Workers, out: str | None) -> list[Entry]:
     """Return the entries by position, written where -o leads; of a sweep that ends early those that are done."""
-    from ddpsim.planning.sweep import sweep_entries
     from ddpsim.workers.journal import journal_beside
+
+    try:
+        with stopping_on_signals(), by.crew(len(points)) as crew, journal_beside(out) as journal:
+            _say_what_is_known(journal, question.keys(points))
+            entries = _kept(question, points, crew, journal, out)
+            if out:
+                deliver(out, _lines(entries))
+    except Stopped as error:
+        note(f"error: stopped by {error}")
+        raise typer.Exit(128 + error.number) from None
+    return entries
+
+
+def _kept(
+    question: Question, points: Sequence[Point], crew: Crew | None, journal: Journal | None, out: str | None
+) -> list[Entry]:
+    """Return the entries by position; write what is done where that is not all."""
+    from ddpsim.planning.sweep import sweep_entries
 
     found: dict[int, Entry] = {}
     show, told = Progress("predictions"), set[str]()
@@ -95,22 +113,13 @@ def _computed(question: Question, points: Sequence[Point], by: Workers, out: str
             note_once(found[next(reversed(found))].notes, told)
         show(done, total)
 
-    with stopping_on_signals(), journal_beside(out) as journal:
-        _say_what_is_known(journal, question.keys(points))
-        try:
-            with by.crew(len(points)) as crew:
-                sweep_entries(question, points, found, crew=crew, journal=journal, progress=progress)
-        except (InputError, Stopped) as error:
-            _keep(found, len(points), out, journal)
-            if isinstance(error, Stopped):
-                note(f"error: stopped by {error}")
-                raise typer.Exit(128 + error.number) from None
-            raise
-        entries = [found[position] for position in range(len(points))]
-        for entry in entries:
-            note_once(entry.notes, told)
-        if out:
-            deliver(out, _lines(entries))
+    try:
+        sweep_entries(question, points, found, crew=crew, journal=journal, progress=progress)
+    except (InputError, Stopped):
+        _write_part(found, len(points), out, journal)
+        raise
+    entries = [found[position] for position in range(len(points))]
+    note_once((line for entry in entries for line in entry.notes), told)
     return entries
 
 
@@ -122,7 +131,7 @@ def _say_what_is_known(journal: Journal | None, keys: Sequence[str]) -> None:
         note(f"note: {known} of {len(keys)} predictions are in {journal.path} already{others}")
 
 
-def _keep(found: Mapping[int, Entry], total: int, out: str | None, journal: Journal | None) -> None:
+def _write_part(found: Mapping[int, Entry], total: int, out: str | None, journal: Journal | None) -> None:
     """Write what a sweep that ends early has done, in whole lines, and say how much that is."""
     kept = ""
     if out and found:
