@@ -85,11 +85,7 @@ class Cluster:
 
     def _gone(self) -> WorkersError:
         remedy = "see that it runs, and give the same command again: it goes on from what is kept"
-        return WorkersError("the scheduler is gone, or gave the points up", place=self._place, remedy=remedy)
-
-    @property
-    def _place(self) -> str:
-        return f"{_PLACE}={self.address}"
+        return WorkersError(f"{self.address} is gone, or gave the points up", place=_PLACE, remedy=remedy)
 
     def _reached(self, client: Callable[..., Any]) -> Any:
         try:
@@ -97,8 +93,8 @@ class Cluster:
             return client(self.address, timeout=REACH_S, set_as_default=False)
         except (OSError, ValueError, OverflowError) as error:
             remedy = "start one (`dask scheduler`) and give the address that it prints, e.g. tcp://10.0.0.1:8786"
-            what = f"no Dask scheduler answers within {REACH_S:g} s"
-            raise WorkersError(what, place=self._place, remedy=remedy) from error
+            what = f"no Dask scheduler answers at {self.address!r} within {REACH_S:g} s"
+            raise WorkersError(what, place=_PLACE, remedy=remedy) from error
 
     def _check_workers(self) -> None:
         """Refuse a scheduler without workers, and a worker without this version of ddpsim."""
@@ -106,8 +102,8 @@ class Cluster:
             self._client.wait_for_workers(1, timeout=REACH_S)
         except TimeoutError as error:
             remedy = f"start some: `dask worker {self.address} --nworkers auto --nthreads 1`"
-            raise WorkersError("has no worker", place=self._place, remedy=remedy) from error
-        there = {self._place: self._client.run_on_scheduler(_asked_version())}
+            raise WorkersError(f"{self.address} has no worker", place=_PLACE, remedy=remedy) from error
+        there = {f"scheduler {self.address}": self._client.run_on_scheduler(_asked_version())}
         there |= {f"worker {name}": found for name, found in sorted(self._client.run(_asked_version()).items())}
         for place, found in there.items():
             if found != __version__:

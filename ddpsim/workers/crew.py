@@ -44,6 +44,11 @@ class Crew(Protocol):
         """Let go of what is still under way."""
 
 
+def crew_of(executor: Executor | Crew | None) -> Crew | None:
+    """Return the crew that an argument `executor` stands for: somebody's own executor, or a crew as it is."""
+    return Given(executor) if isinstance(executor, Executor) else executor
+
+
 class Given:
     """A crew of somebody's own executor, which is not ours to start anew or to end."""
 

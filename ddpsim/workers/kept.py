@@ -49,10 +49,13 @@ def compute(
 
     def keep(number: int, entry: Entry) -> None:
         position = left[number]
-        if journal is not None:
-            journal.add(keys[position], entry)
         found[position] = entry
+        write(position)
         show(len(found), len(items))
+
+    def write(position: int) -> None:
+        if journal is not None and keys[position] not in journal.entries:
+            journal.add(keys[position], found[position])
 
     show = progress or (lambda done, total: None)
     show(len(found), len(items))
@@ -62,4 +65,7 @@ def compute(
     except Stopped:
         for number, entry in points.finish(GRACE_S):
             keep(number, entry)
+        # A signal may have come between the two places where a point is kept.
+        for position in found:
+            write(position)
         raise
