@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from ddpsim.markup.elements import Markup, element, joined
 
-_LONG = 28
+_LONG = 48
 """Characters from which the text of a cell may be broken into lines; chosen by hand."""
 
 

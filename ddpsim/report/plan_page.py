@@ -18,7 +18,7 @@ from ddpsim.units import counted
 
 _KEYS = (
     "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
-    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "fits", "memory",
+    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "memory_fits",
     "compute_device",
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ def plan_report(
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(p.name for p in workloads)}",
-        verdict=(" ".join(_fastest(report) for report in reports), _advice(rows)),
+        verdict=("; ".join(_fastest(report) for report in reports) + ".", _advice(rows)),
         paste=_paste(rows, named),
         notes=tuple(notes),
         command=command,
@@ -95,10 +95,10 @@ _TIMELINE_NOTE = (
 
 
 def _fastest(report: PlanReport) -> str:
-    """Return where a model trains fastest: one sentence, of which several stand for the first."""
+    """Return where a model trains fastest: a sentence without its end, for several may stand in one."""
     best = report.best.chosen
     unfit = ", though it does not fit its GPUs, as nothing here does" if report.best.fits is False else ""
-    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}."
+    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
 
 
 def _advice(rows: Sequence[PlanRow]) -> str:
@@ -133,7 +133,7 @@ def _record(row: PlanRow) -> dict[str, object]:
     if row.keep_default:
         record["gain_low"], record["gain_high"] = 0.0, 0.0
     if (memory := row.chosen.memory) is not None:
-        record["memory"], record["fits"] = memory.text(), row.fits
+        record["memory_fits"] = memory.text()
     return record
 
 
