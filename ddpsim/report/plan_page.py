@@ -11,7 +11,7 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Timeline
-from ddpsim.report.rows import bar, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, rate, step, where
 from ddpsim.units import counted
@@ -48,6 +48,8 @@ def plan_report(
     machines = {p.topology.name: p.topology for p in chosen}.values()
     backends = [p.options.backend_for(p.workload) for p in chosen]
     named = _Places(len(workloads) > 1)
+    changed_first = sorted(range(len(rows)), key=lambda each: rows[each].keep_default)
+    shown = [rows[each] for each in sorted(changed_first[:MOST_TIMELINES])]
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(p.name for p in workloads)}",
@@ -56,12 +58,12 @@ def plan_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            record_table("Steps", records, (*named.keys, *_KEYS), note=bands),
-            Bars("Where the time goes", tuple(b for row in rows for b in _bars(row, named))),
+            record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
+            Bars("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts("Curves", (*(_caps(group) for group in _by_machine(rows)), *over_nodes(documents)), _CURVES_NOTE),
-            Timeline("One step", tuple(_choice(row, named) for row in rows), _TIMELINE_NOTE, _most_telling(rows)),
+            Timeline("One step", tuple(_choice(row, named) for row in shown), _TIMELINE_NOTE, _most_telling(shown)),
             *assumptions(documents, workloads, machines, calibration, backends),
-            record_table("All values", records, folded=True),
+            record_table("All values", records[:MOST_ROWS], folded=True),
         ),
     )
 
