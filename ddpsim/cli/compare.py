@@ -14,6 +14,7 @@ from ddpsim.cli.options import SweptCaps, swept_caps
 from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
+from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
@@ -34,6 +35,7 @@ def compare(
     options: Options,
     given: ConstantOptions,
     output: Output,
+    context: typer.Context,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
     gpus_per_node: GpusPerNode = None,
     batch_size: Annotated[
@@ -70,6 +72,7 @@ def compare(
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
     ] = None,
+    report: ReportFile = None,
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
 
@@ -80,6 +83,7 @@ def compare(
     from ddpsim.planning.prices import prices_of
 
     check_destination(out, as_json=output.as_json)
+    check_report(report, output, {"-o": out})
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
     caps = swept_caps(bucket_cap_mb, options)
@@ -106,7 +110,13 @@ def compare(
         warn_of_pace(row.prediction, told)
     if out:
         deliver(out, "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in found.rows))
-    output.emit(found.document(), lambda: text(found), aside=out == STANDARD_OUTPUT)
+    deliver_report(
+        report,
+        lambda pages: pages.compare_report(
+            found, calibration=given.calibration_in_force(), notes=sorted(told), command=made_by(context)
+        ),
+    )
+    output.emit(found.document(), lambda: text(found), aside=STANDARD_OUTPUT in (out, report))
 
 
 def _goal(

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ddpsim.markup.elements import Markup, element, joined
 
-_LONG = 28
+_LONG = 48
 """Characters from which the text of a cell may be broken into lines; chosen by hand."""
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, words: Container[int] = (0,), caption: str = ""
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Container[int] = (0,), most: int | None = None
 ) -> Markup:
-    """Return a table; the columns in `words` are text, the others numbers, which end at the right.
+    """Return a table, whose rows begin with their heading, for readers that hear it.
 
-    The first cell of a row is its heading, for readers that hear the table.
+    Args:
+        header: headings of the columns.
+        rows: their cells.
+        words: numbers of the columns that hold text; the others hold numbers, which end at the right.
+        most: rows that are shown, and how many more there are below them; None is all.
     """
-    named = [element("caption", caption)] if caption else []
     head = element("thead", element("tr", *(_heading(text, n, words) for n, text in enumerate(header))))
-    body = element("tbody", *(_row(row, words) for row in rows))
-    return element("table", *named, head, body)
+    body = element("tbody", *(_row(row, words) for row in rows[:most]))
+    left = 0 if most is None else len(rows) - most
+    more = [element("tfoot", element("tr", element("td", f"and {left} more", colspan=len(header))))] if left > 0 else []
+    return element("table", head, body, *more)
 
 
 def summary_card(title: str, facts: Mapping[str, str]) -> Markup:

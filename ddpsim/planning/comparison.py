@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpsim.markup import table
 from ddpsim.planning.band import Band
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import counted
+from ddpsim.units import counted, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,11 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison: {counted(len(self.rows), 'row')}, best {self.best!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a row a machine, rate, node count and model."""
+        header = ("model", "machine", "nodes", "batch", "step", "80 % band", "samples/s", "bound by", "link")
+        return table(header, [_cells(row) for row in self.rows], words=(0, 1, 7, 8), most=SHOWN)
+
     @property
     def models(self) -> tuple[str, ...]:
         """The models compared; rows of different ones say nothing of each other."""
@@ -233,6 +239,17 @@ class Comparison:
             "best_by_model": best,
             "goal": None if self.goal is None else self.goal.document(),
         }
+
+
+SHOWN = 20
+"""Rows that a notebook shows; chosen by hand, for one screen."""
+
+
+def _cells(row: ComparisonRow) -> tuple[str, ...]:
+    step, low, high = map(format_time, row.step_s)
+    rate = f"{row.samples_per_s[0]:,.0f}"
+    named = row.model, row.machine, str(row.nodes), str(row.batch_size)
+    return *named, step, f"{low} to {high}", rate, row.bound.by, row.bound.link or "–"
 
 
 def _flattened(row: ComparisonRow) -> dict[str, object]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
+from ddpsim.markup import table
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import MIB, counted
+from ddpsim.units import MIB, counted, format_time
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
@@ -148,6 +149,17 @@ class PlanRow:
         }
 
 
+SHOWN = 20
+"""Rows that a notebook shows; chosen by hand, for one screen."""
+
+
+def _cells(row: PlanRow) -> tuple[str, ...]:
+    chosen = row.chosen
+    band = f"{format_time(chosen.low_s)} to {format_time(chosen.high_s)}"
+    gain = f"{0.0 if row.keep_default else 100 * row.gain:.1f} %"
+    return chosen.topology.name, str(chosen.nodes), format_time(chosen.iteration_s), band, gain, row.advice
+
+
 @dataclass(frozen=True, slots=True)
 class PlanReport:
     """A report holds the rows by machine and node count."""
@@ -156,6 +168,11 @@ class PlanReport:
 
     def __repr__(self) -> str:
         return f"<PlanReport: {counted(len(self.rows), 'row')}, best {self.best!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a row a machine and node count, and the line to paste."""
+        header = ("machine", "nodes", "step", "80 % band", "gain", "paste")
+        return table(header, [_cells(row) for row in self.rows], words=(0, 5), most=SHOWN)
 
     @property
     def best(self) -> PlanRow:

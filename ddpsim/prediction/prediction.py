@@ -10,6 +10,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.paths_taken import PathsTaken, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt, Effect
+from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.simulation import Options
@@ -17,6 +18,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary
 from ddpsim.trace.records import Trace
+from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
@@ -65,6 +67,20 @@ class Prediction:
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
         return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the step with its band, and what it comes to."""
+        return summary_card(
+            f"{self.workload.name} on {counted(self.nodes, 'node')} of {self.topology.name}",
+            {
+                "step": f"{format_time(self.iteration_s)} ({format_time(self.low_s)} to {format_time(self.high_s)})",
+                "samples a second": f"{self.summary.world_size * self.workload.batch_size / self.iteration_s:,.0f}",
+                "scaling efficiency": f"{100 * self.scaling_efficiency:.1f} %",
+                "exposed communication": format_time(self.summary.exposed_comm_s),
+                **({} if (memory := self.memory) is None else {"memory of a rank": memory.text()}),
+                **({"most in doubt": doubts[0].name} if (doubts := self.doubts) else {}),
+            },
+        )
 
     @property
     def topology(self) -> Cluster:

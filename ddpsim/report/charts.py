@@ -149,7 +149,7 @@ def _line(chart: Chart, line: Line, scales: _Scales, colour: str) -> Iterator[Ma
 def _told(chart: Chart, line: Line, point: Point) -> str:
     x = chart.ticks[int(point.x)] if chart.ticks else f"{point.x:.4g}"
     band = "" if point.low is None or point.high is None else f" ({point.low:.4g} to {point.high:.4g})"
-    return f"{line.label}: {chart.x} {x}, {chart.y} {point.y:.4g}{band}"
+    return f"{point.label or line.label}: {chart.x} {x}, {chart.y} {point.y:.4g}{band}"
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ddpsim.report.model import Table
 from ddpsim.units import MIB
@@ -15,8 +15,13 @@ _LABELS = {
     "backward_compute_s": "backward", "exposed_comm_s": "exposed", "ddp_overhead_s": "DDP", "local_s": "without DDP",
     "buffer_broadcast_s": "broadcast", "samples_per_s": "samples/s", "overlap_ratio": "hidden",
     "hidden_comm_cost_s": "cost of hidden communication", "scaling_efficiency": "efficiency",
-    "keep_default": "default kept", "bucket_cap_mb": "cap MiB",
+    "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
+    "memory_fits": "memory", "cost_per_hour": "cost/h", "cost_per_million_samples": "cost of a million samples",
+    "cost_per_epoch": "cost of an epoch", "pareto": "unbeaten",
 }  # fmt: skip
+_LONG = ("epoch_s", "deadline_s")
+"""Keys of seconds that are shown in hours."""
+
 _SHARES = ("gain", "ratio", "efficiency", "error", "share")
 
 
@@ -31,9 +36,8 @@ def record_table(title: str, records: Sequence[Record], keys: Sequence[str] = ()
         given: `note` and `folded` of the table.
     """
     present = dict.fromkeys(key for record in records for key in record)
-    wanted = (
-        [key for key in keys if key in present] if keys else [key for key in present if _middle(key, present) is None]
-    )
+    ends = {end for key in present for end in band_keys(key, present) or ()}
+    wanted = [key for key in keys if key in present] if keys else [key for key in present if key not in ends]
     words = frozenset(n for n, key in enumerate(wanted) if all(_is_text(record.get(key)) for record in records))
     rows = tuple(tuple(shown(key, record) for key in wanted) for record in records)
     return Table(title, tuple(heading(key) for key in wanted), rows, words, **given)  # type: ignore[arg-type]
@@ -44,6 +48,8 @@ def heading(key: str) -> str:
     plain = _LABELS.get(key)
     if key.endswith("_per_s"):
         return plain or f"{key.removesuffix('_per_s').replace('_', ' ')}/s"
+    if key in _LONG:
+        return f"{key.removesuffix('_s')} h"
     for suffix, unit in (("_s", "ms"), ("_us", "us"), ("_bytes", "MiB")):
         if key.endswith(suffix):
             return f"{plain or key.removesuffix(suffix).replace('_', ' ')} {unit}"
@@ -53,10 +59,10 @@ def heading(key: str) -> str:
 def shown(key: str, record: Record) -> str:
     """Return the value of a key in its column's unit, with its band in brackets where the record has one."""
     value = cell(key, record.get(key))
-    ends = [record.get(name) for name in band_keys(key)]
-    if None in ends or ends[0] == ends[1]:
+    low, high = (record.get(end) for end in band_keys(key, record) or (key, key))
+    if low is None or high is None or low == high:
         return value
-    return f"{value} ({cell(key, ends[0])} to {cell(key, ends[1])})"
+    return f"{value} ({cell(key, low)} to {cell(key, high)})"
 
 
 def cell(key: str, value: object) -> str:
@@ -69,6 +75,8 @@ def cell(key: str, value: object) -> str:
         return str(value)
     if _is_share(key):
         return f"{100 * value:.1f} %"
+    if key in _LONG:
+        return f"{value / 3600:.4g}"
     if key.endswith("_s") and not key.endswith("_per_s"):
         return f"{value * 1e3:.2f}"
     if key.endswith("_bytes"):
@@ -78,21 +86,13 @@ def cell(key: str, value: object) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
-def band_keys(key: str) -> tuple[str, str]:
-    """Return the keys of the low and high end of a key's band: the unit stays last."""
-    for suffix in ("_per_s", "_s", "_us", "_bytes"):
-        if key.endswith(suffix):
-            stem = key.removesuffix(suffix)
-            return f"{stem}_low{suffix}", f"{stem}_high{suffix}"
-    return f"{key}_low", f"{key}_high"
-
-
-def _middle(key: str, present: Mapping[str, object]) -> str | None:
-    """Return the key that `key` is an end of; None where it is none of a whole band among the keys present."""
-    for middle in present:
-        ends = band_keys(middle)
-        if key in ends and all(end in present for end in ends):
-            return middle
+def band_keys(key: str, present: Container[str]) -> tuple[str, str] | None:
+    """Return the keys of both ends of a key's band, before its unit or behind it; None where they are not there."""
+    unit = next((suffix for suffix in ("_s", "_us", "_bytes") if key.endswith(suffix)), "")
+    stem = key.removesuffix(unit)
+    for ends in ((f"{stem}_low{unit}", f"{stem}_high{unit}"), (f"{key}_low", f"{key}_high")):
+        if all(end in present for end in ends):
+            return ends
     return None
 
 

@@ -39,12 +39,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a curve, with the ends of its 80 % band where it has one."""
+    """A point of a curve, with the ends of its 80 % band where it has one; a label names it instead of its line."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

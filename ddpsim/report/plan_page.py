@@ -11,14 +11,14 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Timeline
-from ddpsim.report.rows import bar, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, rate, step, where
 from ddpsim.units import counted
 
 _KEYS = (
     "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
-    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "fits", "memory",
+    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "memory_fits",
     "compute_device",
 )  # fmt: skip
 
@@ -48,20 +48,22 @@ def plan_report(
     machines = {p.topology.name: p.topology for p in chosen}.values()
     backends = [p.options.backend_for(p.workload) for p in chosen]
     named = _Places(len(workloads) > 1)
+    changed_first = sorted(range(len(rows)), key=lambda each: rows[each].keep_default)
+    shown = [rows[each] for each in sorted(changed_first[:MOST_TIMELINES])]
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(p.name for p in workloads)}",
-        verdict=(" ".join(_fastest(report) for report in reports), _advice(rows)),
+        verdict=("; ".join(_fastest(report) for report in reports) + ".", _advice(rows)),
         paste=_paste(rows, named),
         notes=tuple(notes),
         command=command,
         sections=(
-            record_table("Steps", records, (*named.keys, *_KEYS), note=bands),
-            Bars("Where the time goes", tuple(b for row in rows for b in _bars(row, named))),
+            record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
+            Bars("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts("Curves", (*(_caps(group) for group in _by_machine(rows)), *over_nodes(documents)), _CURVES_NOTE),
-            Timeline("One step", tuple(_choice(row, named) for row in rows), _TIMELINE_NOTE, _most_telling(rows)),
+            Timeline("One step", tuple(_choice(row, named) for row in shown), _TIMELINE_NOTE, _most_telling(shown)),
             *assumptions(documents, workloads, machines, calibration, backends),
-            record_table("All values", records, folded=True),
+            record_table("All values", records[:MOST_ROWS], folded=True),
         ),
     )
 
@@ -95,10 +97,10 @@ _TIMELINE_NOTE = (
 
 
 def _fastest(report: PlanReport) -> str:
-    """Return where a model trains fastest: one sentence, of which several stand for the first."""
+    """Return where a model trains fastest: a sentence without its end, for several may stand in one."""
     best = report.best.chosen
     unfit = ", though it does not fit its GPUs, as nothing here does" if report.best.fits is False else ""
-    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}."
+    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
 
 
 def _advice(rows: Sequence[PlanRow]) -> str:
@@ -133,7 +135,7 @@ def _record(row: PlanRow) -> dict[str, object]:
     if row.keep_default:
         record["gain_low"], record["gain_high"] = 0.0, 0.0
     if (memory := row.chosen.memory) is not None:
-        record["memory"], record["fits"] = memory.text(), row.fits
+        record["memory_fits"] = memory.text()
     return record
 
 

@@ -9,6 +9,12 @@ from ddpsim.trace.metrics import PARTS
 
 Row = Mapping[str, object]
 
+MOST_ROWS = 500
+"""Rows of a table: a page of more is slow to open, and the file that -o writes holds all."""
+
+MOST_TIMELINES = 24
+"""Rows, or node counts, of which a page keeps a timeline and a bar; chosen by hand, for less than a megabyte."""
+
 PART_NAMES = dict(
     zip(
         PARTS,
@@ -33,8 +39,8 @@ def bar(row: Row, label: str) -> Bar:
 
 def banded(x: float, row: Row) -> Point:
     """Return a row's step in ms at `x`, with its band."""
-    ends = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
-    return Point(x, *ends)
+    middle, low, high = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
+    return Point(x, middle, low, high)
 
 
 def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:

@@ -9,18 +9,12 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Step, Timeline
-from ddpsim.report.rows import Row, banded, bar, number, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, over_nodes
 from ddpsim.report.steps import of_document
 from ddpsim.report.wording import banded_time
 from ddpsim.topology.graph import Cluster
 from ddpsim.units import counted, format_time
 from ddpsim.workload import Workload
-
-MOST_ROWS = 500
-"""Rows of a table: a page of more is slow to open, and the file that -o writes holds all."""
-
-MOST_TIMELINES = 24
-"""Node counts of which a timeline is kept in the page."""
 
 _KEYS = (
     "cap", "nodes", "world_size", "iteration_s", "samples_per_s", "scaling_efficiency", "exposed_comm_s",

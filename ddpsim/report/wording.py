@@ -41,3 +41,14 @@ def where(prediction: Prediction) -> str:
 def signed(share: float | None) -> str:
     """Return a signed share: `+1.6 %`."""
     return "–" if share is None else f"{100 * share:+.1f} %"
+
+
+def banded_number(middle: float, low: float, high: float) -> str:
+    """Return a number of four digits with its band: `1,434 (80 % band 1,010 to 1,885)`."""
+    if low == high:
+        return _digits(middle)
+    return f"{_digits(middle)} (80 % band {_digits(low)} to {_digits(high)})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

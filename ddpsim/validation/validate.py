@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
+from ddpsim.markup import summary_card
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise, sync_length
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
+from ddpsim.units import format_time
 from ddpsim.validation.baselines import baselines
 
 _HALVES = ("latency", "bandwidth")
@@ -81,6 +83,14 @@ class Validation:
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the step's error, the overhead's, and where most of it is."""
+        pairs = {"step": self.iterations, "overhead over one process": self.overhead}
+        told = {name: f"{_sides(pair)}{_share(pair.error)}" for name, pair in pairs.items()}
+        largest = self.largest_term
+        most = f"{largest.name}{_share(largest.share_of_step)} of the step"
+        return summary_card("Validation", {**told, "errs most": most})
+
     @property
     def errors(self) -> list[float]:
         """The step's error and each bucket's finish error, absolute."""
@@ -122,6 +132,14 @@ class Validation:
             "mean_abs_error": fmean(self.errors),
             "max_error": max(self.errors),
         }
+
+
+def _sides(pair: Compared) -> str:
+    return f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f", {100 * share:+.1f} %"
 
 
 def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:

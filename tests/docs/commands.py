@@ -18,9 +18,9 @@ Written by `python -m tests.docs.commands` from the programs' own help; a test k
 Rules that hold for every command: `--json` prints one JSON document and nothing else on standard output; exit code 0,
 1 where `--max-error` is exceeded, 2 on bad input with one message on standard error; dashes and underscores in option
 names are the same; files are written whole or not at all, through symbolic links, and into devices and pipes as they
-are. `-` is standard input where a file is read, once a command, and standard output after `-o`; what else the command
-says goes to standard error then. Whether a file can be written is seen before anything is measured, and a folder that
-is made for it is announced.
+are. `-` is standard input where a file is read, once a command, and standard output after `-o` and `--report`; what
+else the command says goes to standard error then. Whether a file can be written is seen before anything is measured,
+and a folder that is made for it is announced.
 """
 
 

@@ -96,3 +96,14 @@ def test_a_validation_writes_a_report_beyond_its_bound_too(ddpsim: Callable, tin
     assert document["title"] == "Validation: tiny on loopback"
     assert document["command"] == f"ddpsim validate {predicted} {run} --max-error 1% --report {path}"
     ddpsim("validate", predicted, run, "--report", "-", "--json").refused("--report - and --json", "keep one")
+
+
+def test_a_comparison_writes_a_report(ddpsim: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    compare = ("compare", "--workload", "mlp", "--topology", "dgx-1v", "--nodes", "1,2", "--price", "dgx-1v=20USD/h")
+    assert ddpsim(*compare, "--report", path).code == 0
+    rows = pages.table(pages.sections(path.read_text())["Machines side by side"])
+    assert [row["nodes"] for row in rows] == ["1", "2"]
+    assert [row["cost/h"] for row in rows] == ["20", "40"]
+    ddpsim(*compare, "--report", "-", "--json").refused("--report - and --json", "keep one")
+    ddpsim(*compare, "--report", tmp_path).refused("Is a directory", "name a file")

@@ -24,10 +24,10 @@ def test_markup_is_taken_as_it_is_and_a_zero_is_an_attribute() -> None:
 
 
 def test_a_table_names_its_columns_and_rows() -> None:
-    made = pages.parse(table(("machine", "ms"), [("<dgx>", "1.5"), ("x" * 40, "2")], words=(0,)))
-    assert pages.table(made) == [{"machine": "<dgx>", "ms": "1.5"}, {"machine": "x" * 40, "ms": "2"}]
+    made = pages.parse(table(("machine", "ms"), [("<dgx>", "1.5"), ("x" * 60, "2")], words=(0,)))
+    assert pages.table(made) == [{"machine": "<dgx>", "ms": "1.5"}, {"machine": "x" * 60, "ms": "2"}]
     assert [cell.attributes["scope"] for cell in made.all("th")] == ["col", "col", "row", "row"]
-    assert made.all("th", class_="words long")[0].text == "x" * 40
+    assert made.all("th", class_="words long")[0].text == "x" * 60
 
 
 def test_a_card_escapes_what_it_shows() -> None:

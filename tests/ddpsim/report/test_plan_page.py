@@ -8,6 +8,8 @@ import pytest
 
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.report import plan_report, render
+from ddpsim.report.model import Timeline
+from ddpsim.report.rows import MOST_TIMELINES
 from tests import pages
 
 
@@ -112,3 +114,11 @@ def test_names_are_shown_and_never_run(planned: PlanReport) -> None:
     assert not root.all("b")
     assert pages.data(page)["notes"] == [name]
     assert re.search(r"alert\(1\)", root.all("h1")[0].text)
+
+
+def test_of_many_rows_those_that_change_something_keep_their_timelines(planned: PlanReport) -> None:
+    kept, [changed] = [r for r in planned.rows if r.keep_default], [r for r in planned.rows if not r.keep_default]
+    many = PlanReport((*kept * MOST_TIMELINES, changed))
+    timeline = next(part for part in plan_report([many]).sections if isinstance(part, Timeline))
+    assert len(timeline.choices) == MOST_TIMELINES
+    assert timeline.choices[timeline.first].label == "4 nodes of p3.16xlarge"

@@ -7,7 +7,7 @@ import pytest
 from ddpsim import BucketCaps, load_topology, load_workload, sweep
 from ddpsim.report import render, sweep_report
 from ddpsim.report.model import Report
-from ddpsim.report.sweep_page import MOST_ROWS, MOST_TIMELINES
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES
 from tests import pages
 from tests.browser import Page
 

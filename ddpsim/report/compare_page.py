@@ -1,0 +1,222 @@
+"""The report of a comparison: which machine to take, what it costs, what binds it, and its step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.comparison import Comparison, ComparisonRow
+from ddpsim.report.assumptions import assumptions
+from ddpsim.report.columns import record_table
+from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, over_nodes
+from ddpsim.report.steps import of_trace
+from ddpsim.report.wording import banded_number, step
+from ddpsim.units import counted
+
+_KEYS = (
+    "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "iteration_s", "samples_per_s",
+    "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
+    "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto", "hidden_comm_cost_s",
+)  # fmt: skip
+_TOLD_APART = ("model", "rate", "batch_size", "precision", "cap")
+"""Keys that a table shows only where rows differ in them."""
+
+_CURVES_NOTE = (
+    "Areas and whiskers are 80 % bands. In cost over time, rows to the lower left are better, and the line joins those "
+    "that no other beats in both."
+)
+_TIMELINE_NOTE = (
+    "One step of rank 0. Small lines under the computation are gradients that come ready; each row below is a bucket."
+)
+
+
+def compare_report(
+    comparison: Comparison,
+    *,
+    calibration: Calibration | None = None,
+    notes: Sequence[str] = (),
+    command: str = "",
+) -> Report:
+    """Return the report of a comparison.
+
+    Args:
+        comparison: of `ddpsim.compare`.
+        calibration: that it was made with.
+        notes: what else a reader must know, a sentence each.
+        command: that made it.
+    """
+    found, rows = _records(comparison), comparison.rows
+    keys = [key for key in _KEYS if key not in _TOLD_APART or _differ(found, key)]
+    bests = [comparison.best_of(model) for model in comparison.models]
+    first = next(number for number, row in enumerate(rows) if row is bests[0])
+    kept = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
+    predictions = [row.prediction for row in rows]
+    return Report(
+        title=f"{', '.join(comparison.models)} on {counted(len({row.machine for row in rows}), 'machine')}",
+        verdict=("; ".join(map(_best, bests)) + ".", _bound(bests[0], comparison)),
+        paste=tuple(_paste(row) for row in bests),
+        notes=tuple(notes),
+        command=command,
+        sections=(
+            record_table("Machines side by side", found[:MOST_ROWS], keys, note=_note(found)),
+            *_others(comparison),
+            Bars("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
+            *_curves(comparison, found),
+            Timeline("One step", tuple(_choice(rows, found, each) for each in kept), _TIMELINE_NOTE),
+            *assumptions(
+                found,
+                {p.workload.name: p.workload for p in predictions}.values(),
+                {p.topology.name: p.topology for p in predictions}.values(),
+                calibration,
+                [p.options.backend_for(p.workload) for p in predictions],
+            ),
+            record_table("All values", comparison.records()[:MOST_ROWS], folded=True),
+        ),
+    )
+
+
+def _records(comparison: Comparison) -> list[Row]:
+    """Return the rows' documents, each with its flat record, link rate and cap in words, and what memory it needs."""
+    found: list[Row] = []
+    for row, record in zip(comparison.rows, comparison.records(), strict=True):
+        caps, memory = row.prediction.options.caps, row.prediction.memory
+        rate = None if row.link_rate is None else f"{row.link} {row.link_rate * _GBPS:g} Gb/s"
+        extra = {
+            "rate": rate or "as declared",
+            "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
+            "memory_fits": None if memory is None else memory.text(),
+        }
+        found.append({**row.document(), **record, **extra})
+    return found
+
+
+def _differ(rows: Sequence[Row], key: str) -> bool:
+    return len({str(row.get(key)) for row in rows}) > 1
+
+
+def _note(rows: Sequence[Row]) -> str:
+    paid = next((row for row in rows if row.get("cost_currency")), None)
+    cost = "" if paid is None else f" Costs are in {paid['cost_currency']}{_dated(rows)}."
+    left = f" The first {MOST_ROWS} of {len(rows)} rows." if len(rows) > MOST_ROWS else ""
+    return f"In brackets the 80 % band: from the 10th to the 90th percentile.{cost}{left}"
+
+
+def _dated(rows: Sequence[Row]) -> str:
+    dates = sorted({str(row["cost_date"]) for row in rows if row.get("cost_date")})
+    return f", prices of {' and '.join(dates)}" if dates else ", prices as given, without a date"
+
+
+def _label(rows: Sequence[Row], each: int) -> str:
+    """Return what names a row among all: machine and nodes, and what else rows differ in."""
+    row = rows[each]
+    parts = [str(row[key]) for key in ("rate", "precision", "cap") if _differ(rows, key)]
+    batch = [f"batch {row['batch_size']}"] if _differ(rows, "batch_size") else []
+    model = [str(row["model"])] if _differ(rows, "model") else []
+    return ", ".join([*model, f"{counted(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
+
+
+def _best(row: ComparisonRow) -> str:
+    place = f"{counted(row.nodes, 'node')} of {row.machine}"
+    rate = f"{banded_number(*row.samples_per_s)} samples a second"
+    cost = row.per_million_samples
+    if cost is None or row.price is None:
+        return f"{row.model} trains fastest on {place}: {rate}, a step of {step(row.prediction)}"
+    unit = row.price.currency
+    return f"{row.model} trains for least on {place}: {banded_number(*cost)} {unit} a million samples, at {rate}"
+
+
+def _bound(best: ComparisonRow, comparison: Comparison) -> str:
+    """Return what binds the best row, and which is faster where the best is the cheapest, in one sentence."""
+    bound = best.bound
+    over = f" over {bound.link}" if bound.by == "communication" and bound.link else ""
+    exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
+    it = "It does not fit its GPUs, as nothing here does; it" if best.fits is False else "It"
+    said = f"{it} is bound by {bound.by}{over}, and {exposed}"
+    rows = [row for row in comparison.of(best.model) if row.fits is not False]
+    fastest = max(rows or comparison.of(best.model), key=lambda row: row.samples_per_s[0])
+    if fastest.samples_per_s[0] <= best.samples_per_s[0]:
+        return f"{said}."
+    cost = fastest.per_million_samples
+    price = "" if cost is None or fastest.price is None else f" for {cost[0]:.4g} {fastest.price.currency} a million"
+    rate = f"{fastest.samples_per_s[0]:,.0f} samples a second"
+    return f"{said}; fastest is {counted(fastest.nodes, 'node')} of {fastest.machine}, {rate}{price}."
+
+
+def _paste(row: ComparisonRow) -> tuple[str, str]:
+    return f"On {counted(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
+
+
+def _others(comparison: Comparison) -> list[Table]:
+    """Return what else the document lists, e.g. break-even points, a table a list."""
+    found = []
+    for key, value in comparison.document().items():
+        if key != "rows" and isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            found.append(record_table(key.replace("_", " ").capitalize(), value))
+    return found
+
+
+def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
+    named = [{**row, "workload": row["model"], "topology": row["machine"]} for row in rows]
+    charts = (*over_nodes(named), *_over_rates(comparison, rows), *_costs(comparison, rows))
+    return (Charts("Curves", charts, _CURVES_NOTE),) if charts else ()
+
+
+def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
+    """Return the step over each rate that was set, a chart a link, a line a model and machine at its most nodes."""
+    pairs = [(row, own) for row, own in zip(comparison.rows, rows, strict=True) if row.link_rate is not None]
+    charts = []
+    for link in dict.fromkeys(row.link for row, _ in pairs):
+        of_link = [(row, own) for row, own in pairs if row.link == link]
+        rates = sorted({row.link_rate or 0.0 for row, _ in of_link})
+        most = {(row.model, row.machine): row.nodes for row, _ in sorted(of_link, key=lambda pair: pair[0].nodes)}
+        lines: dict[str, dict[float, Row]] = {}
+        for row, own in sorted(of_link, key=lambda pair: pair[0].prediction.iteration_s):
+            if row.nodes == most[row.model, row.machine]:
+                model = f"{row.model}, " if len(comparison.models) > 1 else ""
+                label = f"{model}{counted(row.nodes, 'node')} of {row.machine}"
+                lines.setdefault(label, {}).setdefault(row.link_rate or 0.0, own)
+        drawn = tuple(
+            Line(label, tuple(banded(rates.index(rate), own) for rate, own in sorted(points.items())))
+            for label, points in sorted(lines.items())
+        )
+        ticks = tuple(f"{rate * _GBPS:g}" for rate in rates)
+        if len(ticks) > 1:
+            charts.append(Chart(f"Step over the rate of {link}, with its band", "Gb/s", "step (ms)", drawn, ticks))
+    return tuple(charts)
+
+
+_GBPS = 8e-9
+"""Gigabits a second in a byte a second."""
+
+
+def _costs(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
+    """Return what a million samples cost over the hours they take, a chart a model; nothing without prices."""
+    charts = []
+    for model in comparison.models:
+        machines: dict[str, list[Point]] = {}
+        for each, row in enumerate(comparison.rows):
+            if row.model == model and row.per_million_samples is not None:
+                machines.setdefault(row.machine, []).append(_cost(row, _label(rows, each)))
+        unit = next((row.price.currency for row in comparison.of(model) if row.price is not None), None)
+        if unit is None:
+            continue
+        front = [_cost(row, _label(rows, comparison.rows.index(row))) for row in comparison.pareto(model)]
+        bare = tuple(Point(point.x, point.y, label=point.label) for point in front)
+        dots = (Line(machine, tuple(points), "dots") for machine, points in machines.items())
+        title = f"{model}: cost over time of a million samples"
+        charts.append(Chart(title, "hours", f"cost ({unit})", (*dots, Line(_UNBEATEN, bare))))
+    return tuple(charts)
+
+
+_UNBEATEN = "no other beats these"
+
+
+def _cost(row: ComparisonRow, label: str) -> Point:
+    middle, low, high = row.per_million_samples or (0.0, 0.0, 0.0)
+    return Point(1e6 / row.samples_per_s[0] / 3600, middle, low, high, label)
+
+
+def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> Choice:
+    prediction = rows[each].prediction
+    return Choice(_label(found, each), (of_trace(prediction.trace, prediction.summary, prediction.plan.torch),))

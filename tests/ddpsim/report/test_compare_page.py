@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpsim import compare
+from ddpsim.planning.comparison import Comparison
+from ddpsim.planning.prices import Price
+from ddpsim.report import compare_report, render
+from tests import pages
+from tests.browser import Page
+
+MACHINES = ("dgx-1v", "p3.16xlarge")
+PRICES = {"dgx-1v": Price(20.0, "USD"), "p3.16xlarge": Price(24.5, "USD")}
+RATES = (("nic", 3.125e9), ("nic", 12.5e9))
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    return compare(["resnet50"], MACHINES, nodes=[1, 2], link_rates=RATES, prices=PRICES, samples_per_epoch=1.28e6)
+
+
+def test_the_verdict_is_the_cheapest_and_the_fastest(compared: Comparison) -> None:
+    first, second = compare_report(compared).verdict
+    cheapest = min(compared.rows, key=lambda row: row.per_million_samples)  # type: ignore[arg-type, return-value]
+    fastest = max(compared.rows, key=lambda row: row.samples_per_s)
+    assert f"for least on {cheapest.nodes} node of {cheapest.machine}: " in first
+    assert f"{20 / 3600 * 1e6 / cheapest.samples_per_s[0]:.4g} (80 % band " in first
+    assert f"fastest is {fastest.nodes} nodes of {fastest.machine}" in second
+    assert f"bound by {cheapest.bound.by}" in second
+
+
+def test_without_prices_the_fastest_is_best_and_nothing_costs(compared: Comparison) -> None:
+    free = Comparison(tuple(row for row in compare(["resnet50"], MACHINES, nodes=[1]).rows))
+    page = render(compare_report(free))
+    assert "trains fastest on " in pages.data(page)["verdict"][0]
+    assert not any("cost" in heading for heading in pages.table(pages.sections(page)["Machines side by side"])[0])
+    assert "Curves" not in pages.sections(page)
+
+
+def test_the_table_has_each_row_with_its_bands_and_costs(compared: Comparison) -> None:
+    rows = pages.table(pages.sections(render(compare_report(compared)))["Machines side by side"])
+    for shown, row in zip(rows, compared.rows, strict=True):
+        assert (shown["machine"], shown["nodes"]) == (row.machine, f"{row.nodes}")
+        assert shown["rate"] == f"nic {row.link_rate * 8e-9:g} Gb/s"  # type: ignore[operator]
+        middle, low, high = (f"{value * 1e3:.2f}" for value in row.step_s)
+        assert shown["step ms"] == f"{middle} ({low} to {high})"
+        cost = [f"{value:.4g}" for value in row.per_million_samples or ()]
+        assert shown["cost of a million samples"] == "{} ({} to {})".format(*cost)
+        assert shown["epoch h"].startswith(f"{1.28e6 / row.samples_per_s[0] / 3600:.4g} (")
+        assert shown["link"] == row.bound.link
+        assert shown["unbeaten"] == ("yes" if row.pareto else "no")
+
+
+def test_curves_are_over_nodes_rates_and_cost(compared: Comparison) -> None:
+    sections = pages.data(render(compare_report(compared)))["sections"]
+    nodes, rate, cost = next(part["charts"] for part in sections if part["kind"] == "charts")
+    assert nodes["ticks"] == ["1", "2"]
+    assert rate["ticks"] == ["25", "100"]
+    assert [line["label"] for line in rate["lines"]] == ["2 nodes of dgx-1v", "2 nodes of p3.16xlarge"]
+    for line in rate["lines"]:
+        steps = [y for _, y, _, _ in line["points"]]
+        assert steps == sorted(steps, reverse=True)
+    *machines, front = cost["lines"]
+    assert sum(len(line["points"]) for line in machines) == len(compared.rows)
+    assert len(front["points"]) == sum(row.pareto for row in compared.rows)
+    assert [y for _, y, _, _ in front["points"]] == sorted((y for _, y, _, _ in front["points"]), reverse=True)
+
+
+def test_the_best_row_comes_first_on_the_timeline(compared: Comparison) -> None:
+    timeline = next(
+        part for part in pages.data(render(compare_report(compared)))["sections"] if part["kind"] == "timeline"
+    )
+    assert len(timeline["choices"]) == len(compared.rows)
+    best = compared.best
+    assert best is not None
+    assert timeline["choices"][0]["label"].startswith(f"{best.nodes} node of {best.machine}, nic ")
+    assert timeline["choices"][0]["steps"][0]["iteration_us"] == pytest.approx(
+        best.prediction.iteration_s * 1e6, abs=0.2
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_opens_at_both_widths(browser: Page, compared: Comparison, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "compare.html"
+    path.write_text(render(compare_report(compared)))
+    browser.open(path, width)
+    assert browser.complaints() == []
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run("document.querySelectorAll('figure').length") == 3

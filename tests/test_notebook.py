@@ -1,0 +1,60 @@
+"""What a notebook shows for an object: short, with the numbers of its document, and no name of a file run as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim import Prediction, compare, load_topology, load_workload, plan, predict, validate
+from ddpsim.planning.rows import SHOWN, PlanReport
+from ddpsim.units import format_time
+from tests import pages
+
+WORKLOAD, MACHINE = load_workload("mlp"), load_topology("p3.16xlarge")
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    return predict(WORKLOAD, MACHINE, nodes=2)
+
+
+def test_a_prediction_shows_its_step_and_what_is_most_in_doubt(prediction: Prediction) -> None:
+    card = prediction._repr_html_()
+    text = pages.parse(card).text
+    assert text.startswith("mlp on 2 nodes of p3.16xlarge")
+    times = (format_time(seconds) for seconds in (prediction.iteration_s, prediction.low_s, prediction.high_s))
+    assert "{} ({} to {})".format(*times) in text
+    assert prediction.doubts[0].name in text
+    assert len(card) < 2000
+
+
+def test_a_name_is_shown_as_it_is(prediction: Prediction) -> None:
+    named = replace(prediction, workload=replace(WORKLOAD, name="<script>alert(1)</script>"))
+    root = pages.parse(named._repr_html_())
+    assert not root.all("script")
+    assert "<script>" in root.text
+
+
+def test_a_plan_shows_a_row_a_machine_and_says_how_many_are_left() -> None:
+    report = plan(WORKLOAD, [MACHINE], nodes=[1, 2])
+    rows = pages.table(pages.parse(report._repr_html_()))
+    assert [(row["machine"], row["nodes"]) for row in rows] == [("p3.16xlarge", "1"), ("p3.16xlarge", "2")]
+    for shown, row in zip(rows, report.rows, strict=True):
+        assert (shown["step"], shown["paste"]) == (format_time(row.chosen.iteration_s), row.advice)
+    many = pages.parse(PlanReport(report.rows * SHOWN)._repr_html_())
+    assert len(pages.table(many)) == SHOWN
+    assert f"and {SHOWN} more" in many.text
+
+
+def test_a_comparison_shows_what_binds() -> None:
+    found = compare(["mlp"], ["p3.16xlarge"], nodes=[1, 2])
+    rows = pages.table(pages.parse(found._repr_html_()))
+    assert [row["link"] for row in rows] == [row.bound.link for row in found.rows]
+
+
+def test_a_validation_shows_its_errors(prediction: Prediction) -> None:
+    result = validate(prediction.document(), predict(WORKLOAD, MACHINE, nodes=2, band=False).trace)
+    text = pages.parse(result._repr_html_()).text
+    assert "+0.0 %" in text
+    assert f"{format_time(prediction.iteration_s)} predicted" in text
