@@ -12,7 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.comparison import Comparison, ComparisonRow, undominated
-from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies
@@ -99,11 +99,12 @@ def compare(
         for count in nodes
         for cap in caps or [base.caps]
     ]
-    one = partial(_row, prices, samples_per_epoch, gpus_per_node, calibration)
+    one = partial(_row, gpus_per_node, calibration)
     rows: list[ComparisonRow] = []
     show = progress or (lambda done, total: None)
     for row in map(one, points) if executor is None else executor.map(one, points):
-        rows.append(row)
+        price = prices.get(row.machine) or prices.get(row.prediction.topology.name)
+        rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
         show(len(rows), len(points))
     comparison = Comparison(_with_pareto(rows), goal)
     if goal is not None:
@@ -130,13 +131,8 @@ def _wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tup
     yield from found
 
 
-def _row(
-    prices: Mapping[str, Price],
-    samples_per_epoch: float | None,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    point: Point,
-) -> ComparisonRow:
+def _row(gpus_per_node: int | None, calibration: Calibration | None, point: Point) -> ComparisonRow:
+    """Return the row of one point, without what it costs."""
     prediction = predict(
         point.workload,
         point.topology,
@@ -144,6 +140,9 @@ def _row(
         gpus_per_node=gpus_per_node,
         options=point.options,
         calibration=calibration,
+        local_s=local_s(point.workload, point.options) if point.topology.compute_device != "cpu" else None,
+        brief=True,
+        coarse=True,
     )
     link, rate = point.rate or (None, None)
     return ComparisonRow(
@@ -154,8 +153,6 @@ def _row(
         bound=bound_of(prediction, calibration),
         link=link,
         link_rate=rate,
-        price=prices.get(point.machine) or prices.get(point.topology.name),
-        samples_per_epoch=samples_per_epoch,
     )
 
 
