@@ -10,8 +10,11 @@ from functools import partial
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.advice import Advice, advise
 from ddpsim.planning.bound import bound_of
-from ddpsim.planning.comparison import Comparison, ComparisonRow, undominated
+from ddpsim.planning.break_even import check_bound
+from ddpsim.planning.comparison import Comparison, undominated
+from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
@@ -53,6 +56,8 @@ def compare(
     prices: Mapping[str, Price] = NO_PRICES,
     samples_per_epoch: float | None = None,
     goal: Goal | None = None,
+    advice: bool = False,
+    efficiency: float = 0.8,
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
@@ -72,6 +77,8 @@ def compare(
         prices: of one node of each machine, by its name as asked for.
         samples_per_epoch: for times and costs of an epoch.
         goal: that the best has to meet.
+        advice: whether to look for break-evens, placement and `no_sync` too, of each machine at its most nodes.
+        efficiency: below which a machine is said to scale no longer.
         options: of the run.
         gpus_per_node: the first so many of each node; None is all.
         calibration: measured constants; None is the documented priors.
@@ -86,6 +93,7 @@ def compare(
         if not given:
             raise InputError("nothing is given", place=name, remedy="give at least one")
     check_currencies(prices)
+    check_bound(efficiency)
     machines = [_machine(each) for each in topologies]
     _check_links([rate for rate in link_rates if rate is not None], [topology for _, topology in machines])
     base = options or Options()
@@ -109,7 +117,26 @@ def compare(
     comparison = Comparison(_with_pareto(rows), goal)
     if goal is not None:
         _check_goal(comparison, goal)
-    return comparison
+    if not advice:
+        return comparison
+    find = partial(_advice, efficiency, calibration)
+    most = _most_nodes(comparison.rows)
+    return replace(comparison, advice=tuple(map(find, most) if executor is None else executor.map(find, most)))
+
+
+def _advice(efficiency: float, calibration: Calibration | None, row: ComparisonRow) -> Advice:
+    return advise(row, efficiency, calibration)
+
+
+def _most_nodes(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Return of each machine, model, batch and precision the row of the most nodes, its links as declared if any is."""
+    found: dict[tuple[object, ...], ComparisonRow] = {}
+    for row in rows:
+        key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
+        known = found.get(key)
+        if known is None or (row.link is None, row.nodes) > (known.link is None, known.nodes):
+            found[key] = row
+    return list(found.values())
 
 
 def _machine(asked: str | Topology) -> tuple[str, Topology]:

@@ -17,7 +17,7 @@ from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
-from ddpsim.trace.metrics import summarise
+from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
@@ -141,10 +141,21 @@ def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
     return join.band(gain, effects)
 
 
+def with_assumptions(prediction: Prediction, assumptions: Assumptions) -> Summary:
+    """Return what a step of `prediction` takes, with its parts, under other assumptions."""
+    return _summary(prediction, prediction.options, assumptions)
+
+
 def _period_s(
     prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
 ) -> float:
     """Return the iteration of `prediction` under other assumptions."""
+    return _summary(prediction, options, assumptions, progress).iteration_s
+
+
+def _summary(
+    prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
+) -> Summary:
     scaled = replace(
         options,
         scale_compute=options.scale_compute * assumptions.compute,
@@ -161,7 +172,7 @@ def _period_s(
         warm_up=warm_up,
         progress=progress,
     )
-    return summarise(trace).iteration_s
+    return summarise(trace)
 
 
 def _brief(options: Options, workload: Workload) -> tuple[Options, int]:
