@@ -102,8 +102,8 @@ def _span(band: tuple[float, float, float], factor: float = 1.0) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a number to three digits, without an exponent: `1.24`, `162`, `12345`."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _percent(share: float) -> str:
@@ -131,7 +131,7 @@ _TIME: list[Column] = [
     ("step ms", lambda row: _span(row.step_s, 1e3)),
     ("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
     ("eff.", lambda row: _percent(row.efficiency[0])),
-    ("waits", lambda row: _percent(row.bound.exposed_share)),
+    ("exposed", lambda row: _percent(row.bound.exposed_share)),
     ("binds", _binds),
     ("link", lambda row: row.bound.link),
     ("GiB", _memory),
@@ -147,19 +147,26 @@ def _cost(rows: Sequence[ComparisonRow]) -> list[Column]:
         (f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
     ]
     if priced.epoch_s is not None:
-        columns.append(("h an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / 3600)))
+        unit, seconds = _unit(max(row.epoch_s[0] for row in rows if row.epoch_s is not None))
+        columns.append((f"{unit} an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / seconds)))
         columns.append((f"{currency} an epoch", lambda row: _span(row.per_epoch or _NOTHING)))
     return [*columns, ("front", lambda row: "*" if row.pareto else "")]
 
 
 _NOTHING = (0.0, 0.0, 0.0)
+_LONG_S = 3 * 3600
+"""From here on epochs are in hours, below in minutes; chosen by hand, for digits that are read at a glance."""
+
+
+def _unit(longest_s: float) -> tuple[str, float]:
+    return ("h", 3600.0) if longest_s >= _LONG_S else ("min", 60.0)
 
 
 def _prices(rows: Sequence[ComparisonRow]) -> str:
     """Return the prices with their days, as they were given."""
     given = {row.machine: row.price for row in rows if row.price is not None}
-    said = (f"{m} {p.per_hour:g} {p.currency}/h ({p.date or 'no date given'})" for m, p in given.items())
-    return "prices of a node as given: " + ", ".join(said)
+    said = [f"    {m} {p.per_hour:g} {p.currency}/h, {p.date or 'no date given'}" for m, p in given.items()]
+    return "\n".join(["prices of a node, as given:", *said])
 
 
 def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
@@ -189,12 +196,15 @@ def _rivals(best: ComparisonRow, rows: Sequence[ComparisonRow], found: Compariso
     cost = best.per_million_samples or _NOTHING
     goal = found.goal
     meeting = [row for row in rows if goal is None or goal.met_by(row.samples_per_s[0])]
-    others = [
-        row for row in meeting if row.machine != best.machine and (row.per_million_samples or _NOTHING)[1] < cost[2]
-    ]
+    others = [row for row in meeting if row.machine != best.machine and _least(row) < cost[2]]
     if others:
         names = ", ".join(dict.fromkeys(row.machine for row in others))
         yield f"    within its band too: {names}; measure one step on a GPU of each before deciding"
+
+
+def _least(row: ComparisonRow) -> float:
+    """Return the fast end of what a million samples cost."""
+    return (row.per_million_samples or _NOTHING)[1]
 
 
 def _where(row: ComparisonRow) -> str:

@@ -131,13 +131,18 @@ def with_band(
 
 
 def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
-    """Return the band of the share of the default's iteration that `other` saves, both under the same draws."""
+    """Return the band of the share of the default's iteration that `other` saves, both under the same draws.
+
+    A doubt that only one of them has, as of another link on another placement, moves that one alone.
+    """
     gain = 1 - other.iteration_s / default.iteration_s
-    theirs = {doubt.name: ends for doubt, ends in other.ends}
-    effects = [
-        join.effect(doubt, gain, [1 - b / a for a, b in zip(ends, theirs[doubt.name], strict=True)])
-        for doubt, ends in default.ends
-    ]
+    ours, theirs = ({doubt.name: ends for doubt, ends in each.ends} for each in (default, other))
+    doubts = {doubt.name: doubt for each in (default, other) for doubt, _ in each.ends}
+    unmoved, theirs_unmoved = (default.iteration_s,) * 2, (other.iteration_s,) * 2
+    effects = []
+    for name, doubt in doubts.items():
+        pairs = zip(ours.get(name, unmoved), theirs.get(name, theirs_unmoved), strict=True)
+        effects.append(join.effect(doubt, gain, [1 - b / a for a, b in pairs]))
     return join.band(gain, effects)
 
 
