@@ -49,10 +49,14 @@ class Operation(StrEnum):
         """
         if self is Operation.ALLREDUCE:
             return 2 * (ranks - 1) / ranks
-        return (ranks - 1) / ranks if self.split else 1.0
+        return (ranks - 1) / ranks if self.in_parts else 1.0
+
+    def parts(self, ranks: int) -> int:
+        """Return into how many parts a ring cuts the message: one for each rank, none where it sends whole ones."""
+        return ranks if self is Operation.ALLREDUCE or self.in_parts else 1
 
     @property
-    def split(self) -> bool:
+    def in_parts(self) -> bool:
         """Whether each rank has a part of the message at one end, so that a count is of one rank's part."""
         return self in (Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 

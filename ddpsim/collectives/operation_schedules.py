@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ddpsim.collectives.schedules import Builder, Schedule, Transfer, periodic_ring
+from ddpsim.collectives.schedules import Builder, Schedule, Transfer
 from ddpsim.operation import Operation
 
 
@@ -54,11 +54,6 @@ def around(operation: Operation, ranks: int, pieces: int = 1) -> Schedule:
     if operation is Operation.SENDRECV:
         return shift(ranks)
     return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
-
-
-def around_alike(operation: Operation, positions: int, ranks: int) -> Schedule:
-    """Return what one of several nodes alike sees of it, as `periodic_ring`; a rooted operation has no such part."""
-    return periodic_ring(positions, operation.steps(ranks))
 
 
 def _half_ring(ranks: int, segments: int, part: Callable[[int, int], int], *, reduce: bool) -> Schedule:
