@@ -77,7 +77,7 @@ class CurveTransport(TransportAround):
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
         demand = self.inner.demand(operation, size_bytes)
-        if size_bytes == 0 or operation is Operation.BROADCAST:
+        if size_bytes == 0:
             return demand
         corrected = self._fitted(demand, operation, size_bytes)
         return replace(corrected, latency_s=corrected.latency_s + self.start_s)

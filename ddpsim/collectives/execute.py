@@ -173,8 +173,8 @@ class Collectives:
         return self.run(Operation.ALLREDUCE, size_bytes, group)
 
     def broadcast(self, size_bytes: int) -> simpy.Event:
-        """Start a broadcast from rank 0, as one fluid demand; the event succeeds when the bytes are everywhere."""
-        return self._run(self.transport.demand(Operation.BROADCAST, size_bytes))
+        """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""
+        return self.run(Operation.BROADCAST, size_bytes)
 
     def estimate_s(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:
         """Return the time of an operation that shares no link with anything."""

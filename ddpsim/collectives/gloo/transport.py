@@ -97,10 +97,14 @@ class GlooTransport(ByOperation):
         return alone_s(self.demand(operation, size_bytes), self.capacities)
 
     def _tree(self, size_bytes: int) -> Demand:
-        """Return the root's part in a binomial tree: log2(p) sends of the whole message, one after the other."""
-        rounds = math.ceil(math.log2(self._ranks))
+        """Return the root's part in a binomial tree: log2(p) sends of the whole message, all at once.
+
+        The last rank has the message when each on its way there has sent it on beside its other sends.
+        """
+        rounds, depth = (self._ranks - 1).bit_length(), max(each.bit_count() for each in range(self._ranks))
         loads = {link: rounds * load for link, load in self._ways.loads(self._hops[-1]).items()}
-        return Demand(self._ways.start_s(size_bytes) + rounds * self._step_s(), size_bytes, loads)
+        rate = self._hop_rate() / operation_steps.binomial_sent(self._ranks)
+        return Demand(self._ways.start_s(size_bytes) + depth * self._step_s(), size_bytes, loads, rate)
 
     def _reduce(self, size_bytes: int) -> Demand:
         """Return the segments that go around, and then the parts that the root takes from all others at once."""

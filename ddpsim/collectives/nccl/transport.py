@@ -41,12 +41,6 @@ Chosen by hand, to try few entries: half and double of it move the error by 0.1 
 (`python -m tests.accuracy.by_hand`).
 """
 
-_BROADCAST_SIMPLE_BYTES = 1 << 16
-"""From here on a broadcast, for which there is no model of protocols, is taken to run Simple.
-
-Chosen by hand, and judged by nothing: no public table of broadcasts is kept. It matters to buffers alone.
-"""
-
 _P2P_LL_BYTES = 16384
 """Of a channel's part of a message to another GPU, up to which it is sent by LL: NCCL_P2P_LL_THRESHOLD."""
 
@@ -114,8 +108,6 @@ class NcclTransport(ByOperation):
     def _demand(self, operation: Operation, size_bytes: int) -> Demand:
         if self.layout.ranks == 1 or size_bytes == 0:
             return Demand(self._cost.start_s(SIMPLE), 0, {})
-        if operation is Operation.BROADCAST:
-            return self._broadcast(size_bytes)
         costs = self._costs(operation, size_bytes)
         cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
@@ -151,20 +143,6 @@ class NcclTransport(ByOperation):
         if self.layout.ranks == 1 or size_bytes == 0:
             return self._cost.start_s(SIMPLE)
         return self._joined_s(self._costs(operation, size_bytes), size_bytes)
-
-    def _broadcast(self, size_bytes: int) -> Demand:
-        """Return a chain along the rings, half the steps of an allreduce; each link carries the message once."""
-        protocol = SIMPLE if size_bytes >= _BROADCAST_SIMPLE_BYTES or self.layout.shape.simple_only else LL
-        entry = Entry(RING, protocol, 0.0, 1.0)
-        cost = self._cost.of(entry, size_bytes)
-        share = self.layout.ranks / (2 * (self.layout.ranks - 1))
-        loads: dict[LinkId, float] = {}
-        for load in self.layout.ring.loads:
-            value = load.bytes * share / self._cost.efficiency(load.group, protocol)
-            loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        start_s = self._cost.start_s(protocol)
-        alone_s = self._get["isolated_s"] if self._options.isolated else 0.0
-        return Demand(alone_s + (start_s + cost.latency_s) / 2, size_bytes, loads, cost.rate / share)
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the chosen pattern transfer by transfer, scaled as `demand` is."""

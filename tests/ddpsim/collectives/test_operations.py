@@ -15,7 +15,7 @@ from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import SHAPED
 
 HALVES = [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
-OTHERS = [each for each in Operation if each not in (Operation.ALLREDUCE, Operation.BROADCAST)]
+OTHERS = [operation for operation in Operation if operation is not Operation.ALLREDUCE]
 WIRE = 1.25e8 / 1.046
 """Bytes per second of payload on a link of 1 Gbit/s."""
 
@@ -92,6 +92,10 @@ def test_a_chain_takes_its_closed_form() -> None:
         (Operation.REDUCE, 3, 6 * MIB, 1.34),
         (Operation.REDUCE, 4, 8 * MIB, 1.51),
         (Operation.REDUCE, 8, 4 * MIB, 1.77),
+        (Operation.BROADCAST, 2, 8 * MIB, 1.01),
+        (Operation.BROADCAST, 3, 6 * MIB, 2.0),
+        (Operation.BROADCAST, 4, 8 * MIB, 2.63),
+        (Operation.BROADCAST, 8, 4 * MIB, 4.91),
         (Operation.SENDRECV, 2, 8 * MIB, 2.0),
         (Operation.SENDRECV, 3, 6 * MIB, 1.08),
         (Operation.SENDRECV, 4, 8 * MIB, 1.05),
@@ -100,9 +104,9 @@ def test_a_chain_takes_its_closed_form() -> None:
 def test_gloo_moves_what_torchs_operations_do(
     operation: Operation, ranks: int, size_bytes: int, measured: float
 ) -> None:
-    """Medians of `reduce_scatter_tensor`, `all_gather_into_tensor`, `reduce`, and `isend` with `irecv`, torch 2.13.
+    """Medians of `reduce_scatter_tensor`, `all_gather_into_tensor`, `reduce`, `broadcast`, and `isend` with `irecv`.
 
-    Over links of 200 Mbit/s, in times of the message on the wire.
+    Torch 2.13 over links of 200 Mbit/s, in times of the message on the wire.
     """
     text = SHAPED.replace("DELAY", "0s").replace("1gbit", "200mbit")
     placement = parse_topology(text, "shaped.yaml").place(ranks)
