@@ -1,1 +1,1 @@
-"""Fits: a transport's constants from measured allreduce tables."""
+"""Fits: a transport's constants from measured tables."""

@@ -1,4 +1,4 @@
-"""Fit a transport's constants to measured allreduce tables of one machine type.
+"""Fit a transport's constants to measured tables of one machine type.
 
 Few physical constants are fitted (log error, robust); what the rows cannot determine keeps its prior and is named.
 Rows of exactly a machine and rank count also become a curve that corrects the model there. The held-out error is that
@@ -95,7 +95,7 @@ def calibrate(
         Sample.of(table, topology, count) for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
     ]
     if not any(sample.sizes for sample in samples):
-        raise CalibrationError("no row to fit to", remedy="give a table of measured allreduces")
+        raise CalibrationError("no row to fit to", remedy="give a table of measured collectives")
     start = _priors(tables, topology, backend)
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
@@ -241,13 +241,15 @@ def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Ve
 
 
 def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
-    """Return a curve for each machine, rank count and algorithm; a size measured in several tables takes the median.
+    """Return a curve for each machine, rank count, algorithm and operation.
 
-    Of tables by one process a GPU and by one for several, those that launch as DDP does are taken.
+    A size measured in several tables takes the median. Of tables by one process a GPU and by one for several, those that
+    launch as DDP does are taken.
     """
-    found: dict[tuple[str, int, int, str], list[Curve]] = {}
+    found: dict[tuple[str, int, int, str, str], list[Curve]] = {}
     for curve in (sample.curve() for sample in samples):
-        found.setdefault((curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm), []).append(curve)
+        key = (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm, str(curve.operation))
+        found.setdefault(key, []).append(curve)
     return tuple(_joined(curves) for curves in found.values())
 
 

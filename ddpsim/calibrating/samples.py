@@ -10,7 +10,7 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.curve import CurveTransport, matching
+from ddpsim.collectives.curve import Correction, CurveTransport, every_matching
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
@@ -84,7 +84,8 @@ class Sample:
     def predicted(self, calibration: Calibration) -> Vector:
         """Return the time of each row in seconds."""
         transport = self.transport(calibration)
-        return np.fromiter(map(transport.allreduce_s, self.sizes), float, len(self.sizes))
+        operation = self.table.operation
+        return np.fromiter((transport.time_s(operation, size) for size in self.sizes), float, len(self.sizes))
 
     def curve(self) -> Curve:
         """Return the rows as a curve of exactly this machine and rank count, as if measured back to back."""
@@ -97,6 +98,7 @@ class Sample:
             tuple(CurvePoint(size, time_s) for size, time_s in points),
             self.algorithm,
             self.gpus_per_process,
+            self.table.operation,
         )
 
     def _back_to_back(self) -> list[float]:
@@ -120,13 +122,13 @@ class Sample:
         """Return what the rows were measured on, as `calibration` has it."""
         if calibration.backend == "gloo":
             return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
-        curve = matching(calibration, self.placement, self.algorithm)
+        curves = every_matching(calibration, self.placement, self.algorithm)
         transport = NcclTransport(
             self.layout(),
             calibration,
             options=CollectiveOptions(
                 algorithm=self.algorithm,
-                isolated=self.isolated and curve is None,
+                isolated=self.isolated and not curves,
                 gpus_per_process=self.gpus_per_process,
             ),
         )
@@ -134,8 +136,9 @@ class Sample:
 
     def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
         """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
-        curve = matching(calibration, self.placement, self.algorithm)
-        return transport if curve is None else CurveTransport.over(transport, curve, start_s)
+        curves = every_matching(calibration, self.placement, self.algorithm)
+        corrections = tuple(Correction.of(curve, transport) for curve in curves)
+        return CurveTransport(transport, corrections, start_s) if corrections else transport
 
 
 def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = None) -> Placement:

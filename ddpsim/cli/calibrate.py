@@ -1,4 +1,4 @@
-"""`ddpsim calibrate`: measured allreduce tables become the constants of a machine's links."""
+"""`ddpsim calibrate`: measured tables become the constants of a machine's links."""
 
 from __future__ import annotations
 
@@ -42,20 +42,22 @@ def calibrate(
     ] = False,
     plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
 ) -> None:
-    """Fit a machine's link constants to measured allreduce tables."""
+    """Fit a machine's link constants to measured tables of collectives."""
     from ddpsim.calibrating.calibrate import calibrate as fit
     from ddpsim.files import json_text
-    from ddpsim.measured import read_table
+    from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
-    tables = [read_table(path) for path in measured]
+    files = [read_tables(path) for path in measured]
+    tables = [table for held in files for table in held]
     node_counts = None if nodes is None else counts(nodes, "nodes", "1,2")
-    if node_counts is not None and len(node_counts) not in (1, len(tables)):
-        what = f"{len(node_counts)} node counts for {len(tables)} tables"
+    if node_counts is not None and len(node_counts) not in (1, len(files)):
+        what = f"{len(node_counts)} node counts for {len(files)} tables"
         raise InputError(what, place="nodes", remedy="give one for each MEASURED, in order")
-    given = node_counts * len(tables) if node_counts and len(node_counts) == 1 else node_counts
+    each = node_counts * len(files) if node_counts and len(node_counts) == 1 else node_counts
+    given = each and [count for count, held in zip(each, files, strict=True) for _ in held]
     report = fit(tables, load_topology(topology), given, backend=backend, accept_misfit=accept_misfit)
     deliver(out, json_text(report.calibration.document()))
     if plot:

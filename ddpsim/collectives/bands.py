@@ -13,6 +13,7 @@ from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:
@@ -25,18 +26,23 @@ _STEP = 1e-4
 
 
 def band_factors(
-    placement: Placement, calibration: Calibration, sizes: Sequence[int], *, algorithm: str = "auto"
+    placement: Placement,
+    calibration: Calibration,
+    sizes: Sequence[int],
+    *,
+    algorithm: str = "auto",
+    operation: Operation = Operation.ALLREDUCE,
 ) -> list[tuple[float, float]]:
-    """Return by size the factors from the predicted allreduce time to the ends of its 80 % band.
+    """Return by size the factors from the predicted time of an operation to the ends of its 80 % band.
 
     Where rows of exactly this machine correct the model, by their doubt at the size. Elsewhere by the covariance of
     the fitted constants, carried to the size to first order, and the residuals of held-out rows.
     """
     transport = _transport(placement, calibration, algorithm)
-    if isinstance(transport, CurveTransport):
-        doubts = [transport.doubt(size) for size in sizes]
-        return [(math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts]
-    constants = _NINETIETH * _log_std(placement, calibration, sizes, algorithm)
+    doubts = [transport.doubt(size, operation) if isinstance(transport, CurveTransport) else None for size in sizes]
+    if None not in doubts:
+        return [(math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts if doubt is not None]
+    constants = _NINETIETH * _log_std(placement, calibration, sizes, algorithm, operation)
     low = -np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))
     high = np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))
     return list(zip(np.exp(low).tolist(), np.exp(high).tolist(), strict=True))
@@ -61,13 +67,13 @@ class Band:
 
 
 def _log_std(
-    placement: Placement, calibration: Calibration, sizes: Sequence[int], algorithm: str
+    placement: Placement, calibration: Calibration, sizes: Sequence[int], algorithm: str, operation: Operation
 ) -> npt.NDArray[np.float64]:
     """Return by size the standard deviation of log time that the fitted constants leave."""
 
     def log_times(values: dict[str, float]) -> npt.NDArray[np.float64]:
         transport = _transport(placement, calibration.with_values(values, source="trial"), algorithm)
-        return np.log([transport.allreduce_s(size) for size in sizes])
+        return np.log([transport.time_s(operation, size) for size in sizes])
 
     names = calibration.fitted_names
     if not names:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import UnknownNameError
+from ddpsim.operation import Operation
 
 SCHEMA = "ddpsim.calibration/1"
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point is a measured allreduce, which took `time_s` for `size_bytes`."""
+    """A point is a measured collective, which took `time_s` for `size_bytes`."""
 
     size_bytes: int
     time_s: float
@@ -31,6 +32,7 @@ class Curve:
     Attributes:
         algorithm: the one that was forced, which they correct alone, or `auto`.
         gpus_per_process: more than one where one process launched on several GPUs.
+        operation: the one that was measured.
     """
 
     topology: str
@@ -39,6 +41,7 @@ class Curve:
     points: tuple[CurvePoint, ...]
     algorithm: str = "auto"
     gpus_per_process: int = 1
+    operation: Operation = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Calibration:
                     "gpus_per_node": c.gpus_per_node,
                     "algorithm": c.algorithm,
                     "gpus_per_process": c.gpus_per_process,
+                    "operation": str(c.operation),
                     "points": [[p.size_bytes, p.time_s] for p in c.points],
                 }
                 for c in self.curves

@@ -13,6 +13,7 @@ from ddpsim.collectives.priors import PRIORS
 from ddpsim.documents import Document, File, read_as
 from ddpsim.errors import CalibrationError
 from ddpsim.files import parse_json
+from ddpsim.operation import Operation
 
 _REMEDY = "make the file again with `ddpsim calibrate`"
 _LARGEST_SPREAD, _LARGEST_RESIDUAL = 100.0, 10.0
@@ -45,6 +46,7 @@ class CurveEntry(Document):
     points: list[Annotated[tuple[Size, Seconds], Field(strict=False)]]
     algorithm: str = "auto"
     gpus_per_process: Count = 1
+    operation: Annotated[Operation, Field(strict=False)] = Operation.ALLREDUCE
 
 
 class CalibrationFile(File):
@@ -116,4 +118,4 @@ def _check_fitted(read: CalibrationFile, known: Mapping[str, Constant], place: s
 def _curve(entry: CurveEntry) -> Curve:
     points = tuple(CurvePoint(size_bytes, time_s) for size_bytes, time_s in entry.points)
     where = (entry.topology, entry.nodes, entry.gpus_per_node)
-    return Curve(*where, points, entry.algorithm, entry.gpus_per_process)
+    return Curve(*where, points, entry.algorithm, entry.gpus_per_process, entry.operation)

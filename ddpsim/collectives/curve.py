@@ -10,77 +10,113 @@ from ddpsim.collectives.interpolation import Rows
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.network.fairness import Demand
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 
 
 @dataclass(frozen=True, slots=True)
+class Correction:
+    """A correction is the measured rows of one operation.
+
+    Attributes:
+        measured: the model of what was measured.
+    """
+
+    operation: Operation
+    rows: Rows
+    measured: Transport
+
+    @classmethod
+    def of(cls, curve: Curve, measured: Transport) -> Correction:
+        """Return the correction by `curve`, whose times are first made to rise with size."""
+        points = {point.size_bytes: point for point in monotone(curve.points)}.values()
+        sizes, operation = [point.size_bytes for point in points], curve.operation
+        modelled_s = [measured.time_s(operation, size) for size in sizes]
+        return cls(operation, Rows.of(sizes, [point.time_s for point in points], modelled_s), measured)
+
+    def corrected_s(self, inner: Transport, operation: Operation, size_bytes: int) -> float:
+        """Return what the rows make of the time that `inner` says an operation takes."""
+        modelled_s = inner.time_s(operation, size_bytes)
+        if self.measured is inner and self.operation is operation:
+            return self.rows.time_s(size_bytes, modelled_s)
+        own_s = self.measured.time_s(self.operation, size_bytes)
+        return self.rows.time_s(size_bytes, own_s) * modelled_s / own_s
+
+    def doubt(self, size_bytes: int) -> float:
+        """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""
+        return self.rows.doubt(size_bytes, self.measured.time_s(self.operation, size_bytes))
+
+
+@dataclass(frozen=True, slots=True)
 class CurveTransport(TransportAround):
-    """It is `inner` with its allreduce times corrected by measured rows (`interpolation.Rows`).
+    """It is `inner` with its times corrected by measured rows (`interpolation.Rows`).
 
     Where the rows were measured otherwise than `inner` launches, a time is theirs times what the model says of the
-    difference.
+    difference. An operation without rows of its own takes an allreduce's times what the model says of both, where both
+    run the same algorithm: they load the same links.
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
     the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fitted`).
     """
 
-    rows: Rows
-    measured: Transport
+    corrections: tuple[Correction, ...]
     start_s: float = 0.0
 
     @classmethod
     def over(
         cls, inner: Transport, curve: Curve, start_s: float = 0.0, measured: Transport | None = None
     ) -> CurveTransport:
-        """Return `inner` corrected by `curve`, whose times are first made to rise with size.
+        """Return `inner` corrected by `curve`.
 
         Args:
             start_s: what a collective takes beyond those measured, on an idle stream.
             measured: the model of what was measured; `inner` where None.
         """
-        measured = measured or inner
-        points = {point.size_bytes: point for point in monotone(curve.points)}.values()
-        sizes = [point.size_bytes for point in points]
-        rows = Rows.of(sizes, [point.time_s for point in points], [measured.allreduce_s(size) for size in sizes])
-        return cls(inner, rows, measured, start_s)
+        return cls(inner, (Correction.of(curve, measured or inner),), start_s)
 
-    def allreduce(self, size_bytes: int) -> Demand:
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
+        demand = self.inner.demand(operation, size_bytes)
         if size_bytes == 0:
-            return self.inner.allreduce(size_bytes)
-        corrected = self._fitted(self.inner.allreduce(size_bytes), size_bytes)
+            return demand
+        corrected = self._fitted(demand, operation, size_bytes)
         return replace(corrected, latency_s=corrected.latency_s + self.start_s)
 
-    def allreduce_s(self, size_bytes: int) -> float:
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the corrected time."""
-        modelled_s = self.inner.allreduce_s(size_bytes)
-        return self._corrected_s(size_bytes, modelled_s) + self.start_s if size_bytes else modelled_s
+        if size_bytes == 0:
+            return self.inner.time_s(operation, size_bytes)
+        return self._corrected_s(operation, size_bytes) + self.start_s
 
-    def doubt(self, size_bytes: int) -> float:
-        """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""
-        return self.rows.doubt(size_bytes, self.measured.allreduce_s(size_bytes))
+    def doubt(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float | None:
+        """Return how unsure the corrected time is; None where no rows correct it."""
+        correction = self._correction(operation, size_bytes)
+        return None if correction is None else correction.doubt(size_bytes)
 
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return the demand inside, uncorrected."""
-        return self.inner.broadcast(size_bytes)
-
-    def steps(self, size_bytes: int) -> Steps:
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the transfers inside, so changed that the whole takes the corrected time."""
-        steps, demand = self.inner.steps(size_bytes), self.inner.allreduce(size_bytes)
+        steps, demand = self.inner.steps(operation, size_bytes), self.inner.demand(operation, size_bytes)
         if size_bytes == 0:
             return steps
-        corrected = fitted_steps(steps, demand, self._fitted(demand, size_bytes))
+        corrected = fitted_steps(steps, demand, self._fitted(demand, operation, size_bytes))
         return replace(corrected, launch_s=corrected.launch_s + self.start_s)
 
-    def _fitted(self, demand: Demand, size_bytes: int) -> Demand:
-        modelled_s = self.inner.allreduce_s(size_bytes)
-        return fitted(demand, modelled_s, self._corrected_s(size_bytes, modelled_s))
+    def _fitted(self, demand: Demand, operation: Operation, size_bytes: int) -> Demand:
+        return fitted(demand, self.inner.time_s(operation, size_bytes), self._corrected_s(operation, size_bytes))
 
-    def _corrected_s(self, size_bytes: int, modelled_s: float) -> float:
-        if self.measured is self.inner:
-            return self.rows.time_s(size_bytes, modelled_s)
-        own_s = self.measured.allreduce_s(size_bytes)
-        return self.rows.time_s(size_bytes, own_s) * modelled_s / own_s
+    def _corrected_s(self, operation: Operation, size_bytes: int) -> float:
+        correction = self._correction(operation, size_bytes)
+        if correction is None:
+            return self.inner.time_s(operation, size_bytes)
+        return correction.corrected_s(self.inner, operation, size_bytes)
+
+    def _correction(self, operation: Operation, size_bytes: int) -> Correction | None:
+        """Return the rows of the operation, else an allreduce's where the same algorithm runs both."""
+        found = {correction.operation: correction for correction in self.corrections}
+        if operation in found or Operation.ALLREDUCE not in found:
+            return found.get(operation)
+        asked, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
+        return found[Operation.ALLREDUCE] if asked.algorithm == measured.algorithm else None
 
 
 def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
@@ -100,14 +136,26 @@ def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(size, time_s) for size, time_s in zip(sizes, times, strict=True))
 
 
-def matching(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> Curve | None:
-    """Return the curve of exactly this machine, rank count and forced algorithm."""
+def matching(
+    calibration: Calibration | None,
+    placement: Placement,
+    algorithm: str = "auto",
+    operation: Operation = Operation.ALLREDUCE,
+) -> Curve | None:
+    """Return the curve of exactly this machine, rank count, forced algorithm and operation."""
     for curve in calibration.curves if calibration else ():
-        if (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm) == (
+        if (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm, curve.operation) == (
             placement.topology.fingerprint(),
             placement.nodes,
             placement.gpus_per_node,
             algorithm,
+            operation,
         ):
             return curve
     return None
+
+
+def every_matching(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> list[Curve]:
+    """Return the curves of exactly this machine, rank count and forced algorithm, an allreduce's first."""
+    found = (matching(calibration, placement, algorithm, operation) for operation in Operation)
+    return [curve for curve in found if curve is not None]

@@ -10,7 +10,7 @@ from typing import get_args
 import simpy
 
 from ddpsim.collectives.calibration import Calibration, Curve
-from ddpsim.collectives.curve import CurveTransport, matching
+from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooWays
 from ddpsim.collectives.nccl import versions as nccl_versions
@@ -27,6 +27,7 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.jobs.job import Backend
 from ddpsim.network.fluid import Demand, Network
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -56,28 +57,37 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    curve = correcting_curve(placement, backend, calibration, options.algorithm)
-    if curve is None:
+    curves = every_matching(calibration, placement, _measured_by(backend, options.algorithm))
+    if not curves:
         return _physical(placement, backend, calibration, options)
     together = replace(options, isolated=False)
-    measured = transport = _physical(placement, backend, calibration, together)
-    if curve.gpus_per_process != options.gpus_per_process:
+    transport = _physical(placement, backend, calibration, together)
+
+    def measured(curve: Curve) -> Transport:
+        if curve.gpus_per_process == options.gpus_per_process:
+            return transport
         as_measured = replace(together, gpus_per_process=curve.gpus_per_process)
-        measured = _physical(placement, backend, calibration, as_measured)
+        return _physical(placement, backend, calibration, as_measured)
+
     start_s = transport.calibration["nccl.isolated_s"] if options.isolated and backend == "nccl" else 0.0
-    return CurveTransport.over(transport, curve, start_s, measured)
+    return CurveTransport(transport, tuple(Correction.of(curve, measured(curve)) for curve in curves), start_s)
 
 
 def correcting_curve(
-    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str = "auto"
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+    algorithm: str = "auto",
+    operation: Operation = Operation.ALLREDUCE,
 ) -> Curve | None:
-    """Return the measured rows of exactly this machine and rank count, by which allreduce times are corrected.
+    """Return the measured rows of exactly this machine and rank count, by which an operation's times are corrected."""
+    return matching(calibration, placement, _measured_by(backend, algorithm), operation)
 
-    Rows correct the algorithm they were measured by: the one forced, or the backend's own choice, which for gloo is the
-    ring.
-    """
-    own = (backend, algorithm) == ("gloo", "ring")
-    return matching(calibration, placement, "auto" if own else algorithm)
+
+def _measured_by(backend: str, algorithm: str) -> str:
+    """Return by which algorithm rows correct `algorithm`: the one forced, or the backend's own, which for gloo is the
+    ring."""
+    return "auto" if (backend, algorithm) == ("gloo", "ring") else algorithm
 
 
 def _physical(
@@ -151,32 +161,36 @@ class Collectives:
         """Return how many collectives a process group has in flight: 1 for nccl, 2 for gloo."""
         return self.transport.streams_per_group
 
-    def choice(self, size_bytes: int) -> Choice:
-        """Return algorithm, protocol and channels of an allreduce of `size_bytes`."""
-        return self.transport.choice(size_bytes)
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+        """Return algorithm, protocol and channels of an operation of `size_bytes`."""
+        return self.transport.choice(size_bytes, operation)
 
-    def allreduce(self, size_bytes: int, group: int = 0) -> simpy.Event:
-        """Start an allreduce; the event succeeds when the sum is everywhere.
+    def run(self, operation: Operation, size_bytes: int, group: int = 0) -> simpy.Event:
+        """Start an operation; the event succeeds when every rank has what it gets.
 
         Process groups, numbered by `group`, have connections of their own.
         """
         if self._fidelity == "steps":
-            return carry_out(self.network, self.transport.steps(size_bytes))
-        demand = self.transport.allreduce(size_bytes)
+            return carry_out(self.network, self.transport.steps(operation, size_bytes))
+        demand = self.transport.demand(operation, size_bytes)
         return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group)))
+
+    def allreduce(self, size_bytes: int, group: int = 0) -> simpy.Event:
+        """Start an allreduce; the event succeeds when the sum is everywhere."""
+        return self.run(Operation.ALLREDUCE, size_bytes, group)
 
     def broadcast(self, size_bytes: int) -> simpy.Event:
         """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""
-        return self._run(self.transport.broadcast(size_bytes))
+        return self.run(Operation.BROADCAST, size_bytes)
 
-    def estimate_s(self, size_bytes: int) -> float:
-        """Return the time of an allreduce that shares no link with anything."""
-        return self.transport.allreduce_s(size_bytes)
+    def estimate_s(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:
+        """Return the time of an operation that shares no link with anything."""
+        return self.transport.time_s(operation, size_bytes)
 
-    def simulate_s(self, size_bytes: int) -> float:
-        """Return the time of one allreduce run in this environment from now, at this fidelity."""
+    def simulate_s(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:
+        """Return the time of one operation run in this environment from now, at this fidelity."""
         start_s = self.env.now
-        self.env.run(self.allreduce(size_bytes))
+        self.env.run(self.run(operation, size_bytes))
         return float(self.env.now - start_s)
 
     def _run(self, demand: Demand) -> simpy.Event:

@@ -14,6 +14,14 @@ PRIORS = (
     Constant("gloo.efficiency.network", 1 / 1.046, "1", f"{_SHAPED}; packet headers", log_std=0.02),
     Constant("gloo.efficiency.loopback", 1.0, "1", "links of kind loopback state what gloo reaches", log_std=1.0),
     Constant("gloo.reduce.bandwidth", 8e9, "B/s", "float32 sum by one core, three streams of a DDR4 channel"),
+    Constant(
+        "gloo.copy.bandwidth",
+        2e9,
+        "B/s",
+        "what torch copies before a reduce-scatter and after an all-gather, into fresh memory: 0.5 to 5 GB/s beside an "
+        "allreduce of the same bytes, shaped links, torch 2.13",
+        log_std=0.7,
+    ),
     Constant("gloo.host.bandwidth", 6e9, "B/s", "TCP between processes of a GPU node, all together; estimate"),
     Constant("gloo.staging.efficiency", 0.8, "1", "copies between pinned host memory and GPU over PCIe; estimate"),
 )

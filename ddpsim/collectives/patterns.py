@@ -17,11 +17,12 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Choice, Connection, Lane, Steps
+from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.errors import TopologyError
+from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 
 
@@ -65,7 +66,7 @@ _PROBE_BYTES = 1 << 30
 """The message by which a schedule's rate is found, so large that latency is nothing beside it."""
 
 
-class PatternTransport:
+class PatternTransport(ByOperation):
     """Predicts an allreduce that follows one schedule on a placement.
 
     Args:
@@ -112,12 +113,47 @@ class PatternTransport:
         """Bytes per second of every link on the way of some transfer."""
         return self._ways.capacities
 
-    def choice(self, size_bytes: int) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
         """Return the pattern."""
         return Choice(self._algorithm, self._ways.protocol, 1)
 
-    def allreduce(self, size_bytes: int) -> Demand:
-        """Return the longest chain's latency and all the bytes of the schedule at the rate of its steps."""
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
+        """Return the longest chain's latency and all the bytes of the schedule at the rate of its steps.
+
+        Of what is half an allreduce, a start and half of what an allreduce does after it.
+
+        Raises:
+            InputError: a send and receive, of which a pattern is no part.
+        """
+        self._check(operation)
+        demand = self._whole(size_bytes)
+        if operation is Operation.ALLREDUCE:
+            return demand
+        halves = {link: load / 2 for link, load in demand.loads.items()}
+        latency_s = (self._ways.start_s(size_bytes) + demand.latency_s) / 2
+        return Demand(latency_s, demand.size_bytes, halves, 2 * demand.rate_limit)
+
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return the time of an operation with nothing else in flight."""
+        demand = self.demand(operation, size_bytes)
+        return demand.latency_s + (demand.size_bytes / demand.rate_limit if demand.loads else 0.0)
+
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return every transfer of the schedule, or of the half that sums or hands out."""
+        self._check(operation)
+        schedule = self._schedule
+        if operation is not Operation.ALLREDUCE:
+            schedule = schedules.half(schedule, reduce=operation.reduces)
+        start_s = self._ways.start_s(size_bytes)
+        sent = size_bytes and schedule.transfers
+        return Steps(start_s, (self._lane(schedule, size_bytes, self._connection),) if sent else ())
+
+    def _check(self, operation: Operation) -> None:
+        if operation is Operation.SENDRECV:
+            what = f"{operation} by {self._algorithm}, which is a pattern of sums"
+            raise InputError(what, place="algorithm", remedy="use auto")
+
+    def _whole(self, size_bytes: int) -> Demand:
         start_s = self._ways.start_s(size_bytes)
         if not self._schedule.transfers or size_bytes == 0:
             return Demand(start_s, 0, {})
@@ -128,35 +164,18 @@ class PatternTransport:
                 loads[link] = loads.get(link, 0.0) + load * part
         return Demand(start_s + self._latency_s(), size_bytes, loads, self._rate)
 
-    def allreduce_s(self, size_bytes: int) -> float:
-        """Return the time of an allreduce with nothing else in flight."""
-        demand = self.allreduce(size_bytes)
-        return demand.latency_s + (demand.size_bytes / self._rate if demand.loads else 0.0)
-
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return a start and half of what an allreduce does after it: the way back."""
-        demand = self.allreduce(size_bytes)
-        halves = {link: load / 2 for link, load in demand.loads.items()}
-        latency_s = (self._ways.start_s(size_bytes) + demand.latency_s) / 2
-        return Demand(latency_s, demand.size_bytes, halves, 2 * demand.rate_limit)
-
-    def steps(self, size_bytes: int) -> Steps:
-        """Return every transfer of the schedule."""
-        sent = size_bytes and self._schedule.transfers
-        return Steps(self._ways.start_s(size_bytes), (self._lane(size_bytes, self._connection),) if sent else ())
-
     @cached_property
     def _rate(self) -> float:
         def no_latency(source: int, target: int) -> Connection:
             return Connection(0.0, self._connection(source, target).loads)
 
         env = simpy.Environment()
-        lane = self._lane(_PROBE_BYTES, no_latency)
+        lane = self._lane(self._schedule, _PROBE_BYTES, no_latency)
         env.run(carry_out(Network(env, self.capacities), Steps(0.0, (lane,))))
         return float(_PROBE_BYTES / env.now)
 
-    def _lane(self, size_bytes: int, connection: Callable[[int, int], Connection]) -> Lane:
-        return Lane(self._schedule, size_bytes / self._schedule.chunks, connection, _WINDOW)
+    def _lane(self, schedule: Schedule, size_bytes: int, connection: Callable[[int, int], Connection]) -> Lane:
+        return Lane(schedule, size_bytes / schedule.chunks, connection, _WINDOW)
 
     def _latency_s(self) -> float:
         ends: list[float] = []

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import Choice, Connection, Lane, Steps, Transport
+from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps, Transport
 from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.operation import Operation
 
 
 def scaled(demand: Demand, factor: float) -> Demand:
@@ -57,13 +58,14 @@ def _scaled_connection(lane: Lane, latency: float, size: float) -> Callable[[int
     def connection(source: int, target: int) -> Connection:
         found = lane.connection(source, target)
         loads = {link: load * size for link, load in found.loads.items()}
-        return Connection(found.latency_s * latency, loads, found.rate_limit / size, found.host_limit / size)
+        limits = found.rate_limit / size, found.host_limit / size
+        return Connection(found.latency_s * latency, loads, *limits, found.weight)
 
     return connection
 
 
 @dataclass(frozen=True, slots=True)
-class TransportAround:
+class TransportAround(ByOperation):
     """A transport around `inner` that keeps its choices, links and constants; a subclass changes times."""
 
     inner: Transport
@@ -93,9 +95,9 @@ class TransportAround:
         """Kinds of hops of NCCL's ring."""
         return self.inner.hops
 
-    def choice(self, size_bytes: int) -> Choice:
-        """Return how an allreduce of `size_bytes` is carried out."""
-        return self.inner.choice(size_bytes)
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+        """Return how an operation of `size_bytes` is carried out."""
+        return self.inner.choice(size_bytes, operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +106,14 @@ class ScaledTransport(TransportAround):
 
     factor: Callable[[int], float]
 
-    def allreduce(self, size_bytes: int) -> Demand:
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, scaled."""
-        return scaled(self.inner.allreduce(size_bytes), self.factor(size_bytes))
+        return scaled(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
 
-    def allreduce_s(self, size_bytes: int) -> float:
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the scaled time."""
-        return self.inner.allreduce_s(size_bytes) * self.factor(size_bytes)
+        return self.inner.time_s(operation, size_bytes) * self.factor(size_bytes)
 
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return the demand inside, scaled."""
-        return scaled(self.inner.broadcast(size_bytes), self.factor(size_bytes))
-
-    def steps(self, size_bytes: int) -> Steps:
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the transfers inside, scaled."""
-        return scaled_steps(self.inner.steps(size_bytes), self.factor(size_bytes))
+        return scaled_steps(self.inner.steps(operation, size_bytes), self.factor(size_bytes))

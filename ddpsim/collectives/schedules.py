@@ -7,7 +7,7 @@ message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabense
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,18 @@ def ring(ranks: int, segments: int = 1) -> Schedule:
                 chunk = (rank - step) % ranks * segments + segment
                 builder.send(rank, (rank + 1) % ranks, chunk, chunk + 1, reduce=step < ranks - 1)
     return builder.build()
+
+
+def half(schedule: Schedule, *, reduce: bool) -> Schedule:
+    """Return the part of an allreduce's schedule that sums, or the part after it that hands sums out."""
+    kept = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
+    place = {number: index for index, number in enumerate(kept)}
+    transfers = []
+    for number in kept:
+        transfer = schedule.transfers[number]
+        after = tuple(place[earlier] for earlier in transfer.after if earlier in place)
+        transfers.append(replace(transfer, after=after))
+    return replace(schedule, transfers=tuple(transfers))
 
 
 def periodic_ring(positions: int, steps: int, segments: int = 1) -> Schedule:

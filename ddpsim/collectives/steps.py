@@ -102,7 +102,7 @@ class _LaneRun:
                 size_bytes,
                 connection.loads,
                 connection.rate_limit,
-                self._lane.weight,
+                self._lane.weight * connection.weight,
                 host_limit=connection.host_limit,
             )
         sent = self._network.transfer(pair.demands[chunks])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ class Connection:
         loads: bytes on each link per byte sent.
         rate_limit: bytes per second the ends can do.
         host_limit: bytes per second that threads of the ends keep up with; busy processors lower it.
+        weight: share of a link against other connections of its lane.
     """
 
     latency_s: float
     loads: Mapping[LinkId, float]
     rate_limit: float = math.inf
     host_limit: float = math.inf
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +103,45 @@ class Transport(Protocol):
     def hops(self) -> Collection[str]:
         """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports."""
 
-    def choice(self, size_bytes: int) -> Choice:
-        """Return how an allreduce of `size_bytes` is carried out."""
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+        """Return how an operation of `size_bytes` is carried out."""
 
-    def allreduce(self, size_bytes: int) -> Demand:
-        """Return the demand of an allreduce of `size_bytes` on every rank."""
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
+        """Return the demand of an operation of `size_bytes` on every rank, of a rooted one from or to rank 0."""
 
-    def allreduce_s(self, size_bytes: int) -> float:
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the time of that demand with nothing else in flight."""
 
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return the demand of a broadcast of `size_bytes` from rank 0."""
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return the operation as its single transfers."""
 
-    def steps(self, size_bytes: int) -> Steps:
-        """Return an allreduce of `size_bytes` as its single transfers."""
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the demand of an allreduce."""
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce with nothing else in flight."""
+
+
+class ByOperation(ABC):
+    """What a transport carries out by operation, with the one that DDP asks for by its own name."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
+        """Return the demand of an operation."""
+
+    @abstractmethod
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return the time of that demand with nothing else in flight."""
+
+    def allreduce(self, size_bytes: int) -> Demand:
+        """Return the demand of an allreduce."""
+        return self.demand(Operation.ALLREDUCE, size_bytes)
+
+    def allreduce_s(self, size_bytes: int) -> float:
+        """Return the time of an allreduce with nothing else in flight."""
+        return self.time_s(Operation.ALLREDUCE, size_bytes)
 
 
 def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:

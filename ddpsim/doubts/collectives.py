@@ -14,6 +14,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.nic_kinds import nic_kind
 
@@ -38,15 +39,15 @@ def family(placement: Placement, backend: str) -> str:
     return "NVSwitch" if NVSWITCH in groups else "PCIe peer-to-peer" if PCIE in groups else "NVLink"
 
 
-def spread(name: str, transport: Transport, size_bytes: int) -> Spread:
-    """Return the spread of an allreduce of `size_bytes` in family `name`, by what bounds it."""
+def spread(name: str, transport: Transport, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Spread:
+    """Return the spread of an operation of `size_bytes` in family `name`, by what bounds it."""
     by_latency, by_bandwidth = COLLECTIVES[name]
-    return by_latency if latency_share(transport, size_bytes) >= LATENCY_BOUND else by_bandwidth
+    return by_latency if latency_share(transport, size_bytes, operation) >= LATENCY_BOUND else by_bandwidth
 
 
-def latency_share(transport: Transport, size_bytes: int) -> float:
-    """Return the share of an allreduce's time that does not grow with its bytes."""
-    demand, time_s = transport.allreduce(size_bytes), transport.allreduce_s(size_bytes)
+def latency_share(transport: Transport, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:
+    """Return the share of an operation's time that does not grow with its bytes."""
+    demand, time_s = transport.demand(operation, size_bytes), transport.time_s(operation, size_bytes)
     return (demand.latency_s + demand.stall_s) / time_s if time_s > 0 else 1.0
 
 
@@ -56,8 +57,9 @@ def factors(
     calibration: Calibration | None,
     sizes: Sequence[int],
     algorithm: str = "auto",
+    operation: Operation = Operation.ALLREDUCE,
 ) -> list[Factors]:
-    """Return by size the factors from the predicted allreduce time to the ends of its 80 % band.
+    """Return by size the factors from the predicted time of an operation to the ends of its 80 % band.
 
     What a calibration says of itself, where it measured transports; joined with the spread of the family where it
     measured none of a network that is used; that spread alone where it measured nothing.
@@ -65,12 +67,13 @@ def factors(
     if placement.world_size == 1:
         return [(1.0, 1.0)] * len(sizes)
     measured = calibration is not None and calibration.measured_transport
-    own = band_factors(placement, calibration, sizes, algorithm=algorithm) if calibration and measured else None
+    known = calibration if measured else None
+    own = None if known is None else band_factors(placement, known, sizes, algorithm=algorithm, operation=operation)
     if own is not None and covers(calibration, placement, backend, algorithm):
         return own
     name = family(placement, backend)
     transport = make_transport(placement, backend, calibration, CollectiveOptions(algorithm=algorithm, isolated=False))
-    spreads = [spread(name, transport, max(size, 1)) for size in sizes]
+    spreads = [spread(name, transport, max(size, 1), operation) for size in sizes]
     return [
         (
             math.exp(-math.hypot(each.low, math.log(low))),

@@ -20,8 +20,8 @@ class CollectiveOptions:
 
     Attributes:
         algorithm: the one forced; `auto` is the backend's own choice.
-        fidelity: `flow` is one fluid demand a collective, `steps` is every transfer of an allreduce's schedule (a
-            broadcast stays one fluid demand), `closed` is the time it takes alone, whatever else is in flight.
+        fidelity: `flow` is one fluid demand a collective, `steps` is every transfer of its schedule, `closed` is the
+            time it takes alone, whatever else is in flight.
         isolated: one collective runs at a time on an idle stream, as DDP issues them; else they run back to back, as in
             nccl-tests.
         gpus_per_process: the GPUs that one process launches NCCL's kernels on, one after the other.

@@ -1,4 +1,4 @@
-"""Measured allreduce tables as CSV: named columns, `#` lines for ranks and nodes."""
+"""Measured tables as CSV: named columns, one of them for the operation, `#` lines for ranks and nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from collections.abc import Sequence
 
 from ddpsim.errors import CalibrationError
 from ddpsim.measured.table import Cells, MeasuredTable, header_of, table_of
+from ddpsim.operation import Operation
 
 _TIME_COLUMNS = {"oop_time_us": 1e-6, "time_us": 1e-6, "time(us)": 1e-6, "time(ns)": 1e-9, "ip_time_us": 1e-6}
 SIZE_COLUMNS = ("size_bytes", "size(B)")
+_OPERATION_COLUMNS = ("operation", "op")
 _REMEDY = f"columns wanted: {' or '.join(SIZE_COLUMNS)}, and one of {', '.join(_TIME_COLUMNS)}"
 
 
-def parse(lines: Sequence[str], place: str) -> MeasuredTable:
-    """Return the table in the lines of a CSV file; rates, where it has any, are held against times and ranks.
+def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
+    """Return the tables in the lines of a CSV file, one an operation; rates are held against times and ranks.
+
+    The operation of a row is what its column `operation` says, else the header's line, else an allreduce.
 
     Raises:
         CalibrationError: a column missing or in another unit, a row of another length, or a cell that is no number.
+        UnknownNameError: an operation that is none.
     """
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
     columns = [name.strip() for name in next(csv.reader([numbered[0][1]]))]
@@ -29,7 +34,8 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
         found = f"; its {', '.join(near)} is in another unit" if near else ""
         where = f"{place}: row {numbered[0][0]}"
         raise CalibrationError(f"no {wanted} column among {', '.join(columns)}{found}", place=where, remedy=_REMEDY)
-    rows = []
+    operation_at = next((columns.index(name) for name in _OPERATION_COLUMNS if name in columns), None)
+    rows: dict[Operation | None, list[Cells]] = {}
     for number, line in numbered[1:]:
         cells = next(csv.reader([line]))
         where = f"{place}: row {number}"
@@ -39,7 +45,10 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
         algbw, busbw = (_rate_at(columns, columns[index], rate) for rate in ("algbw", "busbw"))
         found_at, other = (size_at, index, algbw, busbw), _in_place_at(columns, cells, index)
         named = ["" if at is None else f", column {columns[at]}" for at in found_at]
-        rows.append(
+        operation = None
+        if operation_at is not None:
+            operation = Operation.named(cells[operation_at], f"{where}, column {columns[operation_at]}")
+        rows.setdefault(operation, []).append(
             Cells(
                 size=cells[size_at],
                 time=cells[index],
@@ -52,7 +61,8 @@ def parse(lines: Sequence[str], place: str) -> MeasuredTable:
                 columns=(*named, "" if other is None else f", column {columns[other]} in place"),
             )
         )
-    return table_of(place, rows, header_of(lines))
+    header = header_of(lines)
+    return [table_of(place, found, header, operation=operation) for operation, found in (rows or {None: []}).items()]
 
 
 def _in_place_at(columns: Sequence[str], cells: Sequence[str], time_at: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Measured allreduce tables as JSON: what nccl-tests writes with `-J`, and the microbenchmark.
+"""Measured tables as JSON: what nccl-tests writes with `-J`, and the microbenchmark.
 
 Source of the keys: nccl-tests 2.18 `src/util.cu`. There a process has one entry in `config.devices` whatever the
 number of its GPUs, a time that is no number is the text "nan", and `root` is text.
@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from ddpsim.errors import CalibrationError
 from ddpsim.files import parse_json
-from ddpsim.measured.nccl_tests import forced_algorithm, refuse_other_tests, version_text
-from ddpsim.measured.table import REMEDY, Cells, MeasuredTable, as_float, table_of
+from ddpsim.measured.nccl_tests import forced_algorithm, operation_in, refuse_program, version_text
+from ddpsim.measured.table import REMEDY, Cells, MeasuredTable, as_float, operation_of, table_of
+from ddpsim.operation import Operation
 
 
 def parse(text: str, place: str) -> MeasuredTable:
@@ -26,24 +27,25 @@ def parse(text: str, place: str) -> MeasuredTable:
         raise CalibrationError(
             "no `results`", place=place, remedy="give nccl-tests' -J output or `ddpexec microbench -o`"
         )
-    arguments = document.get("args")
-    if isinstance(arguments, list) and arguments:
-        refuse_other_tests(str(arguments[0]).rpartition("/")[2], f"{place}: args.0")
-    rows = [_cells(entry, f"{place}: results.{number}") for number, entry in enumerate(results)]
+    header = _header(document)
+    arguments, stated = document.get("args"), operation_of(header, f"{place}: config")
+    if stated is None and isinstance(arguments, list) and arguments:
+        stated = refuse_program(str(arguments[0]).rpartition("/")[2], f"{place}: args.0")
+    rows = [_cells(entry, f"{place}: results.{number}", stated) for number, entry in enumerate(results)]
     ddp = document.get("ddp") or {}
     costs = ddp.items() if isinstance(ddp, dict) else ()
     found = {str(name): as_float(value) for name, value in costs if _is_number(value)}
-    return table_of(place, rows, _header(document), ddp=found)
+    return table_of(place, rows, header, ddp=found, operation=stated)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _cells(entry: object, place: str) -> Cells:
+def _cells(entry: object, place: str, stated: Operation | None) -> Cells:
     if not isinstance(entry, dict):
         raise CalibrationError(f"{entry!r} is not a row", place=place)
-    refuse_other_tests(str(entry.get("redop")), f"{place}.redop")
+    operation_in(str(entry.get("redop")), "", stated, f"{place}.redop")
     beside = entry.get("in_place")
     for key in ("out_of_place", "in_place"):
         part = entry.get(key)

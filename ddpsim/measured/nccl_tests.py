@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ddpsim.errors import CalibrationError
-from ddpsim.measured.table import Cells, MeasuredTable, header_of, table_of
+from ddpsim.errors import CalibrationError, UnknownNameError
+from ddpsim.measured.table import Cells, MeasuredTable, header_of, operation_of, table_of
+from ddpsim.operation import Operation
 
 _PREFIX = re.compile(r"^(?:\s*\S*\d{4}-\d\d-\d\dT\S+\s)?(?:.{0,80}?<std(?:out|err)>:\s?|\s*[\w.-]+:(?:\s+|$))?")
 _ROW = re.compile(r"[-+]?[\d.]*\d\S*")
@@ -33,41 +34,82 @@ def printed(lines: Iterable[str]) -> bool:
     return any("busbw" in (_names(_without_prefix(line)) or ()) for line in lines)
 
 
-def parse(lines: Sequence[str], place: str) -> MeasuredTable:
-    """Return the table in the lines of a log.
+def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
+    """Return the tables in the lines of a log, one an operation.
+
+    The operation is that of the program whose start the log tells, else of a `# operation:` line; without either, of an
+    allreduce where rows reduce.
 
     Raises:
-        CalibrationError: times of the processor or in another unit, another collective's, collectives of several
-            groups at once, a row cut off, or a cell that is no number.
+        CalibrationError: times of the processor or in another unit, a program that measures none of the operations,
+            rows that reduce nothing and name no operation, collectives of several groups at once, a row cut off, or a
+            cell that is no number.
     """
     lines = [_without_prefix(line) for line in lines]
+    header = {**_header(lines, place), **header_of(lines)}
     columns: Sequence[str] | None = None
-    rows, test = [], None
+    stated = operation_of(header, place)
+    rows: dict[Operation, list[Cells]] = {}
+    refused: CalibrationError | None = None
     for number, line in enumerate(lines, 1):
         where = f"{place}: row {number}"
         if match := _TEST.match(line):
-            test = (match[1], where)
+            stated = tested(match[1])
+            refused = _no_operation(match[1], where) if stated is None else refused
         elif names := _names(line):
             columns = names
             _refuse_processor_time(names, where)
         elif _is_units(line):
             if "(us)" not in line:
                 raise CalibrationError(f"units {line.strip('# ')}", place=where, remedy="times are wanted in (us)")
-        elif not line.startswith("#") and _is_row(line.split()) and (test is None or _of_allreduce(test[0])):
-            rows.append(_cells(line.split(), columns, where))
-    if test is not None and not rows:
-        refuse_other_tests(*test)
-    return table_of(place, rows, {**_header(lines, place), **header_of(lines)})
+        elif not line.startswith("#") and _is_row(line.split()) and (stated is not None or refused is None):
+            found, operation = _cells(line.split(), columns, where, stated)
+            rows.setdefault(operation, []).append(found)
+    if not rows and refused is not None:
+        raise refused
+    tables = rows or {Operation.ALLREDUCE: []}
+    return [table_of(place, found, header, operation=operation) for operation, found in tables.items()]
 
 
-def refuse_other_tests(name: str, place: str) -> None:
-    """Raise where a program's or an operation's name is not an allreduce's.
+def tested(program: str) -> Operation | None:
+    """Return the operation of an nccl-tests program, as `all_gather_perf` or RCCL's; None where it is none of ours."""
+    name = program.removesuffix("_perf")
+    try:
+        return Operation.named(name)
+    except UnknownNameError:
+        return Operation.ALLREDUCE if "all_reduce" in program or "allreduce" in program.lower() else None
+
+
+def operation_in(redop: str, root: str, stated: Operation | None, place: str) -> Operation:
+    """Return the operation of a row, whose program or header states one, or else what it reduces and its root.
 
     Raises:
-        CalibrationError: `all_gather_perf`, or `none`, the operation of what reduces nothing.
+        CalibrationError: a row that reduces nothing and has no root, where no operation is stated.
     """
-    if name == "none" or (name.endswith("_perf") and not _of_allreduce(name)):
-        raise CalibrationError(f"{name} is not of an allreduce", place=place, remedy="give all_reduce_perf's table")
+    if stated is not None:
+        return stated
+    if root not in ("-1", ""):
+        return Operation.BROADCAST if redop == "none" else Operation.REDUCE
+    if redop == "none":
+        raise _no_operation(redop, place)
+    return Operation.ALLREDUCE
+
+
+def refuse_program(program: str, place: str) -> Operation | None:
+    """Return the operation of a program of nccl-tests; None of another program.
+
+    Raises:
+        CalibrationError: a program of nccl-tests that measures none of the operations.
+    """
+    operation = tested(program)
+    if operation is None and program.endswith("_perf"):
+        raise _no_operation(program, place)
+    return operation
+
+
+def _no_operation(name: str, place: str) -> CalibrationError:
+    remedy = f"name it in the header, `# operation: all_gather`; known: {', '.join(Operation)}"
+    return CalibrationError(f"{name} names no operation that is modelled", place=place, remedy=remedy)
 
 
 def version_text(code: int) -> str:
@@ -89,10 +131,6 @@ def _without_prefix(line: str) -> str:
     return rest.lstrip()
 
 
-def _of_allreduce(test: str) -> bool:
-    return "all_reduce" in test or "allreduce" in test.lower()
-
-
 def _names(line: str) -> list[str] | None:
     names = line.lstrip("#").split()
     return names if {"size", "bytes"} & set(names[:1]) and {"time", "cputime"} & set(names) else None
@@ -111,15 +149,19 @@ def _refuse_processor_time(names: Sequence[str], place: str) -> None:
         raise CalibrationError("a processor's time", place=f"{place}, column cputime", remedy="measure without -C")
 
 
-def _cells(words: Sequence[str], columns: Sequence[str] | None, place: str) -> Cells:
+def _cells(
+    words: Sequence[str], columns: Sequence[str] | None, place: str, stated: Operation | None
+) -> tuple[Cells, Operation]:
     if columns is None:
         columns = _NEW if words[4:5] == ["-1"] else _OLD
     at = columns.index("time")
     if len(words) <= at:
         raise CalibrationError(f"{len(words)} cells, time is number {at + 1}", place=place)
-    operation = next((columns.index(name) for name in ("redop", "op") if name in columns), None)
-    if operation is not None:
-        refuse_other_tests(words[operation], f"{place}, column {columns[operation]}")
+    redop_at = next((columns.index(name) for name in ("redop", "op") if name in columns), None)
+    redop = "sum" if redop_at is None else words[redop_at]
+    root = words[columns.index("root")] if "root" in columns else ""
+    named = place if redop_at is None else f"{place}, column {columns[redop_at]}"
+    operation = operation_in(redop, root, stated, named)
     algbw, busbw = (
         words[i] if i < len(columns) and columns[i] == name and i < len(words) else None for i, name in _rates(at)
     )
@@ -127,7 +169,8 @@ def _cells(words: Sequence[str], columns: Sequence[str] | None, place: str) -> C
     # A row with one time has it in the first one's place, whatever the header says.
     other = next((i for i in range(at + 1, len(columns)) if columns[i] == "time" and len(words) > i + 2), None)
     in_place = None if other is None else words[other]
-    return Cells(words[0], words[at], place, unit_s, algbw, busbw, in_place=in_place, in_place_unit_s=unit_s)
+    cells = Cells(words[0], words[at], place, unit_s, algbw, busbw, in_place=in_place, in_place_unit_s=unit_s)
+    return cells, operation
 
 
 def _rates(time_at: int) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -8,26 +8,52 @@ from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
 from ddpsim.measured import csv_text, documents, nccl_tests
 from ddpsim.measured.table import REMEDY, MeasuredTable
+from ddpsim.operation import Operation
 
 
-def read_table(path: str | Path) -> MeasuredTable:
-    """Return the table in `path`, whichever of the formats it has.
+def read_tables(path: str | Path) -> list[MeasuredTable]:
+    """Return the tables in `path`, one an operation, whichever of the formats it has.
 
     Raises:
         CalibrationError: unreadable, a column missing, a size or time that is no positive number, a rate that
-            contradicts its time or rank count, no rows, another collective's; the row and column are named.
+            contradicts its time or rank count, no rows, an operation that is not named; the row and column are named.
+        UnknownNameError: an operation that is none.
     """
-    return parse_table(read_text(path, CalibrationError, REMEDY), named(path))
+    return parse_tables(read_text(path, CalibrationError, REMEDY), named(path))
+
+
+def read_table(path: str | Path) -> MeasuredTable:
+    """Return the one table in `path`, of several the allreduce's.
+
+    Raises:
+        CalibrationError: what `read_tables` refuses, or several operations, none of them an allreduce.
+    """
+    return _only(read_tables(path), named(path))
 
 
 def parse_table(text: str, place: str) -> MeasuredTable:
-    """Return the table in `text`; `place` names it in errors."""
+    """Return the one table in `text`, of several the allreduce's; `place` names it in errors."""
+    return _only(parse_tables(text, place), place)
+
+
+def parse_tables(text: str, place: str) -> list[MeasuredTable]:
+    """Return the tables in `text`, one an operation; `place` names it in errors."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
-        return documents.parse(text, place)
+        return [documents.parse(text, place)]
     lines = text.splitlines()
     if nccl_tests.printed(lines):
         return nccl_tests.parse(lines, place)
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    named = "," in first or any(name in first for name in csv_text.SIZE_COLUMNS)
-    return csv_text.parse(lines, place) if named else nccl_tests.parse(lines, place)
+    by_name = "," in first or any(name in first for name in csv_text.SIZE_COLUMNS)
+    return csv_text.parse(lines, place) if by_name else nccl_tests.parse(lines, place)
+
+
+def _only(tables: list[MeasuredTable], place: str) -> MeasuredTable:
+    if len(tables) == 1:
+        return tables[0]
+    for table in tables:
+        if table.operation is Operation.ALLREDUCE:
+            return table
+    what = f"tables of {', '.join(table.operation for table in tables)}"
+    raise CalibrationError(what, place=place, remedy="give a file of one operation")

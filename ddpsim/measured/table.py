@@ -1,4 +1,4 @@
-"""A measured allreduce table, and the checks that its rows pass whatever file they come from.
+"""A measured table of one operation, and the checks that its rows pass whatever file they come from.
 
 Times are out of place, in place where a row has no other; a row whose two columns are far apart was disturbed. Zero
 sizes are left out, a size that occurs again takes the median; `notes` names all three.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpsim.errors import CalibrationError
+from ddpsim.operation import Operation
 
 REMEDY = "give nccl-tests' output, its -J file, what `python -m ddpexec microbench -o` wrote, or a CSV file"
 _SHORTEST_S, _LONGEST_S, _LARGEST_BYTES = 1e-9, 1e5, 1 << 50
@@ -30,7 +31,7 @@ _OTHER_UNIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """An allreduce of `size_bytes` that took `time_s`; `place` is its row in the file.
+    """A collective of `size_bytes` that took `time_s`; `place` is its row in the file.
 
     Attributes:
         in_place_s: its other time, where it has two.
@@ -63,6 +64,7 @@ class MeasuredTable:
             nccl-tests prints them otherwise.
         ddp: host costs that a microbenchmark measured beside, by name.
         notes: rows left out or merged, ranks that are guessed.
+        operation: that was measured.
     """
 
     name: str
@@ -72,9 +74,11 @@ class MeasuredTable:
     header: Mapping[str, str] = field(default_factory=dict)
     ddp: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    operation: Operation = Operation.ALLREDUCE
 
     def __repr__(self) -> str:
-        return f"<MeasuredTable: {self.name}, {len(self.rows)} rows, ranks {self.ranks}, nodes {self.nodes}>"
+        what = f"{self.operation}, {len(self.rows)} rows, ranks {self.ranks}, nodes {self.nodes}"
+        return f"<MeasuredTable: {self.name}, {what}>"
 
     @property
     def repeatability(self) -> float | None:
@@ -134,7 +138,7 @@ class Cells:
         return row
 
     def share(self) -> tuple[float, float] | None:
-        """Return bounds of busbw / algbw, 2(n-1)/n of n ranks, within what time and busbw were rounded to."""
+        """Return bounds of busbw / algbw (`Operation.sent`) within what time and busbw were rounded to."""
         busbw, time = rate_of(self.busbw), as_float(self.time)
         far, off = _rounding(self.busbw), _rounding(self.time)
         if busbw is None or busbw <= 20 * far or time <= 20 * off:
@@ -147,14 +151,20 @@ class Cells:
 
 
 def table_of(
-    place: str, cells: Iterable[Cells], header: Mapping[str, str], ddp: Mapping[str, float] | None = None
+    place: str,
+    cells: Iterable[Cells],
+    header: Mapping[str, str],
+    ddp: Mapping[str, float] | None = None,
+    operation: Operation | None = None,
 ) -> MeasuredTable:
-    """Return the table of some rows.
+    """Return the table of some rows; of the header's operation where none is given, else of an allreduce.
 
     Raises:
         CalibrationError: no rows, one that is malformed, or rates of another number of ranks or another collective.
     """
     stated = list(cells)
+    if operation is None:
+        operation = operation_of(header, place) or Operation.ALLREDUCE
     by_size: dict[int, list[MeasuredRow]] = {}
     for row in (each.row() for each in stated):
         by_size.setdefault(row.size_bytes, []).append(row)
@@ -174,12 +184,23 @@ def table_of(
     ranks = _count(header, "ranks", ("ranks", "nranks", "world_size"), place)
     nodes = _count(header, "nodes", ("nodes", "nnodes"), place)
     if ranks is None:
-        ranks = _ranks_of(stated)
+        ranks = _ranks_of(stated, operation)
         what = "every GPU of its nodes is taken" if ranks is None else f"{ranks} by busbw over size / time"
         notes.append(f"{place}: no rank count is stated: {what}")
     else:
-        _check_ranks(stated, ranks)
-    return MeasuredTable(Path(place).name, tuple(merged), ranks, nodes, dict(header), dict(ddp or {}), tuple(notes))
+        _check_ranks(stated, ranks, operation)
+    name, found = Path(place).name, tuple(merged)
+    return MeasuredTable(name, found, ranks, nodes, dict(header), dict(ddp or {}), tuple(notes), operation)
+
+
+def operation_of(header: Mapping[str, str], place: str) -> Operation | None:
+    """Return the operation that a header names; None where it names none.
+
+    Raises:
+        UnknownNameError: a name that is none.
+    """
+    name = header.get("operation")
+    return None if name is None else Operation.named(name, place=f"{place}: operation")
 
 
 def _merged(same: Sequence[MeasuredRow]) -> MeasuredRow:
@@ -221,28 +242,26 @@ def _rounding(cell: object) -> float:
     return 0.5 * 10.0 ** max(-_MOST_DIGITS, min(last, _MOST_DIGITS))
 
 
-def _share(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _ranks_of(stated: Iterable[Cells]) -> int | None:
+def _ranks_of(stated: Iterable[Cells], operation: Operation) -> int | None:
     """Return the one rank count with which every row's rates agree; None where there are several, or none."""
     bounds = [share for share in (each.share() for each in stated) if share is not None]
-    if not bounds:
+    if not bounds or operation.sent(2) == operation.sent(3):
         return None
-    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    whole = Operation.ALLREDUCE.sent(2) / operation.sent(2)
+    low, high = max(low for low, _ in bounds) * whole, min(high for _, high in bounds) * whole
     if not 0 < low <= high < 2:
         return None
     first, last = math.ceil(2 / (2 - low) - 1e-9), math.floor(2 / (2 - high) + 1e-9)
     return first if first == last else None
 
 
-def _check_ranks(stated: Iterable[Cells], ranks: int) -> None:
+def _check_ranks(stated: Iterable[Cells], ranks: int, operation: Operation) -> None:
+    wanted = operation.sent(ranks)
     for each in stated:
         share = each.share()
-        if share is not None and not share[0] * 0.99 <= _share(ranks) <= share[1] * 1.01:
-            what = f"{each.busbw} GB/s is not {_share(ranks):.4g} times size over time, as of {ranks} ranks"
-            remedy = "give an allreduce's table, with the ranks it was measured on"
+        if share is not None and not share[0] * 0.99 <= wanted <= share[1] * 1.01:
+            what = f"{each.busbw} GB/s is not {wanted:.4g} times size over time, as of {operation} on {ranks} ranks"
+            remedy = "give the table its ranks and its operation: `# ranks: 8`, `# operation: all_gather`"
             raise CalibrationError(what, place=each.place + each.columns[3], remedy=remedy)
 
 
@@ -263,7 +282,7 @@ def _time(cell: object, place: str, unit_s: float) -> float:
     if not math.isfinite(value) or value <= 0:
         raise CalibrationError(f"time {cell!r} is not positive", place=place, remedy="leave such rows out")
     if not _SHORTEST_S <= value * unit_s <= _LONGEST_S:
-        what = f"time {cell!r} is {value * unit_s:.3g} s, which no allreduce takes"
+        what = f"time {cell!r} is {value * unit_s:.3g} s, which no collective takes"
         raise CalibrationError(what, place=place, remedy="state it in the unit of the others")
     return value * unit_s
 

@@ -66,7 +66,7 @@ class Accumulating:
     def document(self) -> dict[str, object]:
         """Return this as JSON values."""
         middle, low, high = self.saving
-        at = {"nodes": self.row.nodes, "no_sync_every": self.every}
+        at = {"nodes": self.row.nodes, "accumulate": self.every}
         return {**_of(self.row), **at, "saving": middle, "saving_low": low, "saving_high": high}
 
 
@@ -115,10 +115,10 @@ def _apart(row: ComparisonRow, calibration: Calibration | None) -> Apart | None:
 
 def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterator[Accumulating]:
     own = row.prediction
-    if row.ranks == 1 or own.options.no_sync_every > 1 or row.bound.exposed_share < WORTH_IT:
+    if row.ranks == 1 or own.options.accumulate > 1 or row.bound.exposed_share < WORTH_IT:
         return
     for every in EVERY:
-        options = replace(own.options, no_sync_every=every)
+        options = replace(own.options, accumulate=every)
         local = _predicted(own, options, calibration, row.nodes, own.placement.gpus_per_node)
         gain = 1 - local.iteration_s / own.iteration_s
         yield Accumulating(row, every, (gain, *gain_band(own, local)))

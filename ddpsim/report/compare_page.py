@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.planning.comparison import Comparison, ComparisonRow
+from ddpsim.planning.comparison import Comparison
+from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline

@@ -1,27 +1,36 @@
-"""Gloo under PyTorch: a ring over TCP, in segments, two of them in flight, reduced by the CPU."""
+"""Gloo under PyTorch: a ring over TCP, in segments, two of them in flight, reduced by the CPU.
+
+As torch runs them (`ProcessGroupGloo.cpp`): a reduce-scatter is an allreduce of a copy, of which a rank keeps its part;
+an all-gather goes around the ring into memory of its own and is copied out; a broadcast is a binomial tree of whole
+messages; a reduce sums around the ring and sends every part to the root; sends and receives are messages by themselves.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
-from ddpsim.collectives import schedules
+from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.gloo import operation_steps
 from ddpsim.collectives.gloo.ways import GlooWays, Hop
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import Wiring
-from ddpsim.collectives.transport import Choice, Connection, Lane, Steps, alone_s
+from ddpsim.collectives.schedules import Schedule
+from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps, alone_s
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB
 
 _MAX_SEGMENT_BYTES = MIB
 
 
-class GlooTransport:
+class GlooTransport(ByOperation):
     """Predicts gloo's collectives on a placement.
 
     Args:
@@ -50,66 +59,147 @@ class GlooTransport:
         self._hops = self._ring()
         self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
 
-    def choice(self, size_bytes: int) -> Choice:
-        """Return the ring, always."""
-        return Choice("ring", "tcp")
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+        """Return the ring, always, except of a broadcast, which is a tree."""
+        return Choice("tree" if operation is Operation.BROADCAST else "ring", "tcp")
 
-    def allreduce(self, size_bytes: int) -> Demand:
-        """Return launch and staging, then 2(p-1)/p of the bytes on every hop, with the handshakes that show.
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
+        """Return launch, staging and copies, then the bytes of every hop, with the handshakes that show.
 
         Threads woken at each step work beside the bytes: whichever is slower sets the rate.
         """
+        start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
-            return Demand(self._ways.start_s(size_bytes), 0, {})
-        share = 2 * (self._ranks - 1) / self._ranks
-        loads = {link: share * load for link, load in self._ring_loads().items()}
-        steps = 2 * (self._ranks - 1)
+            return Demand(start_s, 0, {})
+        if operation is Operation.BROADCAST:
+            return self._tree(size_bytes)
+        if operation is Operation.REDUCE:
+            return self._reduce(size_bytes)
+        around = _carried_out(operation)
+        steps, share = around.steps(self._ranks), around.sent(self._ranks)
+        segments = self._segments(size_bytes) / self._ranks if around is Operation.ALLREDUCE else 2
+        limit, turns = self._reduced_rate() if around.reduces else math.inf, 1.0
+        if self._one_connection(around):
+            turns = operation_steps.exchanged(gather=around.in_parts) / share
+            limit = self._hop_rate() / turns
         return Demand(
-            self._ways.start_s(size_bytes),
+            start_s,
             size_bytes,
-            loads,
-            rate_limit=self._reduced_rate() / share,
-            host_limit=size_bytes / (steps * self.calibration["gloo.step_s"]),
-            stall_s=steps * max(self._handshakes_s(hop, size_bytes) for hop in self._hops),
+            {link: share * load for link, load in self._ring_loads().items()},
+            rate_limit=limit / share,
+            host_limit=size_bytes / (turns * steps * self.calibration["gloo.step_s"]),
+            stall_s=turns * steps * max(self._handshakes_s(hop, segments) for hop in self._hops),
             queue="pair" if self._ranks == 2 else None,
-            behind=max(0.0, 1 - 2 * self._ranks / self._segments(size_bytes)),
+            behind=max(0.0, 1 - 2 / segments),
         )
 
-    def allreduce_s(self, size_bytes: int) -> float:
-        """Return the time of an allreduce with nothing else in flight."""
-        return alone_s(self.allreduce(size_bytes), self.capacities)
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return the time of an operation with nothing else in flight."""
+        return alone_s(self.demand(operation, size_bytes), self.capacities)
 
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return the root's part in a binomial tree: log2(p) sends of the whole message, one after the other."""
-        if self._ranks == 1 or size_bytes == 0:
-            return Demand(self._ways.start_s(size_bytes), 0, {})
-        rounds = math.ceil(math.log2(self._ranks))
+    def _tree(self, size_bytes: int) -> Demand:
+        """Return the root's part in a binomial tree: log2(p) sends of the whole message, all at once.
+
+        The last rank has the message when each on its way there has sent it on beside its other sends.
+        """
+        rounds, depth = (self._ranks - 1).bit_length(), max(each.bit_count() for each in range(self._ranks))
         loads = {link: rounds * load for link, load in self._ways.loads(self._hops[-1]).items()}
-        return Demand(self._ways.start_s(size_bytes) + rounds * self._step_s(), size_bytes, loads)
+        rate = self._hop_rate() / operation_steps.binomial_sent(self._ranks)
+        return Demand(self._ways.start_s(size_bytes) + depth * self._step_s(), size_bytes, loads, rate)
 
-    def steps(self, size_bytes: int) -> Steps:
-        """Return the ring's segments one by one; where one node stands for all, its part of them."""
+    def _reduce(self, size_bytes: int) -> Demand:
+        """Return the segments that go around, and then the parts that the root takes from all others at once."""
+        segments = self._segments(size_bytes)
+        around, straight = (segments - 2) / segments, (self._ranks - 1) / self._ranks
+        loads = {link: around * load for link, load in self._ring_loads().items()}
+        for link, load in self._ways.loads(self._hops[-1]).items():
+            loads[link] = loads.get(link, 0.0) + straight * load
+        return Demand(
+            self._ways.start_s(size_bytes) + self._step_s(),
+            size_bytes,
+            loads,
+            rate_limit=self.calibration["gloo.reduce.bandwidth"] / around,
+            host_limit=size_bytes / ((self._ranks - 1) * self.calibration["gloo.step_s"]),
+            stall_s=max(self._handshakes_s(hop, segments - 2) for hop in self._hops),
+        )
+
+    def _copies_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return what torch copies: the message before a reduce-scatter or after an all-gather, and one rank's part."""
+        copied = size_bytes * (1 + 1 / self._ranks) if operation.in_parts else 0.0
+        return copied / self.calibration["gloo.copy.bandwidth"]
+
+    def _one_connection(self, operation: Operation) -> bool:
+        """Whether two ranks send each other messages that are not cut into short segments, on one connection."""
+        return self._ranks == 2 and operation in (Operation.ALL_GATHER, Operation.SENDRECV)
+
+    def _hop_rate(self) -> float:
+        """Return the bytes per second of the slowest hop by itself."""
+        return min(
+            each.link.bandwidth / load
+            for hop in self._hops
+            for each, load in zip(hop, self._ways.loads(hop).values(), strict=True)
+        )
+
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return the segments one by one; where one node stands for all, its part of them."""
+        start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
-            return Steps(self._ways.start_s(size_bytes), ())
-        if len(self._hops) < self._ranks and not self._wiring.uniform:
+            return Steps(start_s, ())
+        around = _carried_out(operation)
+        if len(self._hops) < self._ranks and (not self._wiring.uniform or around.rooted or self._ranks == 2):
             return GlooTransport(
                 self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True)
-            ).steps(size_bytes)
-        segments = self._segments(size_bytes)
-        steps = 2 * (self._ranks - 1)
-        if len(self._hops) == self._ranks:
-            schedule = schedules.ring(self._ranks, segments // self._ranks)
+            ).steps(operation, size_bytes)
+        if around.rooted:
+            return self._rooted(around, size_bytes)
+        if self._one_connection(around):
+            schedule = operation_steps.gathering_pair() if around.in_parts else operation_steps.exchange()
         else:
-            schedule = schedules.periodic_ring(len(self._hops), steps, segments // self._ranks)
-        connections = [self._segment_connection(hop, size_bytes, segments // self._ranks) for hop in self._hops]
-        lane = Lane(schedule, size_bytes / segments, lambda source, _: connections[source])
-        return Steps(self._ways.start_s(size_bytes), (lane,), self.capacities)
+            schedule = self._around(around, size_bytes)
+        parts = schedule.chunks if len(self._hops) == self._ranks else schedule.chunks * around.parts(self._ranks)
+        chunk_bytes = size_bytes / parts
+        step_bytes = size_bytes / around.parts(self._ranks)
+        summed = self._reduced_rate() if around.reduces else math.inf
+        ways = [self._segment_connection(hop, chunk_bytes, step_bytes, summed) for hop in self._hops]
+        return Steps(start_s, (Lane(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities)
+
+    def _around(self, operation: Operation, size_bytes: int) -> Schedule:
+        segments = self._segments(size_bytes) // self._ranks if operation is Operation.ALLREDUCE else 2
+        positions = len(self._hops)
+        if operation is Operation.SENDRECV:
+            return schedules.periodic_ring(positions, 1)
+        if positions < self._ranks:
+            return schedules.periodic_ring(positions, operation.steps(self._ranks), segments)
+        make = schedules.ring if operation is Operation.ALLREDUCE else operation_schedules.gathering_ring
+        return make(self._ranks, segments)
+
+    def _rooted(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return a broadcast's tree, or a reduce's ring and what it sends to the root."""
+        if operation is Operation.BROADCAST:
+            schedule, weights = operation_steps.binomial(self._ranks), operation_steps.binomial_weights(self._ranks)
+        else:
+            schedule, weights = operation_steps.reducing(self._ranks, self._segments(size_bytes)), {}
+        chunk_bytes = size_bytes / schedule.chunks
+        ways = {}
+        for transfer in schedule.transfers:
+            pair = (transfer.source, transfer.target)
+            if transfer.reduce:
+                hop = self._hops[transfer.source]
+                summed = self.calibration["gloo.reduce.bandwidth"]
+                ways[pair] = self._segment_connection(hop, chunk_bytes, size_bytes / self._ranks, summed)
+            elif pair not in ways:
+                ways[pair] = replace(self._ways.connection(*pair), weight=weights.get(pair, 1.0))
+        return Steps(
+            self._ways.start_s(size_bytes),
+            (Lane(schedule, chunk_bytes, lambda source, target: ways[source, target]),),
+            {**self.capacities, **self._ways.capacities},
+        )
 
     def _segments(self, size_bytes: float) -> int:
         wanted = max(math.ceil(size_bytes / _MAX_SEGMENT_BYTES), 2 * self._ranks)
         return math.ceil(wanted / self._ranks) * self._ranks
 
-    def _handshakes_s(self, hop: Hop, size_bytes: int) -> float:
+    def _handshakes_s(self, hop: Hop, segments: float) -> float:
         """Return how long a step's segments wait for the receiver's ready messages, nothing else in flight.
 
         The first two of a step, in flight together, wait for one round trip: the ready message's way and their own. The
@@ -119,15 +209,15 @@ class GlooTransport:
         for 16 MiB (16), 255 for 64 MiB, two of 8 MiB at once 10 to 38 ms; four ranks, 1 ms:
         14 ms up to 4 MiB (8 segments), 22 for 16 MiB, 57 to 72 for 64 MiB.
         """
-        return self._ways.round_trip_s(hop) / 2 * self._segments(size_bytes) / self._ranks
+        return self._ways.round_trip_s(hop) / 2 * segments
 
-    def _segment_connection(self, hop: Hop, size_bytes: int, segments_a_step: int) -> Connection:
+    def _segment_connection(self, hop: Hop, chunk_bytes: float, step_bytes: float, summed: float) -> Connection:
         """Return the way of one segment, with its part of a step's handshakes, and the rate of sums and threads."""
-        step_bytes = size_bytes / self._ranks
+        segments = step_bytes / chunk_bytes
         return Connection(
-            self._handshakes_s(hop, size_bytes) / segments_a_step,
+            self._handshakes_s(hop, max(segments, 2)) / segments,
             self._ways.loads(hop),
-            rate_limit=self._reduced_rate(),
+            rate_limit=summed,
             host_limit=step_bytes / self.calibration["gloo.step_s"],
         )
 
@@ -170,3 +260,8 @@ class GlooTransport:
                 else:
                     inside[link] = inside.get(link, 0.0) + load
         return inside | between
+
+
+def _carried_out(operation: Operation) -> Operation:
+    """Return what moves the bytes of an operation: an allreduce for a reduce-scatter."""
+    return Operation.ALLREDUCE if operation is Operation.REDUCE_SCATTER else operation

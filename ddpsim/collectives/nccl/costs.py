@@ -18,6 +18,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, NVSWITCH, Pattern
 from ddpsim.collectives.nccl.tuning import Entry, generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.operation import Operation
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
@@ -84,19 +85,19 @@ class EntryCosts:
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
 
-    def of(self, entry: Entry, size_bytes: int) -> Cost:
-        """Return what an allreduce of `size_bytes` takes by `entry`."""
+    def of(self, entry: Entry, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Cost:
+        """Return what an operation of `size_bytes` takes by `entry`."""
         algorithm, protocol = entry.algorithm, entry.protocol
         channels = self._channels(entry, size_bytes)
         rates = self._link_rates(entry)
-        links = min(rates.values())
-        latency_s = self._latency_s(algorithm, protocol)
+        links = min(rates.values()) / self.share(operation)
+        latency_s = self._latency_s(algorithm, protocol, operation)
         if algorithm in (NVLS, NVLS_TREE):
             cut = self._cut(entry, channels, size_bytes)
             latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates)
             return Cost(entry, channels, latency_s, links, pieces=cut)
         latency_s += self.start_s(protocol)
-        sent = 2 * (self.layout.ranks - 1) / self.layout.ranks if algorithm == RING else 2.0
+        sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
         if protocol == LL:
             place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"
@@ -107,12 +108,21 @@ class EntryCosts:
             limits.append(net_ends)
         rate = least(limits)
         cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
+        if operation.rooted:
+            cut = nccl_pieces.chain_pieces(protocol, size_bytes / channels)
+            fill_s = (self.layout.ranks - 2) * size_bytes / cut / rate if cut else 0.0
+            return replace(cost, latency_s=latency_s + fill_s, pieces=cut)
         if algorithm == RING or protocol == LL:
             return cost
         cut = self._cut(entry, channels, size_bytes)
         inner, outer = self.hop_rates(cost)
         hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
         return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
+
+    def share(self, operation: Operation) -> float:
+        """Return the part of an allreduce's bytes that a ring carries for an operation."""
+        ranks = self.layout.ranks
+        return operation.sent(ranks) / Operation.ALLREDUCE.sent(ranks)
 
     def _channel_rate(self, protocol: str) -> float:
         """Return the bytes per second that one channel's threads move."""
@@ -210,12 +220,12 @@ class EntryCosts:
         card_s = self.layout.nic_latency_s * self._get[f"nic.latency.{protocol}"]
         return self._get[f"{pattern}.hop.net.{protocol}_s"] + card_s
 
-    def _latency_s(self, algorithm: str, protocol: str) -> float:
-        """Return the steps' latencies: 2(p-1) hops around the ring, or to the root of the tree and back."""
+    def _latency_s(self, algorithm: str, protocol: str, operation: Operation) -> float:
+        """Return the steps' latencies: those of a ring or chain, or to the root of the tree and back."""
         layout = self.layout
-        outer = layout.crossings if algorithm == RING else 2 * layout.depth
+        outer = layout.crossings_of(operation) if algorithm == RING else 2 * layout.depth
         outer_s = outer * self.net_s(algorithm, protocol) if outer else 0.0
         if algorithm in (NVLS, NVLS_TREE):
             return outer_s
-        inner = 2 * (layout.ranks - 1) - outer if algorithm == RING else 2 * (layout.per_node - 1)
+        inner = operation.steps(layout.ranks) - outer if algorithm == RING else 2 * (layout.per_node - 1)
         return inner * self.hop_s(algorithm, protocol) + outer_s

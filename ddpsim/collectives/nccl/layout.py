@@ -13,6 +13,7 @@ from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.paths import KINDS, Route
@@ -72,10 +73,13 @@ class Layout:
             self._believed[size_bytes] = tuple(time_us(entry, self.shape, size_bytes) for entry in self.entries)
         return self._believed[size_bytes]
 
-    @property
-    def crossings(self) -> int:
-        """Hops between nodes that a chunk meets on its 2(p-1) hops around the ring, at most."""
-        return 0 if self.nodes == 1 else -(-2 * (self.ranks - 1) // self.per_node)
+    def crossings_of(self, operation: Operation) -> int:
+        """Return the hops between nodes, at most, that a chunk meets on an operation's hops around the ring."""
+        steps = operation.steps(self.ranks)
+        if self.nodes == 1 or operation is Operation.BROADCAST:
+            return self.nodes - 1
+        # The sum ends on the node of the GPU after which it started.
+        return min(self.nodes, steps) if operation.rooted else -(-steps // self.per_node)
 
     def channels_of(self, node: int) -> Channels:
         """Return the channels of `node`."""

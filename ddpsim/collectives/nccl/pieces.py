@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ddpsim.collectives.nccl.versions import LL128, NVLS, NVLS_TREE
+from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE
 
 _STEPS = 8
 """Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""
@@ -32,6 +32,17 @@ def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int
     else:
         size = _LL128_BYTES if protocol == LL128 else _tree_chunk(channel_bytes, per_node, nodes)
     return max(1, math.ceil(channel_bytes / size))
+
+
+def chain_pieces(protocol: str, channel_bytes: float) -> int:
+    """Return in how many pieces a chain passes on a channel's bytes; 0 of LL, whose lines are too small to count.
+
+    A slot of the buffer each: BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1, and no message is too small for them
+    (`src/include/device.h`, `src/enqueue.cc`).
+    """
+    if protocol == LL:
+        return 0
+    return max(1, math.ceil(channel_bytes / (_LL128_BYTES if protocol == LL128 else _STEP_BYTES)))
 
 
 def window(protocol: str) -> int:

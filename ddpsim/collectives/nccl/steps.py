@@ -10,9 +10,11 @@ from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.pieces import window
 from ddpsim.collectives.nccl.versions import SIMPLE
+from ddpsim.collectives.operation_schedules import around
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.network.fairness import LinkId
+from ddpsim.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Timing:
         rate: bytes per second that all channels together move.
         net_rate: the same between nodes, of a tree.
         load_factors: bytes on a link for a byte of the chunk, by kind of hop.
+        pieces: into which a chain cuts a message.
+        window: pieces that may be under way between two GPUs of a ring.
     """
 
     start_s: float
@@ -33,13 +37,15 @@ class Timing:
     rate: float
     net_rate: float
     load_factors: Mapping[str, float]
+    pieces: int = 1
+    window: int = window(SIMPLE)
 
 
 _Way = tuple[float, list[tuple[PlacedLink, str, float]]]
 
 
-def ring(timing: Timing, layout: Layout, size_bytes: int) -> Steps:
-    """Return each ring's 2(p-1) steps; where one node stands for all, its part of them.
+def ring(timing: Timing, layout: Layout, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Steps:
+    """Return each ring's steps of an operation; where one node stands for all, its part of them.
 
     Rings of the same hops are one lane that carries the bytes of all.
     """
@@ -48,19 +54,25 @@ def ring(timing: Timing, layout: Layout, size_bytes: int) -> Steps:
         ways = list(_ways(timing, layout, index))
         key = tuple(tuple(placed.name for placed, _, _ in links) for _, links in ways)
         lanes[key] = (ways, lanes[key][1] + 1 if key in lanes else 1)
-    parts = tuple(_lane(timing, layout, size_bytes, *lane) for lane in lanes.values())
+    parts = tuple(_lane(timing, layout, size_bytes, operation, *lane) for lane in lanes.values())
     return Steps(timing.start_s, parts, layout.capacities)
 
 
-def _lane(timing: Timing, layout: Layout, size_bytes: int, ways: list[_Way], rings: int) -> Lane:
-    share = rings / layout.rings
+def _lane(timing: Timing, layout: Layout, size_bytes: int, operation: Operation, ways: list[_Way], rings: int) -> Lane:
+    share, ranks = rings / layout.rings, layout.ranks
     connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
-    if len(ways) == layout.ranks:
-        schedule = schedules.ring(layout.ranks)
+    if len(ways) == ranks:
+        whole = operation is Operation.ALLREDUCE
+        schedule = schedules.ring(ranks) if whole else around(operation, ranks, timing.pieces)
     else:
-        schedule = schedules.periodic_ring(len(ways), 2 * (layout.ranks - 1))
+        schedule = schedules.periodic_ring(len(ways), operation.steps(ranks))
+    parts = timing.pieces if operation.rooted else operation.parts(ranks)
     return Lane(
-        schedule, size_bytes * share / layout.ranks, lambda source, _: connections[source], window(SIMPLE), weight=rings
+        schedule,
+        size_bytes * share / parts,
+        lambda source, _: connections[source],
+        timing.window,
+        weight=rings,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,13 +15,14 @@ from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, NET
-from ddpsim.collectives.nccl.tuning import Entry
+from ddpsim.collectives.nccl.tuning import Entry, operation_table
 from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.transport import Choice, Steps
+from ddpsim.collectives.transport import ByOperation, Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.operation import Operation
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 
@@ -40,14 +41,11 @@ Chosen by hand, to try few entries: half and double of it move the error by 0.1 
 (`python -m tests.accuracy.by_hand`).
 """
 
-_BROADCAST_SIMPLE_BYTES = 1 << 16
-"""From here on a broadcast, for which there is no model of protocols, is taken to run Simple.
-
-Chosen by hand, and judged by nothing: no public table of broadcasts is kept. It matters to buffers alone.
-"""
+_P2P_LL_BYTES = 16384
+"""Of a channel's part of a message to another GPU, up to which it is sent by LL: NCCL_P2P_LL_THRESHOLD."""
 
 
-class NcclTransport:
+class NcclTransport(ByOperation):
     """Predicts NCCL's collectives on a placement.
 
     Args:
@@ -85,47 +83,47 @@ class NcclTransport:
                 f"{algorithm} cannot run on {layout.placement.topology.name}", place="algorithm", remedy="use auto"
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
-        self._demands: dict[int, Demand] = {}
+        self._demands: dict[tuple[Operation, int], Demand] = {}
 
     @property
     def hops(self) -> Collection[str]:
         """Kinds of hops of the ring."""
         return self.layout.ring.rates.keys()
 
-    def choice(self, size_bytes: int) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.
 
         One rank, or no bytes, is one launch, which has the name of a ring.
         """
         if self.layout.ranks == 1 or size_bytes == 0:
             return Choice(RING, SIMPLE)
-        cost = self._costs(size_bytes)[0][0]
+        cost = self._costs(operation, size_bytes)[0][0]
         return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 
-    def allreduce(self, size_bytes: int) -> Demand:
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides.
 
         Each size's is found once: every iteration asks for the same.
         """
-        if size_bytes not in self._demands:
-            self._demands[size_bytes] = self._demand(size_bytes)
-        return self._demands[size_bytes]
+        key = (operation, size_bytes)
+        if key not in self._demands:
+            self._demands[key] = self._demand(operation, size_bytes)
+        return self._demands[key]
 
-    def _demand(self, size_bytes: int) -> Demand:
+    def _demand(self, operation: Operation, size_bytes: int) -> Demand:
         if self.layout.ranks == 1 or size_bytes == 0:
             return Demand(self._cost.start_s(SIMPLE), 0, {})
-        costs = self._costs(size_bytes)
+        costs = self._costs(operation, size_bytes)
         cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
-        pattern = self._cost.pattern(cost.entry)
+        pattern, share = self._cost.pattern(cost.entry), self._cost.share(operation)
         loads: dict[LinkId, float] = {}
         for load in pattern.loads:
-            value = load.bytes * factor / self._cost.reached(cost.entry, load.group)
+            value = load.bytes * share * factor / self._cost.reached(cost.entry, load.group)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        # A ring's latencies lie between its steps. Trees are one message, their latency before it.
-        stall_s = (
-            (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if cost.entry.algorithm == RING else 0.0
-        )
+        # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
+        stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
+        stall_s = (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if stepwise else 0.0
         return Demand(
             cost.latency_s * factor - stall_s,
             size_bytes,
@@ -145,37 +143,23 @@ class NcclTransport:
         part = 1 / self.layout.per_node
         return ((part, across / tightest), (1 - part, inside / tightest))
 
-    def allreduce_s(self, size_bytes: int) -> float:
-        """Return the time of an allreduce with nothing else in flight."""
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return the time of an operation with nothing else in flight."""
         if self.layout.ranks == 1 or size_bytes == 0:
             return self._cost.start_s(SIMPLE)
-        return self._joined_s(self._costs(size_bytes), size_bytes)
+        return self._joined_s(self._costs(operation, size_bytes), size_bytes)
 
-    def broadcast(self, size_bytes: int) -> Demand:
-        """Return a chain along the rings, half the steps of an allreduce; each link carries the message once."""
-        if self.layout.ranks == 1 or size_bytes == 0:
-            return Demand(self._cost.start_s(SIMPLE), 0, {})
-        protocol = SIMPLE if size_bytes >= _BROADCAST_SIMPLE_BYTES or self.layout.shape.simple_only else LL
-        entry = Entry(RING, protocol, 0.0, 1.0)
-        cost = self._cost.of(entry, size_bytes)
-        share = self.layout.ranks / (2 * (self.layout.ranks - 1))
-        loads: dict[LinkId, float] = {}
-        for load in self.layout.ring.loads:
-            value = load.bytes * share / self._cost.efficiency(load.group, protocol)
-            loads[load.link.name] = loads.get(load.link.name, 0.0) + value
-        start_s = self._cost.start_s(protocol)
-        alone_s = self._get["isolated_s"] if self._options.isolated else 0.0
-        return Demand(alone_s + (start_s + cost.latency_s) / 2, size_bytes, loads, cost.rate / share)
-
-    def steps(self, size_bytes: int) -> Steps:
-        """Return the chosen pattern transfer by transfer, scaled as `allreduce` is."""
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return the chosen pattern transfer by transfer, scaled as `demand` is."""
         if self.layout.ranks == 1 or size_bytes == 0:
             return Steps(self._cost.start_s(SIMPLE), ())
-        costs = self._costs(size_bytes)
+        costs = self._costs(operation, size_bytes)
         cost = costs[0][0]
         factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
+        if operation.rooted:
+            return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm == RING:
-            return nccl_steps.ring(self._timing(cost, factor), self._stepped(), size_bytes)
+            return nccl_steps.ring(self._timing(cost, factor, operation), self._stepped(), size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, nccl_pieces.window(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
@@ -187,6 +171,18 @@ class NcclTransport:
             timing = replace(timing, hop_s=hop_s, net_s=net_s)
         return nccl_tree_steps.tree(timing, self._expanded, size_bytes, cut, window)
 
+    def _chain(self, operation: Operation, cost: Cost, factor: float, size_bytes: int) -> Steps:
+        timing, protocol = self._timing(cost, factor, operation), cost.entry.protocol
+        if cost.pieces:
+            timing = replace(timing, pieces=cost.pieces, window=nccl_pieces.window(protocol))
+        else:
+            # A hop's latency holds the time of what it passes on at once.
+            cut = nccl_pieces.ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
+            piece_s = size_bytes / cut / cost.rate * factor
+            hop_s, net_s = max(timing.hop_s - piece_s, 0.0), max(timing.net_s - piece_s, 0.0)
+            timing = replace(timing, pieces=cut, window=cut, hop_s=hop_s, net_s=net_s)
+        return nccl_steps.ring(timing, self.layout if self.layout.nodes == 1 else self._expanded, size_bytes, operation)
+
     def _stepped(self) -> Layout:
         """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
         return self.layout if self.layout.wiring.uniform else self._expanded
@@ -196,11 +192,11 @@ class NcclTransport:
         layout = self.layout
         return layout if layout.wiring.expand else Layout(layout.placement, layout.shape.version, expand=True)
 
-    def _timing(self, cost: Cost, factor: float) -> nccl_steps.Timing:
+    def _timing(self, cost: Cost, factor: float, operation: Operation = Operation.ALLREDUCE) -> nccl_steps.Timing:
         algorithm, protocol = cost.entry.algorithm, cost.entry.protocol
         ring, switch = algorithm == RING, algorithm in (NVLS, NVLS_TREE)
         start_s = self._get["nvls.start_s"] if switch else self._cost.start_s(protocol)
-        share = 2 * (self.layout.ranks - 1) / self.layout.ranks
+        share = operation.sent(self.layout.ranks)
         scale = factor if ring else factor * cost.slack
         return nccl_steps.Timing(
             start_s=start_s * factor,
@@ -220,13 +216,32 @@ class NcclTransport:
         floor_s = self._options.gpus_per_process * self._get["launch_s"]
         return most((time_s, floor_s))
 
-    def _costs(self, size_bytes: int) -> list[tuple[Cost, float]]:
+    def _costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
-        table = self.layout.believed_us(size_bytes)
-        believed = sorted((table[index] * self._crossover(self._entries[index]), index) for index in self._allowed)
+        if operation is Operation.ALLREDUCE:
+            entries, allowed, table = self._entries, self._allowed, self.layout.believed_us(size_bytes)
+        else:
+            entries = tuple(self._others(operation, size_bytes))
+            allowed = list(range(len(entries)))
+            table = tuple(entry.latency_us + size_bytes / (1000 * entry.bandwidth) for entry in entries)
+        believed = sorted((table[index] * self._crossover(entries[index]), index) for index in allowed)
         least = believed[0][0]
         weights = [((least / us) ** _SHARPNESS - _LEAST_WEIGHT, index) for us, index in believed]
-        return [(self._cost.of(self._entries[index], size_bytes), weight) for weight, index in weights if weight > 0]
+        return [
+            (self._cost.of(entries[index], size_bytes, operation), weight) for weight, index in weights if weight > 0
+        ]
+
+    def _others(self, operation: Operation, size_bytes: int) -> Iterator[Entry]:
+        """Yield what NCCL may run an operation by, other than an allreduce, whatever algorithm that is forced to.
+
+        A send and receive runs LL up to 16 KiB a channel (NCCL_P2P_LL_THRESHOLD, `src/enqueue.cc`).
+        """
+        entries = operation_table(self.layout.shape, operation)
+        if operation is not Operation.SENDRECV:
+            yield from entries
+            return
+        small = size_bytes <= _P2P_LL_BYTES * self.layout.rings and not self.layout.shape.simple_only
+        yield from (entry for entry in entries if entry.protocol == (LL if small else SIMPLE))
 
     def _crossover(self, entry: Entry) -> float:
         """Return by what NCCL's belief of `entry` is multiplied."""

@@ -17,6 +17,7 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
+from ddpsim.operation import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import SHAPED
@@ -73,9 +74,11 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
     points = (CurvePoint(size, factor * inner.allreduce_s(size)), CurvePoint(2 * size, inner.allreduce_s(2 * size)))
     transport = CurveTransport.over(inner, Curve("", 1, 4, points))
     network = Network(simpy.Environment(), transport.capacities)
-    network.env.run(carry_out(network, transport.steps(size)))
+    network.env.run(carry_out(network, transport.steps(Operation.ALLREDUCE, size)))
     assert network.env.now == pytest.approx(transport.allreduce_s(size), rel=0.01)
-    of_model, corrected = (each.steps(size).lanes[0].connection(0, 1) for each in (inner, transport))
+    of_model, corrected = (
+        each.steps(Operation.ALLREDUCE, size).lanes[0].connection(0, 1) for each in (inner, transport)
+    )
     spared_s = (1 - factor) * inner.allreduce_s(size)
     if 0 < spared_s < inner.allreduce(size).latency_s + inner.allreduce(size).stall_s:
         assert corrected.loads == pytest.approx(dict(of_model.loads))

@@ -19,6 +19,7 @@ from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
@@ -118,7 +119,7 @@ def test_tensors_of_a_gpu_are_staged_in_host_memory_both_ways(sm: str | None, pa
 @pytest.mark.parametrize(("size_bytes", "segments"), [(4096, 8), (8 * MIB, 8), (8 * MIB + 1, 12), (100 * MIB, 100)])
 def test_segments_are_at_most_a_mebibyte_and_at_least_two_a_rank(size_bytes: int, segments: int) -> None:
     transport = Collectives(None, shaped(4), backend="gloo").transport
-    lane = transport.steps(size_bytes).lanes[0]
+    lane = transport.steps(Operation.ALLREDUCE, size_bytes).lanes[0]
     assert size_bytes / lane.chunk_bytes == pytest.approx(segments)
 
 

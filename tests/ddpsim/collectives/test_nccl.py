@@ -9,6 +9,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import InputError, TopologyError, UnknownNameError
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
@@ -219,18 +220,16 @@ def test_a_broadcast_takes_one_start_and_half_the_steps_of_a_ring() -> None:
     queued, alone = (collectives(placement, isolated=isolated).transport for isolated in (False, True))
     get = queued.calibration
     step_s = get["nccl.ring.hop.nvlink.ll_s"]
-    assert queued.broadcast(8).latency_s == pytest.approx(get["nccl.start.ll_s"] + 7 * step_s)
-    extra_s = alone.broadcast(8).latency_s - queued.broadcast(8).latency_s
-    assert extra_s == pytest.approx(queued.calibration["nccl.isolated_s"])
+    assert queued.choice(8, Operation.BROADCAST).protocol == "ll"
+    wanted_s = get["nccl.start.ll_s"] + 7 * step_s
+    assert queued.time_s(Operation.BROADCAST, 8) == pytest.approx(wanted_s, rel=0.01)
+    extra_s = alone.time_s(Operation.BROADCAST, 8) - queued.time_s(Operation.BROADCAST, 8)
+    assert extra_s == pytest.approx(queued.calibration["nccl.isolated_s"], rel=1e-3)
 
 
 def test_a_broadcast_runs_simple_where_the_network_keeps_no_order() -> None:
-    efa = load_topology("p4d.24xlarge").place(2)
-    ring = collectives(efa, algorithm="ring", isolated=False).transport
-    assert ring.choice(8).protocol == "simple"
-    get = ring.calibration
-    steps_s = ring.allreduce(8).latency_s + ring.allreduce(8).stall_s - get["nccl.start.simple_s"]
-    assert ring.broadcast(8).latency_s == pytest.approx(get["nccl.start.simple_s"] + steps_s / 2, rel=0.05)
+    efa = collectives(load_topology("p4d.24xlarge").place(2), isolated=False).transport
+    assert {efa.choice(size, Operation.BROADCAST).protocol for size in SIZES} == {"simple"}
 
 
 def test_a_card_that_writes_out_of_order_leaves_only_simple() -> None:

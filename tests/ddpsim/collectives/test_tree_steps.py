@@ -13,6 +13,7 @@ from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
+from ddpsim.operation import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
@@ -102,7 +103,7 @@ TOLERANCE = {("dgx-1v x2", MIB): 0.13}
 def test_the_transfers_put_on_links_what_the_fluid_form_does(machine: str, algorithm: str) -> None:
     transport = collectives(machine, algorithm, "flow").transport
     assert isinstance(transport, NcclTransport)
-    demand, steps = transport.allreduce(25 * MIB), transport.steps(25 * MIB)
+    demand, steps = transport.allreduce(25 * MIB), transport.steps(Operation.ALLREDUCE, 25 * MIB)
     sent: dict[object, float] = {}
     for lane in steps.lanes:
         for transfer in lane.schedule.transfers:

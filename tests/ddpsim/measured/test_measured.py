@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from ddpsim.errors import CalibrationError
-from ddpsim.measured import MeasuredTable, parse_table
+from ddpsim.errors import CalibrationError, InputError
+from ddpsim.measured import MeasuredTable, parse_table, parse_tables
+from ddpsim.operation import Operation
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20
 # Using devices
@@ -118,7 +119,7 @@ BAD = {
     "zero time": ("size_bytes,time_us\n8,0\n", "table: row 2, column time_us: time '0' is not positive"),
     "fraction of a byte": ("size_bytes,time_us\n8.5,2\n", "table: row 2, column size_bytes: size '8.5'"),
     "infinite": ("size_bytes,time_us\n8,inf\n", "table: row 2, column time_us: time 'inf' is not positive"),
-    "no time an allreduce takes": ("size_bytes,time_us\n8,1e-300\n", "table: row 2, column time_us: .* which no all"),
+    "no time a collective takes": ("size_bytes,time_us\n8,1e-300\n", "table: row 2, column time_us: .* which no coll"),
     "no size there is": ("size_bytes,time_us\n1e40,3\n", "table: row 2, column size_bytes: size '1e40'"),
     "no ranks": ("# ranks: 0\nsize_bytes,time_us\n8,3\n", "table: ranks: 0 ranks; state at least one"),
     "fewer nodes than none": ("# nodes: -2\nsize_bytes,time_us\n8,3\n", "table: nodes: -2 nodes"),
@@ -154,3 +155,25 @@ def test_bad_tables_name_row_and_column(name: str) -> None:
 def test_rates_of_hundreds_of_digits(digits: str) -> None:
     text = f"# ranks: 2\nsize_bytes,oop_time_us,oop_busbw_GBps\n1024,20.5,{digits}\n"
     assert table(text).ranks == 2
+
+
+def test_a_csv_column_names_the_operation_of_each_row() -> None:
+    text = "# ranks: 4\nop,size_bytes,time_us\nall_reduce,1024,9\nall_gather,1024,6\nall_reduce,4096,12\n"
+    tables = {table.operation: table for table in parse_tables(text, "table")}
+    assert [row.time_s for row in tables[Operation.ALLREDUCE].rows] == pytest.approx([9e-6, 12e-6])
+    assert [row.time_s for row in tables[Operation.ALL_GATHER].rows] == pytest.approx([6e-6])
+
+
+def test_a_csv_header_names_the_operation_of_all() -> None:
+    text = "# operation: reduce_scatter\n# ranks: 4\nsize_bytes,time_us,algbw_GBps,busbw_GBps\n"
+    table = parse_table(text + "1048576,58.3,17.99,13.5\n", "table")
+    assert table.operation is Operation.REDUCE_SCATTER
+    with pytest.raises(
+        CalibrationError, match="as of allreduce on 4 ranks; give the table its ranks and its operation"
+    ):
+        parse_table(text.replace("reduce_scatter", "allreduce") + "1048576,58.3,17.99,13.5\n", "table")
+
+
+def test_an_operation_that_is_none_is_named_with_its_row() -> None:
+    with pytest.raises(InputError, match="table: row 2, column op: unknown operation 'gathr'"):
+        parse_tables("op,size_bytes,time_us\ngathr,8,3\n", "table")

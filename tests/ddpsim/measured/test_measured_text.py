@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ddpsim.calibrating.samples import Sample
 from ddpsim.errors import CalibrationError
-from ddpsim.measured import MeasuredTable, parse_table
+from ddpsim.measured import MeasuredTable, parse_table, parse_tables
+from ddpsim.operation import Operation
 from ddpsim.topology.spec import load_topology
 
 RANKS = 16
@@ -40,12 +41,18 @@ BOTTOM = ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 57.2 ", "#"
 
 
 def body(
-    root: str = "-1", wrong: str = "0", more: str = "", unit_us: float = 1.0, redop: str = "sum", place: str = "both"
+    root: str = "-1",
+    wrong: str = "0",
+    more: str = "",
+    unit_us: float = 1.0,
+    redop: str = "sum",
+    place: str = "both",
+    operation: Operation = Operation.ALLREDUCE,
 ) -> list[str]:
     rows = []
     for size, time_us in TIMES_US.items():
         rate = size / time_us / 1e3
-        figures = f"{time_us / unit_us:7.3f} {rate:7.2f} {rate * 1.875:7.2f}"
+        figures = f"{time_us / unit_us:7.3f} {rate:7.2f} {rate * operation.sent(RANKS):7.2f}"
         out = f"{figures} {wrong:>6} {more}" if place == "both" else " " * 32
         rows.append(f"{size:12d}  {size // 4:12d}     float  {redop:>6}  {root:>6} {out} {figures}    N/A {more}")
     return rows
@@ -80,7 +87,7 @@ SHAPES: dict[str, list[str]] = {
     "between a launcher's lines": ["-" * 74, WARNING, "-" * 74, *TOP, *DEVICES, INFO, *NEW, INFO, *body(), "..."],
     "Windows line ends": [line + "\r" for line in [*TOP, *DEVICES, *NEW, *body(), *BOTTOM]],
     "another collective before it": [
-        "# Collective test starting: all_gather_perf", *NEW, *body(unit_us=0.5, redop="none"),
+        "# Collective test starting: alltoall_perf", *NEW, *body(unit_us=0.5, redop="none"),
         "# Collective test starting: all_reduce_perf", *TOP, *DEVICES, *NEW, *body(),
     ],
 }  # fmt: skip
@@ -177,13 +184,13 @@ BAD = {
         r"log: row 2, column cputime: a processor's time",
     ),
     "another collective": (
-        ["# Collective test starting: sendrecv_perf", *NEW, *body()],
-        "log: row 1: sendrecv_perf is not of an allreduce",
+        ["# Collective test starting: alltoall_perf", *NEW, *body()],
+        "log: row 1: alltoall_perf names no operation that is modelled; name it in the header",
     ),
-    "an operation that reduces nothing": ([*NEW, *body(redop="none")], "log: row 4, column redop: none is not of"),
+    "an operation that reduces nothing": ([*NEW, *body(redop="none")], "log: row 4, column redop: none names no"),
     "rates of other ranks": (
         [*TOP, *DEVICES[:8], *NEW, *body()],
-        r"log: row 15, column busbw: .* GB/s is not 1\.75 times size over time, as of 8 ranks",
+        r"log: row 15, column busbw: .* GB/s is not 1\.75 times size over time, as of allreduce on 8 ranks",
     ),
     "several groups": ([*DEVICES[:8], DEVICES[8].replace("Group  0", "Group  1"), *NEW, *body()], "2 groups at once"),
     "a row cut off": ([*NEW, *body(), body()[0][:40]], "log: row 13: 3 cells, time is number 6"),
@@ -200,8 +207,8 @@ BAD = {
         r"log: results\.0\.size: True is not a number of bytes",
     ),
     "JSON of another collective": (
-        [json.dumps(document(args=["build/all_gather_perf"]))],
-        r"log: args\.0: all_gather_perf is not of an allreduce",
+        [json.dumps(document(args=["build/hypercube_perf"]))],
+        r"log: args\.0: hypercube_perf names no operation",
     ),
     "CSV with a row in ms": (
         ["size_bytes,oop_time_us,oop_algbw_GBps", "1048576,70,14.98", "2097152,0.14,14.98"],
@@ -243,3 +250,36 @@ def test_a_size_of_nothing_with_a_rate_is_left_out() -> None:
     assert parse_table(f"# ranks: 8\nsize_bytes,time_us,busbw_GBps\n{cells}", "t").notes == (
         "t: row 3: size 0 left out",
     )
+
+
+@pytest.mark.parametrize("program", ["all_gather_perf", "build/reduce_scatter_perf", "sendrecv_perf", "broadcast_perf"])
+def test_a_log_names_its_operation(program: str) -> None:
+    name = program.rpartition("/")[2]
+    operation = Operation.named(name.removesuffix("_perf"))
+    lines = [f"# Collective test starting: {name}", *NEW, *body(redop="none", operation=operation)]
+    assert parse_table("\n".join(lines), "log").operation is operation
+
+
+def test_a_log_of_several_operations_is_a_table_each() -> None:
+    gather = body(redop="none", operation=Operation.ALL_GATHER)
+    lines = [
+        "# Collective test starting: all_gather_perf", *NEW, *gather,
+        "# Collective test starting: all_reduce_perf", *NEW, *body(),
+    ]  # fmt: skip
+    tables = parse_tables("\n".join(lines), "log")
+    assert [table.operation for table in tables] == [Operation.ALL_GATHER, Operation.ALLREDUCE]
+    assert [table.ranks for table in tables] == [RANKS, RANKS]
+    assert parse_table("\n".join(lines), "log").operation is Operation.ALLREDUCE
+
+
+def test_a_row_with_a_root_is_rooted() -> None:
+    for redop, operation in (("sum", Operation.REDUCE), ("none", Operation.BROADCAST)):
+        lines = [*NEW, *body(root="0", redop=redop, operation=operation)]
+        assert parse_table("\n".join(lines), "log").operation is operation
+
+
+def test_a_document_names_its_operation() -> None:
+    config = {"operation": "all_gather", "nranks": 2}
+    rows = [{"size": 1024, "redop": "none", "out_of_place": {"time": 10.0, "alg_bw": 0.1024, "bus_bw": 0.0512}}]
+    table = parse_table(json.dumps({"config": config, "results": rows}), "log")
+    assert (table.operation, table.ranks) == (Operation.ALL_GATHER, 2)

@@ -1,0 +1,66 @@
+"""Schedules of the operations other than an allreduce: halves of a ring, chains, shifts; closed forms beside them.
+
+As in `schedules.py`, a closed form takes p ranks, S bytes, alpha seconds a message and beta seconds a byte sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ddpsim.collectives.schedules import Builder, Schedule, Transfer
+from ddpsim.operation import Operation
+
+
+def scattering_ring(ranks: int, segments: int = 1) -> Schedule:
+    """Return a reduce-scatter around a ring: rank r ends with the sum of part r, `segments` chunks to a part."""
+    return _half_ring(ranks, segments, lambda rank, step: rank - step - 1, reduce=True)
+
+
+def gathering_ring(ranks: int, segments: int = 1) -> Schedule:
+    """Return an all-gather around a ring of parts of which rank r has part r, `segments` chunks to a part."""
+    return _half_ring(ranks, segments, lambda rank, step: rank - step, reduce=False)
+
+
+def half_ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return (p-1) alpha + (p-1)/p S beta: p-1 steps, in each of which every rank sends S/p bytes to the next."""
+    return (ranks - 1) * (alpha_s + size_bytes / ranks * beta)
+
+
+def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> Schedule:
+    """Return a broadcast from rank 0 along the ring, or the sum of all along it into rank 0, in pieces that follow."""
+    builder = Builder(ranks, pieces)
+    for piece in range(pieces):
+        for hop in range(ranks - 1):
+            source = hop + 1 if reduce else hop
+            builder.send(source, (source + 1) % ranks, piece, piece + 1, reduce=reduce)
+    return builder.build()
+
+
+def chain_s(ranks: int, pieces: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return (p-1) (alpha + c beta) + (k-1) c beta, c = S/k: k pieces, each behind the other on every hop."""
+    piece_s = size_bytes / pieces * beta
+    return (ranks - 1) * (alpha_s + piece_s) + (pieces - 1) * piece_s
+
+
+def shift(ranks: int) -> Schedule:
+    """Return one whole message from each rank to the next, all at once."""
+    return Schedule(ranks, 1, tuple(Transfer(rank, (rank + 1) % ranks, 0, 1, False, ()) for rank in range(ranks)))
+
+
+def around(operation: Operation, ranks: int, pieces: int = 1) -> Schedule:
+    """Return an operation around a ring, other than an allreduce; `pieces` is of a rooted one."""
+    if operation.rooted:
+        return chain(ranks, pieces, reduce=operation.reduces)
+    if operation is Operation.SENDRECV:
+        return shift(ranks)
+    return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
+
+
+def _half_ring(ranks: int, segments: int, part: Callable[[int, int], int], *, reduce: bool) -> Schedule:
+    builder = Builder(ranks, ranks * segments)
+    for step in range(ranks - 1):
+        for segment in range(segments):
+            for rank in range(ranks):
+                chunk = part(rank, step) % ranks * segments + segment
+                builder.send(rank, (rank + 1) % ranks, chunk, chunk + 1, reduce=reduce)
+    return builder.build()

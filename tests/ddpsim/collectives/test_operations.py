@@ -1,0 +1,160 @@
+"""Operations other than an allreduce: flow beside single transfers, what torch's gloo does, what NCCL believes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.collectives import operation_schedules
+from ddpsim.collectives.execute import Collectives
+from ddpsim.errors import InputError
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operation import Operation
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+from tests.ddpsim.collectives.shaped import SHAPED
+
+HALVES = [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
+OTHERS = [operation for operation in Operation if operation is not Operation.ALLREDUCE]
+WIRE = 1.25e8 / 1.046
+"""Bytes per second of payload on a link of 1 Gbit/s."""
+
+
+def seconds(
+    placement: Placement, operation: Operation, size_bytes: int, *, backend: str = "nccl", fidelity: str = "flow"
+) -> float:
+    options = CollectiveOptions(fidelity=fidelity, isolated=False)
+    return Collectives(None, placement, backend=backend, options=options).simulate_s(size_bytes, operation)
+
+
+def lab(ranks: int, delay: str = "0s") -> Placement:
+    return parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(ranks)
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+@pytest.mark.parametrize("size_bytes", [8192, MIB, 64 * MIB])
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-1v", 1), ("dgx-h100", 2), ("4xv100-pcie", 1), ("p3.8xlarge", 3)])
+def test_flow_equals_steps_over_nccl(machine: str, nodes: int, size_bytes: int, operation: Operation) -> None:
+    placement = load_topology(machine).place(nodes)
+    flow = seconds(placement, operation, size_bytes)
+    # A chain of LL passes on lines, of which the steps show pieces.
+    assert flow == pytest.approx(seconds(placement, operation, size_bytes, fidelity="steps"), rel=0.04)
+    assert flow == pytest.approx(seconds(placement, operation, size_bytes, fidelity="closed"), rel=1e-9)
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_flow_equals_steps_over_gloo(ranks: int, operation: Operation) -> None:
+    for size_bytes in (MIB, 32 * MIB):
+        placement = lab(ranks, "0.1ms")
+        flow = seconds(placement, operation, size_bytes, backend="gloo")
+        steps = seconds(placement, operation, size_bytes, backend="gloo", fidelity="steps")
+        assert flow == pytest.approx(steps, rel=0.04)
+        closed = seconds(placement, operation, size_bytes, backend="gloo", fidelity="closed")
+        assert flow == pytest.approx(closed, rel=1e-9)
+
+
+@pytest.mark.parametrize("size_bytes", [8192, 16 * MIB, 1024 * MIB])
+def test_both_halves_of_an_allreduce_take_as_long_and_together_a_start_more(size_bytes: int) -> None:
+    placement = load_topology("4xv100-pcie").place(1)
+    options = CollectiveOptions(algorithm="ring", isolated=False)
+    both = Collectives(None, placement, backend="nccl", options=options)
+    scatter, gather = (both.estimate_s(size_bytes, half) for half in HALVES)
+    assert scatter == gather
+    start_s = both.calibration["nccl.start.simple_s"]
+    assert scatter + gather - start_s == pytest.approx(both.estimate_s(size_bytes), rel=0.05)
+
+
+def test_a_chain_takes_its_closed_form() -> None:
+    placement, size_bytes = load_topology("4xv100-pcie").place(1), 256 * MIB
+    queued = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
+    demand, get = queued.transport.demand(Operation.REDUCE, size_bytes), queued.calibration
+    channels = queued.choice(size_bytes, Operation.REDUCE).channels
+    rate = demand.unshared(queued.transport.capacities)
+    wanted = operation_schedules.chain_s(
+        4, size_bytes // channels // (1 << 19), size_bytes, get["nccl.ring.hop.pcie.simple_s"], 1 / rate
+    )
+    assert queued.estimate_s(size_bytes, Operation.REDUCE) == pytest.approx(
+        get["nccl.start.simple_s"] + wanted, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "size_bytes", "measured"),
+    [
+        (Operation.REDUCE_SCATTER, 2, 8 * MIB, 1.06),
+        (Operation.REDUCE_SCATTER, 3, 6 * MIB, 1.40),
+        (Operation.REDUCE_SCATTER, 4, 8 * MIB, 1.61),
+        (Operation.ALL_GATHER, 2, 8 * MIB, 0.76),
+        (Operation.ALL_GATHER, 3, 6 * MIB, 0.74),
+        (Operation.ALL_GATHER, 4, 8 * MIB, 0.80),
+        (Operation.REDUCE, 2, 8 * MIB, 1.27),
+        (Operation.REDUCE, 3, 6 * MIB, 1.34),
+        (Operation.REDUCE, 4, 8 * MIB, 1.51),
+        (Operation.REDUCE, 8, 4 * MIB, 1.77),
+        (Operation.BROADCAST, 2, 8 * MIB, 1.01),
+        (Operation.BROADCAST, 3, 6 * MIB, 2.0),
+        (Operation.BROADCAST, 4, 8 * MIB, 2.63),
+        (Operation.BROADCAST, 8, 4 * MIB, 4.91),
+        (Operation.SENDRECV, 2, 8 * MIB, 2.0),
+        (Operation.SENDRECV, 3, 6 * MIB, 1.08),
+        (Operation.SENDRECV, 4, 8 * MIB, 1.05),
+    ],
+)
+def test_gloo_moves_what_torchs_operations_do(
+    operation: Operation, ranks: int, size_bytes: int, measured: float
+) -> None:
+    """Medians of `reduce_scatter_tensor`, `all_gather_into_tensor`, `reduce`, `broadcast`, and `isend` with `irecv`.
+
+    Torch 2.13 over links of 200 Mbit/s, in times of the message on the wire.
+    """
+    text = SHAPED.replace("DELAY", "0s").replace("1gbit", "200mbit")
+    placement = parse_topology(text, "shaped.yaml").place(ranks)
+    wire_s = size_bytes / (WIRE / 5)
+    assert seconds(placement, operation, size_bytes, backend="gloo") / wire_s == pytest.approx(measured, rel=0.09)
+
+
+def test_two_ranks_of_gloo_send_one_after_the_other_and_more_at_once() -> None:
+    two, three = (seconds(lab(ranks), Operation.SENDRECV, 32 * MIB, backend="gloo") for ranks in (2, 3))
+    assert two == pytest.approx(2 * three, rel=0.01)
+
+
+def test_a_reduce_scatter_over_gloo_takes_longer_than_an_allreduce() -> None:
+    for size_bytes in (4096, 32 * MIB):
+        whole, half = (
+            seconds(lab(4), each, size_bytes, backend="gloo")
+            for each in (Operation.ALLREDUCE, Operation.REDUCE_SCATTER)
+        )
+        assert half > whole
+
+
+def test_other_operations_run_on_rings_whatever_algorithm_allreduces_are_forced_to() -> None:
+    tree = Collectives(
+        None, load_topology("dgx-a100").place(2), backend="nccl", options=CollectiveOptions(algorithm="tree")
+    )
+    assert {tree.choice(size, each).algorithm for size in (1024, MIB, 256 * MIB) for each in OTHERS} == {"ring"}
+    assert tree.choice(MIB).algorithm == "tree"
+
+
+def test_patterns_have_halves_and_no_sends() -> None:
+    options = CollectiveOptions(algorithm="halving-doubling", isolated=False)
+    pattern = Collectives(None, load_topology("p3.8xlarge").place(2), backend="nccl", options=options)
+    for half in HALVES:
+        assert pattern.estimate_s(MIB, half) < pattern.estimate_s(MIB)
+        stepped = Collectives(
+            None,
+            load_topology("p3.8xlarge").place(2),
+            backend="nccl",
+            options=CollectiveOptions(algorithm="halving-doubling", fidelity="steps"),
+        ).simulate_s(64 * MIB, half)
+        assert stepped == pytest.approx(pattern.estimate_s(64 * MIB, half), rel=0.05)
+    with pytest.raises(InputError, match="sendrecv by halving-doubling"):
+        pattern.estimate_s(MIB, Operation.SENDRECV)
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_one_rank_takes_a_launch(operation: Operation) -> None:
+    for backend, machine in (("nccl", "dgx-1v"), ("gloo", "loopback")):
+        for fidelity in ("flow", "steps", "closed"):
+            alone = seconds(load_topology(machine).place(1, 1), operation, MIB, backend=backend, fidelity=fidelity)
+            assert 0 < alone < 1e-2
