@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.comparison_text import text
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import SweptCaps, swept_caps
-from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.output import Output
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
@@ -21,7 +22,6 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 
 if TYPE_CHECKING:
-    from ddpsim.planning.comparison import Comparison, ComparisonRow
     from ddpsim.planning.goal import Goal
 
 
@@ -69,6 +69,12 @@ def compare(
     samples_per_second: Annotated[
         float | None, typer.Option(metavar="R", help="Find the cheapest that is as fast.")
     ] = None,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Add break-even rates and node counts, placement and no_sync.")
+    ] = False,
+    efficiency: Annotated[
+        str, typer.Option(metavar="80%", help="Scaling efficiency that --advice follows nodes down to.")
+    ] = "80%",
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
     ] = None,
@@ -78,12 +84,13 @@ def compare(
 
     A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file.
     """
-    from ddpsim.options.rates import link_rates
+    from ddpsim.options.rates import link_rates, share
     from ddpsim.planning.compare import compare as compare_all
     from ddpsim.planning.prices import prices_of
 
     check_destination(out, as_json=output.as_json)
     check_report(report, output, {"-o": out})
+    bound = share(efficiency, "efficiency")
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
     caps = swept_caps(bucket_cap_mb, options)
@@ -99,6 +106,8 @@ def compare(
             prices=known,
             samples_per_epoch=samples_per_epoch,
             goal=goal,
+            advice=advice,
+            efficiency=bound,
             options=options,
             gpus_per_node=gpus_per_node,
             calibration=given.calibration_in_force(),
@@ -116,7 +125,7 @@ def compare(
             found, calibration=given.calibration_in_force(), notes=sorted(told), command=made_by(context)
         ),
     )
-    output.emit(found.document(), lambda: text(found), aside=STANDARD_OUTPUT in (out, report))
+    output.emit(found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (out, report))
 
 
 def _goal(
@@ -137,28 +146,3 @@ def _goal(
     if deadline is not None:
         return Goal.by(parse_duration(deadline, "deadline"), samples_per_epoch, epochs)
     return None if samples_per_second is None else Goal(samples_per_second)
-
-
-def text(found: Comparison) -> str:
-    """Return the comparison as a table a model, and the best of each."""
-    header = ("machine", "nodes", "GPUs", "batch", "step ms", "80 % band", "samples/s", "eff.", "exposed", "binds")
-    parts = []
-    for model in found.models:
-        rows = [_cells(row) for row in found.of(model)]
-        parts.append(f"{model}\n{table(header, rows, left=(0, 5, 9))}\n\nbest: {_where(found.best_of(model))}")
-    return "\n\n".join(parts)
-
-
-def _cells(row: ComparisonRow) -> tuple[object, ...]:
-    p = row.prediction
-    binds = row.bound.link if row.bound.by == "communication" else row.bound.by
-    band = f"{ms(p.low_s)} to {ms(p.high_s)}"
-    rate = f"{row.samples_per_s[0]:.0f}"
-    shares = percent(p.scaling_efficiency), percent(row.bound.exposed_share)
-    return row.machine, p.nodes, row.ranks, row.batch_size, ms(p.iteration_s), band, rate, *shares, binds
-
-
-def _where(row: ComparisonRow) -> str:
-    from ddpsim.units import counted
-
-    return f"{row.machine}, {counted(row.nodes, 'node')}"

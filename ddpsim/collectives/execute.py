@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import get_args
 
 import simpy
@@ -91,10 +92,16 @@ def _physical(
         return GlooTransport(placement, calibration, options)
     if backend == "nccl":
         version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
-        return NcclTransport(Layout(placement, int(version), expand=options.expand), calibration, options)
+        return NcclTransport(_layout(placement, int(version), options.expand), calibration, options)
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
     raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
+
+
+@lru_cache(maxsize=64)
+def _layout(placement: Placement, version: int, expand: bool) -> Layout:
+    """Return NCCL's channels on a placement: the runs that tell a band, and those of several plans, share them."""
+    return Layout(placement, version, expand=expand)
 
 
 def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:

@@ -1,4 +1,4 @@
-"""Rates of links as people type them: `25,100,400Gb/s` of the NICs, `nvlink=25,50GB/s` of others."""
+"""Rates of links and shares as people type them: `25,100,400Gb/s` of the NICs, `nvlink=25,50GB/s`, `80%`."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def link_rates(items: Sequence[str], name: str = "link_rate") -> list[tuple[str,
         unit = found_unit[0] if (found_unit := _UNIT.search(texts[-1])) else ""
         found += [(link, parse_bandwidth(text if _UNIT.search(text) else text + unit, name)) for text in texts]
     return found
+
+
+def share(text: str, name: str) -> float:
+    """Return the share that `80%` is.
+
+    Raises:
+        InputError: no number, or no percent sign.
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    if not percent or rest or not 0 <= value <= 100:
+        raise InputError(f"{text!r} is no share in percent", place=name, remedy=f"write e.g. `{name}=80%`")
+    return value / 100

@@ -10,9 +10,12 @@ from functools import partial
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.advice import Advice, advise
 from ddpsim.planning.bound import bound_of
-from ddpsim.planning.comparison import Comparison, ComparisonRow, undominated
-from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.break_even import check_bound
+from ddpsim.planning.comparison import Comparison, undominated
+from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies
@@ -53,6 +56,8 @@ def compare(
     prices: Mapping[str, Price] = NO_PRICES,
     samples_per_epoch: float | None = None,
     goal: Goal | None = None,
+    advice: bool = False,
+    efficiency: float = 0.8,
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
@@ -72,6 +77,8 @@ def compare(
         prices: of one node of each machine, by its name as asked for.
         samples_per_epoch: for times and costs of an epoch.
         goal: that the best has to meet.
+        advice: whether to look for break-evens, placement and `no_sync` too, of each machine at its most nodes.
+        efficiency: below which a machine is said to scale no longer.
         options: of the run.
         gpus_per_node: the first so many of each node; None is all.
         calibration: measured constants; None is the documented priors.
@@ -86,6 +93,7 @@ def compare(
         if not given:
             raise InputError("nothing is given", place=name, remedy="give at least one")
     check_currencies(prices)
+    check_bound(efficiency)
     machines = [_machine(each) for each in topologies]
     _check_links([rate for rate in link_rates if rate is not None], [topology for _, topology in machines])
     base = options or Options()
@@ -99,16 +107,36 @@ def compare(
         for count in nodes
         for cap in caps or [base.caps]
     ]
-    one = partial(_row, prices, samples_per_epoch, gpus_per_node, calibration)
+    one = partial(_row, gpus_per_node, calibration)
     rows: list[ComparisonRow] = []
     show = progress or (lambda done, total: None)
     for row in map(one, points) if executor is None else executor.map(one, points):
-        rows.append(row)
+        price = prices.get(row.machine) or prices.get(row.prediction.topology.name)
+        rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
         show(len(rows), len(points))
     comparison = Comparison(_with_pareto(rows), goal)
     if goal is not None:
         _check_goal(comparison, goal)
-    return comparison
+    if not advice:
+        return comparison
+    find = partial(_advice, efficiency, calibration)
+    most = _most_nodes(comparison.rows)
+    return replace(comparison, advice=tuple(map(find, most) if executor is None else executor.map(find, most)))
+
+
+def _advice(efficiency: float, calibration: Calibration | None, row: ComparisonRow) -> Advice:
+    return advise(row, efficiency, calibration)
+
+
+def _most_nodes(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Return of each machine, model, batch and precision the row of the most nodes, its links as declared if any is."""
+    found: dict[tuple[object, ...], ComparisonRow] = {}
+    for row in rows:
+        key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
+        known = found.get(key)
+        if known is None or (row.link is None, row.nodes) > (known.link is None, known.nodes):
+            found[key] = row
+    return list(found.values())
 
 
 def _machine(asked: str | Topology) -> tuple[str, Topology]:
@@ -130,13 +158,8 @@ def _wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tup
     yield from found
 
 
-def _row(
-    prices: Mapping[str, Price],
-    samples_per_epoch: float | None,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    point: Point,
-) -> ComparisonRow:
+def _row(gpus_per_node: int | None, calibration: Calibration | None, point: Point) -> ComparisonRow:
+    """Return the row of one point, without what it costs."""
     prediction = predict(
         point.workload,
         point.topology,
@@ -144,6 +167,9 @@ def _row(
         gpus_per_node=gpus_per_node,
         options=point.options,
         calibration=calibration,
+        local_s=local_s(point.workload, point.options) if point.topology.compute_device != "cpu" else None,
+        brief=True,
+        coarse=True,
     )
     link, rate = point.rate or (None, None)
     return ComparisonRow(
@@ -154,8 +180,6 @@ def _row(
         bound=bound_of(prediction, calibration),
         link=link,
         link_rate=rate,
-        price=prices.get(point.machine) or prices.get(point.topology.name),
-        samples_per_epoch=samples_per_epoch,
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Assumptions
 from ddpsim.planning.band import Band
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.workload import Workload
 
 
 def efficiency_of(prediction: Prediction) -> Band:
@@ -32,4 +37,37 @@ def _local_s(prediction: Prediction, assumptions: Assumptions | None) -> float:
         scale_compute=options.scale_compute * assumptions.compute,
         scale_host=options.scale_host * assumptions.host,
     )
-    return local_period_s(prediction.workload, scaled)
+    return local_s(prediction.workload, scaled)
+
+
+def local_s(workload: Workload, options: Options) -> float:
+    """Return one rank's period without DDP; each is found once in a process, for machines and node counts share it."""
+    return _found_once(_Once(_digest(workload, options), workload, options))
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    key: bytes
+    workload: Workload = field(compare=False)
+    options: Options = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _found_once(what: _Once) -> float:
+    return local_period_s(what.workload, what.options)
+
+
+def _digest(workload: Workload, options: Options) -> bytes:
+    """Return what tells apart workloads and options that may differ in the period."""
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    arrays = [each for phase in phases for each in (phase.host_s, phase.device_s)]
+    arrays += [workload.gradient_hook_s, workload.gradient_ready_s]
+    told = hashlib.blake2b(b"".join(array.tobytes() for array in arrays))
+    named = (
+        workload.name,
+        workload.device_label,
+        workload.synchronises,
+        replace(options, plan=None, caps=BucketCaps()),
+    )
+    told.update(repr(named).encode())
+    return told.digest()

@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions
+from ddpsim.doubts.doubt import Assumptions, Doubt
 from ddpsim.errors import InputError
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options, simulate, simulate_local
@@ -17,11 +17,16 @@ from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
-from ddpsim.trace.metrics import summarise
+from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
 
+NEGLIGIBLE = 0.002
+"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a fiftieth of the narrowest bands.
+
+Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
+"""
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
 
@@ -38,6 +43,7 @@ def predict(
     band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
+    coarse: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -51,6 +57,7 @@ def predict(
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to simulate what its doubts change, two runs each; `with_band` does so afterwards.
+        coarse: whether its band is told by fewer runs, as `with_band` does.
         brief: whether to simulate no more iterations than tell the period, where all are alike.
         progress: called with iterations done and in all, in each of these runs.
 
@@ -78,7 +85,7 @@ def predict(
         copies_measured=calibration is not None and _measures_copies(calibration),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
     )
-    return with_band(prediction, calibration, progress) if band else prediction
+    return with_band(prediction, calibration, progress, coarse=coarse) if band else prediction
 
 
 def _measures_copies(calibration: Calibration) -> bool:
@@ -86,13 +93,18 @@ def _measures_copies(calibration: Calibration) -> bool:
     return constant is not None and constant.fitted
 
 
-def with_band(prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None) -> Prediction:
+def with_band(
+    prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None, *, coarse: bool = False
+) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
         progress: as that of `predict`.
+        coarse: whether to leave out the fast end of a doubt whose slow end hardly changes the step. A step is a longest
+            path, convex in what its parts take (Baccelli et al., "Synchronization and Linearity", 1992), and no doubt
+            goes farther down than up: its fast end changes it no more, and is taken to change it as much.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
@@ -106,27 +118,49 @@ def with_band(prediction: Prediction, calibration: Calibration | None, progress:
         moved_s = 0.0 if assumptions is None else _period_s(prediction, options, assumptions, progress) - now_s
         return prediction.iteration_s + moved_s
 
-    ends = tuple((doubt, (end_s(doubt.low), end_s(doubt.high))) for doubt in doubts)
+    def both_s(doubt: Doubt) -> tuple[float, float]:
+        high_s, middle_s = end_s(doubt.high), prediction.iteration_s
+        if coarse and doubt.low is not None and abs(high_s - middle_s) < NEGLIGIBLE * middle_s:
+            return 2 * middle_s - high_s, high_s
+        return end_s(doubt.low), high_s
+
+    ends = tuple((doubt, both_s(doubt)) for doubt in doubts)
     banded = replace(prediction, ends=ends)
     low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
 
 def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
-    """Return the band of the share of the default's iteration that `other` saves, both under the same draws."""
+    """Return the band of the share of the default's iteration that `other` saves, both under the same draws.
+
+    A doubt that only one of them has, as of another link on another placement, moves that one alone.
+    """
     gain = 1 - other.iteration_s / default.iteration_s
-    theirs = {doubt.name: ends for doubt, ends in other.ends}
-    effects = [
-        join.effect(doubt, gain, [1 - b / a for a, b in zip(ends, theirs[doubt.name], strict=True)])
-        for doubt, ends in default.ends
-    ]
+    ours, theirs = ({doubt.name: ends for doubt, ends in each.ends} for each in (default, other))
+    doubts = {doubt.name: doubt for each in (default, other) for doubt, _ in each.ends}
+    unmoved, theirs_unmoved = (default.iteration_s,) * 2, (other.iteration_s,) * 2
+    effects = []
+    for name, doubt in doubts.items():
+        pairs = zip(ours.get(name, unmoved), theirs.get(name, theirs_unmoved), strict=True)
+        effects.append(join.effect(doubt, gain, [1 - b / a for a, b in pairs]))
     return join.band(gain, effects)
+
+
+def with_assumptions(prediction: Prediction, assumptions: Assumptions) -> Summary:
+    """Return what a step of `prediction` takes, with its parts, under other assumptions."""
+    return _summary(prediction, prediction.options, assumptions)
 
 
 def _period_s(
     prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
 ) -> float:
     """Return the iteration of `prediction` under other assumptions."""
+    return _summary(prediction, options, assumptions, progress).iteration_s
+
+
+def _summary(
+    prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
+) -> Summary:
     scaled = replace(
         options,
         scale_compute=options.scale_compute * assumptions.compute,
@@ -143,7 +177,7 @@ def _period_s(
         warm_up=warm_up,
         progress=progress,
     )
-    return summarise(trace).iteration_s
+    return summarise(trace)
 
 
 def _brief(options: Options, workload: Workload) -> tuple[Options, int]:

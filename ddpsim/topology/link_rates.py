@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from ddpsim.errors import UnknownNameError
-from ddpsim.topology.cluster import Topology
-from ddpsim.topology.declared import DegradedLink
+from ddpsim.topology.declared import Cluster, DegradedLink
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, link_names
+
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 NIC = "nic"
 """Every NIC of every node."""
@@ -17,7 +19,7 @@ KINDS = ("nvlink", "pcie", "host_bridge", "socket")
 """Links inside a node that are named by their kind, all of that kind at once; of NVLinks the rate is one's."""
 
 
-def with_link_rate(topology: Topology, link: str, rate: float) -> Topology:
+def with_link_rate(topology: AnyCluster, link: str, rate: float) -> AnyCluster:
     """Return `topology` with another rate of `link`, in bytes per second and each direction.
 
     Args:
@@ -44,7 +46,7 @@ def with_link_rate(topology: Topology, link: str, rate: float) -> Topology:
     return replace(topology, groups=tuple(groups))
 
 
-def has_link(topology: Topology, link: str) -> bool:
+def has_link(topology: Cluster, link: str) -> bool:
     """Return whether `with_link_rate` knows `link` on `topology`."""
     if link in link_names_of(topology):
         return True
@@ -55,7 +57,7 @@ def has_link(topology: Topology, link: str) -> bool:
     return True
 
 
-def link_names_of(topology: Topology) -> list[str]:
+def link_names_of(topology: Cluster) -> list[str]:
     """Return the names that `with_link_rate` takes on `topology`: kinds first, then NICs, then links."""
     templates = [group.template for group in topology.groups]
     kinds = {link.kind for template in templates for link in template.links}
@@ -64,7 +66,7 @@ def link_names_of(topology: Topology) -> list[str]:
     return [*([NIC] if nics else []), *(kind for kind in KINDS if kind in kinds), *nics, *links]
 
 
-def _directed(topology: Topology) -> Mapping[str, None]:
+def _directed(topology: Cluster) -> Mapping[str, None]:
     inside = (link.name for group in topology.groups for link in group.template.links)
     return dict.fromkeys([*inside, *topology.trunks(topology.nodes)])
 

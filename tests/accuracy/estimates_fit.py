@@ -14,8 +14,8 @@ from functools import cache
 from ddpsim.bucketing import Parameter
 from ddpsim.workload.achieved import Shares, fitted
 from ddpsim.workload.estimate import operator_s
-from ddpsim.workload.operators import Operator
 from ddpsim.workload.gpus import AchievedGpu, gpu_named
+from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import optimizer_named
 from ddpsim.workload.timeline import Timeline
 from tests.accuracy import step_shapes

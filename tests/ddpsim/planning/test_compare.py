@@ -6,7 +6,7 @@ from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.prices import Price
-from ddpsim.prediction.predict import predict
+from ddpsim.prediction.predict import NEGLIGIBLE, predict
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -28,7 +28,9 @@ def test_rows_are_predictions_of_each_machine_and_node_count(found):
     workload = load_workload("resnet50")
     for row in found.rows:
         alone = predict(workload, load_topology(row.machine), nodes=row.nodes)
-        assert row.step_s == (alone.iteration_s, alone.low_s, alone.high_s)
+        assert row.prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
+        assert row.step_s[1:] == pytest.approx((alone.low_s, alone.high_s), rel=NEGLIGIBLE)
+        assert row.prediction.local_s == alone.local_s
 
 
 def test_cost_is_price_times_time(found):
@@ -70,7 +72,7 @@ def test_a_rate_of_a_link_is_the_machine_with_that_link():
     rates = [("nic", 1.25e9), ("nic", 12.5e9)]
     found = compare(["resnet50@recorded"], ["p3.16xlarge", "gh200-quad"], nodes=(2,), link_rates=rates)
     alone = predict(load_workload("resnet50"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2)
-    assert found.rows[0].prediction.iteration_s == alone.iteration_s
+    assert found.rows[0].prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
     assert found.rows[0].link_rate == 1.25e9
     assert found.rows[0].bound.link == "nic0-network"
     assert found.rows[0].bound.exposed_share > found.rows[1].bound.exposed_share

@@ -6,9 +6,9 @@ import pytest
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.carry import carried
 from ddpsim.workload.estimate import ModelShape
-from ddpsim.workload.operators import Operator
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.operators import Operator
 
 V100 = load_workload("resnet50")
 H100 = gpu_named("H100").fitted()

@@ -9,8 +9,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import ModelShape, estimate
-from ddpsim.workload.operators import Activations, Operator
 from ddpsim.workload.gpus import GPUS, gpu_named
+from ddpsim.workload.operators import Activations, Operator
 from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, FORWARD_LAUNCH_S
 
 V100 = GPUS["V100"]

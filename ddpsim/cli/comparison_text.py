@@ -1,0 +1,246 @@
+"""A comparison as text of 100 columns: what each machine takes, what it costs, and what is worth knowing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.output import table
+from ddpsim.units import GIB, counted, format_time
+
+if TYPE_CHECKING:
+    from ddpsim.planning.advice import Advice
+    from ddpsim.planning.break_even import BreakEven
+    from ddpsim.planning.comparison import Comparison
+    from ddpsim.planning.comparison_row import ComparisonRow
+
+Column = tuple[str, Callable[["ComparisonRow"], object]]
+_BOUND = {"computation": "GPU", "host": "host"}
+_WHAT = {
+    "hidden": "communication hidden",
+    "link": "faster NICs gain < 1 %",
+    "buckets": "buckets gain < 1 %",
+}
+
+
+def text(found: Comparison, efficiency: float) -> str:
+    """Return the comparison as tables and the lines under them, a part a model."""
+    return "\n\n".join("\n".join(_part(found, model, efficiency)) for model in found.models)
+
+
+def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
+    rows = found.of(model)
+    varying = _varying(rows)
+    yield _title(model, rows)
+    yield ""
+    yield _table([*_PLACE, *varying, *_TIME], rows)
+    if any(row.price is not None for row in rows):
+        yield ""
+        yield _prices(rows)
+        yield ""
+        yield _table([*_PLACE, *varying, *_cost(rows)], [row for row in rows if row.price is not None])
+    yield ""
+    yield from _verdict(found, model, rows)
+    for advice in found.advice:
+        if advice.break_even and advice.break_even[0].row.model == model:
+            yield ""
+            yield from _advice(advice, efficiency)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
+    left = [number for number, (name, _) in enumerate(columns) if name in _LEFT]
+    return table([name for name, _ in columns], [[value(row) for _, value in columns] for row in rows], left)
+
+
+def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
+    """Return model, batch and precision where all rows have the same, and that their pace was estimated."""
+    parts = [model]
+    precisions = {row.prediction.workload.precision for row in rows}
+    batches = {row.batch_size for row in rows}
+    if len(precisions) == 1:
+        parts.append(precisions.pop())
+    if len(batches) == 1:
+        parts.append(f"batch {batches.pop()} a GPU")
+    if all(row.prediction.workload.estimated for row in rows):
+        parts.append("each GPU's pace estimated")
+    return ", ".join(parts)
+
+
+def _varying(rows: Sequence[ComparisonRow]) -> list[Column]:
+    """Return the columns of what differs from row to row beside machine and nodes."""
+    columns: list[Column] = [
+        ("precision", lambda row: row.prediction.workload.precision),
+        ("batch", lambda row: row.batch_size),
+        ("cap MiB", lambda row: _cap(row)),
+    ]
+    found = [column for column in columns if len({column[1](row) for row in rows}) > 1]
+    if any(row.link for row in rows):
+        found.append(("link", _link))
+    return found
+
+
+def _cap(row: ComparisonRow) -> str:
+    cap = row.prediction.options.caps.bucket_cap_mb
+    return "default" if cap is None else f"{cap:g}"
+
+
+def _link(row: ComparisonRow) -> str:
+    if row.link is None or row.link_rate is None:
+        return "as declared"
+    name = "" if row.link == "nic" else f"{row.link} "
+    return name + rate(row.link_rate)
+
+
+def rate(bytes_per_s: float) -> str:
+    """Return the rate of a link as it is sold: `100 Gb/s`."""
+    return f"{bytes_per_s * 8e-9:.3g} Gb/s" if bytes_per_s < 125e9 else f"{bytes_per_s * 8e-12:.3g} Tb/s"
+
+
+def _span(band: tuple[float, float, float], factor: float = 1.0) -> str:
+    """Return a number with its band, to three digits: `162 (121-218)`."""
+    return "{} ({}-{})".format(*(_short(value * factor) for value in band))
+
+
+def _short(value: float) -> str:
+    """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %" if share < 0.1 else f"{share * 100:.0f} %"
+
+
+def _binds(row: ComparisonRow) -> str:
+    return row.bound.link or "latency" if row.bound.by == "communication" else _BOUND[row.bound.by]
+
+
+def _memory(row: ComparisonRow) -> str:
+    memory = row.prediction.memory
+    if memory is None:
+        return ""
+    known = "" if memory.activations_bytes is not None else ">"
+    of = "" if memory.capacity_bytes is None else f"/{memory.capacity_bytes / GIB:.0f}"
+    return f"{known}{memory.step_bytes / GIB:.1f}{of}{ {False: ' NO', None: ' ?'}.get(memory.fits, '') }"
+
+
+_PLACE: list[Column] = [
+    ("machine", lambda row: row.machine),
+    ("GPUs", lambda row: f"{row.nodes} x {row.prediction.placement.gpus_per_node}"),
+]
+_TIME: list[Column] = [
+    ("step ms", lambda row: _span(row.step_s, 1e3)),
+    ("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
+    ("eff.", lambda row: _percent(row.efficiency[0])),
+    ("exposed", lambda row: _percent(row.bound.exposed_share)),
+    ("binds", _binds),
+    ("link", lambda row: row.bound.link),
+    ("GiB", _memory),
+]
+_LEFT = ("machine", "binds", "link", "front")
+
+
+def _cost(rows: Sequence[ComparisonRow]) -> list[Column]:
+    priced = next(row for row in rows if row.price is not None)
+    currency = "" if priced.price is None else priced.price.currency
+    columns: list[Column] = [
+        (f"{currency}/h", lambda row: _short(row.per_hour or 0.0)),
+        (f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
+    ]
+    if priced.epoch_s is not None:
+        unit, seconds = _unit(max(row.epoch_s[0] for row in rows if row.epoch_s is not None))
+        columns.append((f"{unit} an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / seconds)))
+        columns.append((f"{currency} an epoch", lambda row: _span(row.per_epoch or _NOTHING)))
+    return [*columns, ("front", lambda row: "*" if row.pareto else "")]
+
+
+_NOTHING = (0.0, 0.0, 0.0)
+_LONG_S = 3 * 3600
+"""From here on epochs are in hours, below in minutes; chosen by hand, for digits that are read at a glance."""
+
+
+def _unit(longest_s: float) -> tuple[str, float]:
+    return ("h", 3600.0) if longest_s >= _LONG_S else ("min", 60.0)
+
+
+def _prices(rows: Sequence[ComparisonRow]) -> str:
+    """Return the prices with their days, as they were given."""
+    given = {row.machine: row.price for row in rows if row.price is not None}
+    said = [f"    {m} {p.per_hour:g} {p.currency}/h, {p.date or 'no date given'}" for m, p in given.items()]
+    return "\n".join(["prices of a node, as given:", *said])
+
+
+def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yield which is fastest, which is cheapest, which meets the goal, and whose bands leave that open."""
+    fitting = [row for row in rows if row.fits is not False] or list(rows)
+    fastest = max(fitting, key=lambda row: row.samples_per_s[0])
+    yield f"fastest: {_where(fastest)}, {_short(fastest.samples_per_s[0])} samples/s"
+    best = found.best_of(model)
+    cost = best.per_million_samples
+    if cost is not None and best.price is not None:
+        what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.said()}"
+        yield f"{what}: {_where(best)}, {_span(cost)} {best.price.currency} a million samples"
+        yield from _rivals(best, [row for row in fitting if row.price is not None], found)
+        yield "front of cost over time (*): what nothing beats in both"
+    elif found.goal is not None:
+        yield f"meets {found.goal.said()}: {_where(best)}"
+    if found.goal is not None:
+        reached = found.goal.reached(best.samples_per_s)
+        sure = "its whole band meets it" if found.goal.met_by(best.samples_per_s[1]) else "the slow end misses it"
+        yield f"    {reached}; {sure}"
+    if unfit := [row for row in rows if row.fits is False]:
+        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_where, unfit)))}"
+
+
+def _rivals(best: ComparisonRow, rows: Sequence[ComparisonRow], found: Comparison) -> Iterator[str]:
+    """Yield the machines whose bands of cost overlap with that of the best: which is cheaper is open between them."""
+    cost = best.per_million_samples or _NOTHING
+    goal = found.goal
+    meeting = [row for row in rows if goal is None or goal.met_by(row.samples_per_s[0])]
+    others = [row for row in meeting if row.machine != best.machine and _least(row) < cost[2]]
+    if others:
+        names = ", ".join(dict.fromkeys(row.machine for row in others))
+        yield f"    within its band too: {names}; measure one step on a GPU of each before deciding"
+
+
+def _least(row: ComparisonRow) -> float:
+    """Return the fast end of what a million samples cost."""
+    return (row.per_million_samples or _NOTHING)[1]
+
+
+def _where(row: ComparisonRow) -> str:
+    parts = [f"{counted(row.nodes, 'node')} of {row.machine}"]
+    if row.link_rate is not None:
+        parts.append(_link(row))
+    return ", ".join(parts)
+
+
+def _advice(advice: Advice, efficiency: float) -> Iterator[str]:
+    first = advice.break_even[0].row
+    yield f"{first.machine}, batch {first.batch_size}, {first.prediction.workload.precision}"
+    for found in advice.break_even:
+        yield f"    {_break_even(found, efficiency)}"
+    if advice.apart is not None:
+        cost = advice.apart
+        shares = "{} ({} to {})".format(*map(_percent, cost.cost))
+        kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
+        times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
+        yield f"    {cost.ranks} ranks take {times}: {kept}, it saves {shares} of the step"
+    for each in advice.accumulating:
+        shares = "{} ({} to {})".format(*map(_percent, each.saving))
+        yield f"    no_sync, reducing every {each.every} steps, saves {shares} of a step on {_nodes(first)}"
+
+
+def _break_even(found: BreakEven, efficiency: float) -> str:
+    if found.what == "efficiency":
+        what = f"efficiency of {efficiency:.0%} or more".replace("%", " %")
+        if found.value is None or found.low is None or found.high is None:
+            return f"{what}: {found.why}"
+        return f"{what} up to {found.value:.0f} nodes ({found.low:.0f} to {found.high:.0f})"
+    what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
+    if found.value is None or found.low is None or found.high is None:
+        return f"{what}: {found.why}"
+    return f"{what} from {rate(found.value)} a NIC on ({rate(found.low)} to {rate(found.high)})"
+
+
+def _nodes(row: ComparisonRow) -> str:
+    return counted(row.nodes, "node")

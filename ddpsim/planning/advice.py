@@ -1,0 +1,151 @@
+"""Advice beside a comparison: keep a group in one machine, or accumulate gradients, and what each is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.band import Band
+from ddpsim.planning.break_even import BreakEven, Search
+from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.rows import WORTH_IT
+from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+
+EVERY = (2, 4, 8)
+"""Steps over which gradients are tried to be accumulated, as Li et al. do (VLDB 2020, section 5.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What it costs to put as many ranks on two nodes as fit one (Li et al., VLDB 2020, section 6.1).
+
+    Attributes:
+        row: whose machine and model it is about.
+        ranks: in either placement.
+        together_s, apart_s: a step on one node, and on two with half the ranks on each.
+        cost: share of the step on two nodes that one node saves, with its band.
+    """
+
+    row: ComparisonRow
+    ranks: int
+    together_s: float
+    apart_s: float
+    cost: Band
+
+    def document(self) -> dict[str, object]:
+        """Return this as JSON values."""
+        middle, low, high = self.cost
+        return {
+            **_of(self.row),
+            "world_size": self.ranks,
+            "one_node_s": self.together_s,
+            "two_nodes_s": self.apart_s,
+            "cost": middle,
+            "cost_low": low,
+            "cost_high": high,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulating:
+    """What `no_sync` saves of a step when gradients are reduced every so many steps.
+
+    Attributes:
+        row: whose step it is.
+        every: steps a reduction.
+        saving: share of the step, with its band.
+    """
+
+    row: ComparisonRow
+    every: int
+    saving: Band
+
+    def document(self) -> dict[str, object]:
+        """Return this as JSON values."""
+        middle, low, high = self.saving
+        at = {"nodes": self.row.nodes, "no_sync_every": self.every}
+        return {**_of(self.row), **at, "saving": middle, "saving_low": low, "saving_high": high}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is worth knowing of one machine beside its rows.
+
+    Attributes:
+        break_even: of the rates of its NICs, and of its node count.
+        apart: None where a node has one GPU, or there is no network.
+        accumulating: empty where hardly anything of a step waits for communication.
+    """
+
+    break_even: tuple[BreakEven, ...] = ()
+    apart: Apart | None = None
+    accumulating: tuple[Accumulating, ...] = ()
+
+
+def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | None = None) -> Advice:
+    """Return what is worth knowing of the machine of `row`, which stands for its rows.
+
+    Args:
+        row: that of the most nodes.
+        efficiency: below which a machine no longer scales.
+        calibration: that the row was predicted with.
+    """
+    search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
+    found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
+    return Advice(tuple(found), _apart(row, calibration), tuple(_accumulating(row, calibration)))
+
+
+def _apart(row: ComparisonRow, calibration: Calibration | None) -> Apart | None:
+    own = row.prediction
+    template, per_node = own.placement.classes[0].template, own.placement.gpus_per_node
+    topology = own.topology
+    if per_node < 2 or not template.nics or topology.fabric.kind == "none":
+        return None
+    if topology.nodes < 2 and not topology.elastic:
+        return None
+    ranks = per_node - per_node % 2
+    together = _predicted(own, own.options, calibration, 1, ranks)
+    apart = _predicted(own, own.options, calibration, 2, ranks // 2)
+    gain = 1 - together.iteration_s / apart.iteration_s
+    return Apart(row, ranks, together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together)))
+
+
+def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterator[Accumulating]:
+    own = row.prediction
+    if row.ranks == 1 or own.options.no_sync_every > 1 or row.bound.exposed_share < WORTH_IT:
+        return
+    for every in EVERY:
+        options = replace(own.options, no_sync_every=every)
+        local = _predicted(own, options, calibration, row.nodes, own.placement.gpus_per_node)
+        gain = 1 - local.iteration_s / own.iteration_s
+        yield Accumulating(row, every, (gain, *gain_band(own, local)))
+
+
+def _predicted(
+    own: Prediction, options: Options, calibration: Calibration | None, nodes: int, gpus_per_node: int
+) -> Prediction:
+    return predict(
+        own.workload,
+        own.topology,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=options,
+        calibration=calibration,
+        local_s=own.local_s,
+        brief=True,
+        coarse=True,
+    )
+
+
+def _of(row: ComparisonRow) -> dict[str, object]:
+    workload = row.prediction.workload
+    return {
+        "topology": row.prediction.topology.name,
+        "machine": row.machine,
+        "model": row.model,
+        "precision": workload.precision,
+        "batch_size": row.batch_size,
+    }

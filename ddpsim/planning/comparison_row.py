@@ -1,0 +1,163 @@
+"""One row of a comparison: a machine, a rate, a node count and a model, what it takes and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.planning.band import Band
+from ddpsim.planning.bound import Bound
+from ddpsim.planning.prices import Price
+from ddpsim.prediction.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """A row is one machine, link rate, node count, workload and bucket cap.
+
+    Attributes:
+        prediction: of its step, with its band.
+        machine: as it was asked for.
+        model: the workload as it was asked for, `resnet50`.
+        link, link_rate: the link whose rate was set, and that rate in bytes per second; None where all are as declared.
+        efficiency: share of one rank's speed without DDP that each keeps, with its band.
+        bound: what binds the step, and which link its collectives.
+        price: of one node; None where none was given.
+        samples_per_epoch: None where it was not given.
+        pareto: whether no other row of the model is both faster and cheaper.
+    """
+
+    prediction: Prediction
+    machine: str
+    model: str
+    efficiency: Band
+    bound: Bound
+    link: str | None = None
+    link_rate: float | None = None
+    price: Price | None = None
+    samples_per_epoch: float | None = None
+    pareto: bool = False
+
+    def __repr__(self) -> str:
+        return f"<ComparisonRow: {self.prediction!r}, {self.samples_per_s[0]:.4g} samples/s>"
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes take part."""
+        return self.prediction.nodes
+
+    @property
+    def ranks(self) -> int:
+        """How many GPUs take part."""
+        return self.prediction.placement.world_size
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a rank and step."""
+        return self.prediction.workload.batch_size
+
+    @property
+    def step_s(self) -> Band:
+        """The step with its band, in seconds."""
+        return self.prediction.iteration_s, self.prediction.low_s, self.prediction.high_s
+
+    @property
+    def samples_per_s(self) -> Band:
+        """Samples a second of all ranks, with their band."""
+        middle, low, high = (self.ranks * self.batch_size / seconds for seconds in self.step_s)
+        return middle, high, low
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits the GPUs' memory; None where that cannot be told."""
+        memory = self.prediction.memory
+        return None if memory is None else memory.fits
+
+    @property
+    def per_hour(self) -> float | None:
+        """What an hour of all its nodes costs."""
+        return None if self.price is None else self.price.per_hour * self.nodes
+
+    @property
+    def per_million_samples(self) -> Band | None:
+        """What a million samples cost, with the step's band."""
+        return self._cost(1e6)
+
+    @property
+    def per_epoch(self) -> Band | None:
+        """What an epoch costs, with the step's band; None without a price or the samples of an epoch."""
+        return None if self.samples_per_epoch is None else self._cost(self.samples_per_epoch)
+
+    @property
+    def epoch_s(self) -> Band | None:
+        """Seconds of an epoch, with the step's band; None where its samples are not known."""
+        return None if self.samples_per_epoch is None else self._seconds(self.samples_per_epoch)
+
+    def document(self) -> dict[str, object]:
+        """Return one row of the `compare` document."""
+        p, s = self.prediction, self.prediction.summary
+        samples, low, high = self.samples_per_s
+        efficiency, efficiency_low, efficiency_high = self.efficiency
+        epoch = self.epoch_s
+        return {
+            "topology": p.topology.name,
+            "machine": self.machine,
+            "link": self.link,
+            "link_rate_Bps": self.link_rate,
+            "nodes": p.nodes,
+            "gpus_per_node": p.placement.gpus_per_node,
+            "world_size": self.ranks,
+            "model": self.model,
+            "workload": p.workload.name,
+            "compute_device": p.workload.device_label,
+            "estimated": p.workload.estimated,
+            "precision": p.workload.precision,
+            "batch_size": self.batch_size,
+            "bucket_cap_mb": p.options.caps.bucket_cap_mb,
+            "torch": p.plan.torch,
+            "iteration_s": p.iteration_s,
+            "iteration_low_s": p.low_s,
+            "iteration_high_s": p.high_s,
+            "doubts": [doubt.document() for doubt in p.doubts],
+            "samples_per_s": samples,
+            "samples_per_s_low": low,
+            "samples_per_s_high": high,
+            "local_s": p.local_s,
+            "scaling_efficiency": efficiency,
+            "scaling_efficiency_low": efficiency_low,
+            "scaling_efficiency_high": efficiency_high,
+            "forward_s": s.forward_s,
+            "backward_compute_s": s.backward_compute_s,
+            "exposed_comm_s": s.exposed_comm_s,
+            "exposed_skew_s": s.exposed_skew_s,
+            "buffer_broadcast_s": s.buffer_broadcast_s,
+            "ddp_overhead_s": s.ddp_overhead_s,
+            "optimizer_s": s.optimizer_s,
+            "overlap_ratio": s.overlap_ratio,
+            **self.bound.document(),
+            "memory": None if p.memory is None else p.memory.document(),
+            "fits": self.fits,
+            "epoch_s": None if epoch is None else epoch[0],
+            "epoch_low_s": None if epoch is None else epoch[1],
+            "epoch_high_s": None if epoch is None else epoch[2],
+            "cost": self._cost_document(),
+            "pareto": self.pareto,
+        }
+
+    def _cost_document(self) -> dict[str, object] | None:
+        if self.price is None:
+            return None
+        costs: dict[str, object] = {**self.price.document(), "per_hour": self.per_hour}
+        for name, band in (("per_million_samples", self.per_million_samples), ("per_epoch", self.per_epoch)):
+            middle, low, high = band or (None, None, None)
+            costs |= {name: middle, f"{name}_low": low, f"{name}_high": high}
+        return costs
+
+    def _seconds(self, samples: float) -> Band:
+        middle, low, high = (samples / rate for rate in self.samples_per_s)
+        return middle, high, low
+
+    def _cost(self, samples: float) -> Band | None:
+        if self.per_hour is None:
+            return None
+        middle, low, high = (seconds / 3600 * self.per_hour for seconds in self._seconds(samples))
+        return middle, low, high

@@ -1,0 +1,93 @@
+"""Where a falling curve crosses zero, and by how much each doubt moves that: a break-even with its band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ddpsim.doubts import join
+from ddpsim.doubts.doubt import Assumptions, Doubt
+
+Curve = Callable[[float, Assumptions | None], float]
+"""A number that falls with its first argument, under assumptions; None is what is predicted."""
+
+NARROW = 0.25
+"""Octaves between the two points of a curve that a crossing is interpolated between; chosen by hand: a curve is
+straight over a fifth of its argument, to a percent of it."""
+
+_STEPS = 2
+"""Steps of the secant method from the crossing as predicted to that at a doubt's end; the first lands within a few
+percent of it."""
+
+_OCTAVE = math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A crossing is where a curve becomes zero, and its slope over the logarithm of its argument there."""
+
+    at: float
+    slope: float
+
+
+def crossing(curve: Curve, least: float, most: float) -> Crossing | None:
+    """Return where `curve` falls through zero between `least` and `most`; None where it does not.
+
+    It is halved over logarithms until two points are `NARROW` apart, and interpolated between them.
+    """
+    low, high = math.log(least), math.log(most)
+    above, below = curve(least, None), curve(most, None)
+    if above <= 0 or below > 0:
+        return None
+    while high - low > NARROW * _OCTAVE:
+        middle = (low + high) / 2
+        value = curve(math.exp(middle), None)
+        if value > 0:
+            low, above = middle, value
+        else:
+            high, below = middle, value
+    slope = (below - above) / (high - low)
+    return Crossing(math.exp(low - above / slope), slope)
+
+
+def crossing_band(
+    curve: Curve, found: Crossing, doubts: Sequence[Doubt], least: float, most: float
+) -> tuple[float, float]:
+    """Return 10th and 90th percentile of where `curve` crosses zero, each doubt moving the whole curve.
+
+    Args:
+        curve: falls with its argument.
+        found: its crossing as predicted.
+        doubts: of the prediction there.
+        least, most: bounds of the argument; a crossing beyond one is taken to be there.
+    """
+    middle = math.log(found.at)
+    bounds = math.log(least), math.log(most)
+    effects = [
+        join.effect(doubt, middle, [_moved(curve, found, end, bounds) for end in (doubt.low, doubt.high)])
+        for doubt in doubts
+    ]
+    low, high = join.band(middle, effects)
+    return math.exp(max(low, bounds[0])), math.exp(min(high, bounds[1]))
+
+
+def _moved(curve: Curve, found: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
+    """Return the logarithm of where the curve crosses zero at the end of a doubt."""
+    at = math.log(found.at)
+    if end is None:
+        return at
+    slope, value = found.slope, curve(found.at, end)
+    for _ in range(_STEPS):
+        then = min(max(at - value / slope, bounds[0]), bounds[1])
+        if abs(then - at) < _LEAST_STEP:
+            return then
+        value_then = curve(math.exp(then), end)
+        secant = (value_then - value) / (then - at)
+        slope = secant if secant < 0 else slope
+        at, value = then, value_then
+    return min(max(at - value / slope, bounds[0]), bounds[1])
+
+
+_LEAST_STEP = 0.01
+"""Logarithm below which a crossing is not sought any nearer: a percent of a rate that nobody buys to a percent."""
