@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ddpsim.measured import read_table
     from ddpsim.planning.compare import compare
     from ddpsim.planning.plan_file import load_plan
-    from ddpsim.planning.planner import plan, sweep
+    from ddpsim.planning.planner import plan
+    from ddpsim.planning.sweep import sweep
     from ddpsim.prediction.document import load_prediction
     from ddpsim.prediction.predict import predict
     from ddpsim.prediction.prediction import Prediction
@@ -81,7 +82,7 @@ _MODULES = {
     "read_table": "measured",
     "read_trace": "trace.json",
     "save_workload": "workload.files",
-    "sweep": "planning.planner",
+    "sweep": "planning.sweep",
     "validate": "validation.validate",
 }
 """Where each name of `__all__` stands: `ddpsim --help` answers at once because none is imported before it is used."""

@@ -41,7 +41,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        if _is_regular(path):
+        if is_regular(path):
             _replace(Path(os.path.realpath(path)), data)
         else:
             descriptor = _descriptor(path)
@@ -62,7 +62,7 @@ def check_writable(path: str | Path) -> None:
     try:
         if Path(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if _is_regular(path):
+        if is_regular(path):
             target = Path(os.path.realpath(path))
             with tempfile.TemporaryFile(dir=existing_folder(target.parent)):
                 pass
@@ -92,7 +92,7 @@ def existing_folder(path: Path) -> Path:
     return path
 
 
-def _is_regular(path: str | Path) -> bool:
+def is_regular(path: str | Path) -> bool:
     """Return whether `path` is, or will be, a regular file that may be replaced by another."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode) and _descriptor(path) is None

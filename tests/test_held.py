@@ -7,7 +7,8 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
-from ddpsim.planning.planner import plan, sweep
+from ddpsim.planning.planner import plan
+from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology

@@ -18,6 +18,7 @@ from ddpsim.cli import (
     plan,
     predict,
     priors,
+    sweep,
     topo,
     validate,
     workload,
@@ -40,7 +41,7 @@ app = typer.Typer(
     },
 )
 app.command()(predict.predict)
-app.command()(predict.sweep)
+app.command()(sweep.sweep)
 app.command()(plan.plan)
 app.command()(compare.compare)
 app.command()(allreduce.allreduce)

@@ -16,10 +16,10 @@ from ddpsim.cli.output import Output
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
-from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
+from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.goal import Goal
@@ -34,6 +34,7 @@ def compare(
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     options: Options,
     given: ConstantOptions,
+    by: Workers,
     output: Output,
     context: typer.Context,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
@@ -94,7 +95,7 @@ def compare(
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
     caps = swept_caps(bucket_cap_mb, options)
-    with processes(len(workload) * len(topology) * len((nodes or "").split(","))) as executor:
+    with by.crew(len(workload) * len(topology) * len((nodes or "").split(","))) as crew:
         found = compare_all(
             workload,
             topology,
@@ -111,7 +112,7 @@ def compare(
             options=options,
             gpus_per_node=gpus_per_node,
             calibration=given.calibration_in_force(),
-            executor=executor,
+            executor=crew,
             progress=Progress("predictions"),
         )
     told = set[str]()

@@ -52,6 +52,14 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def note_once(lines: Iterable[str], told: set[str]) -> None:
+    """Print each line as a note, unless it is in `told`, which it is then."""
+    for line in lines:
+        if line not in told:
+            told.add(line)
+            note(f"note: {line}")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
     """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]

@@ -18,11 +18,11 @@ from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
-from ddpsim.cli.workers import processes
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.units import GIB, counted
+from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
@@ -39,6 +39,7 @@ def plan(
     topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
     options: Options,
     given: ConstantOptions,
+    by: Workers,
     output: Output,
     context: typer.Context,
     nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
@@ -72,7 +73,7 @@ def plan(
     machines = [load_topology(name) for name in topology]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
     reports, told = [], set[str]()
-    with processes(len(models) * len(machines) * len(node_counts)) as executor:
+    with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
         for model in models:
             found = plan_all(
                 model,
@@ -83,7 +84,7 @@ def plan(
                 gpus_per_node=gpus_per_node,
                 calibration=given.calibration_in_force(options.backend_for(model)),
                 progress=Progress(f"plans of {model.name}"),
-                executor=executor,
+                executor=crew,
             )
             for row in found.rows:
                 warn_of_pace(row.best, told)

@@ -27,21 +27,49 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     _shown_s: float = field(init=False)
     _drawn: bool = field(init=False, default=False)
+    _first: int = field(init=False, default=0)
+    _before: int | None = field(init=False, default=None)
+    _since_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._shown_s = self.clock()
+        self._since_s = self._shown_s
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` are done, where enough time has passed since this was last shown."""
-        terminal = sys.stderr.isatty()
+        terminal, now_s = sys.stderr.isatty(), self.clock()
+        if self._before is None or done < self._before:
+            self._first, self._since_s = done, now_s
+        self._before = done
         if done >= total:
             self._clear()
-        elif self.clock() - self._shown_s >= (REDRAW_S if terminal else APART_S):
-            self._shown_s, self._drawn = self.clock(), terminal
-            line = f"{self.what}: {done} of {total}"
+        elif now_s - self._shown_s >= (REDRAW_S if terminal else APART_S):
+            self._shown_s, self._drawn = now_s, terminal
+            line = f"{self.what}: {done} of {total}{self._left(done, total)}"
             print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    def _left(self, done: int, total: int) -> str:
+        """Return how long the rest takes at the pace since the first call: what was done before says nothing of it."""
+        fresh = done - self._first
+        if fresh < 1:
+            return ""
+        return f", {duration((self.clock() - self._since_s) * (total - done) / fresh)} left"
 
     def _clear(self) -> None:
         if self._drawn:
             self._drawn = False
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people tell them, to two figures that matter.
+
+    >>> duration(42.3), duration(150), duration(3 * 3600 + 240)
+    ('42 s', '2 min 30 s', '3 h 04 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -25,6 +25,9 @@ from ddpsim.simulation.rank import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
+from ddpsim.units import counted
+from ddpsim.workers.crew import Crew, crew_of
+from ddpsim.workers.points import Points, in_order
 from ddpsim.workload import Workload
 
 LinkRate = tuple[str, float]
@@ -61,7 +64,7 @@ def compare(
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Crew | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Predict every model on every machine, each with the workload of that machine's own GPU.
@@ -110,7 +113,8 @@ def compare(
     one = partial(_row, gpus_per_node, calibration)
     rows: list[ComparisonRow] = []
     show = progress or (lambda done, total: None)
-    for row in map(one, points) if executor is None else executor.map(one, points):
+    crew = crew_of(executor)
+    for row in in_order(Points(one, points, crew, _named)):
         price = prices.get(row.machine) or prices.get(row.prediction.topology.name)
         rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
         show(len(rows), len(points))
@@ -121,7 +125,12 @@ def compare(
         return comparison
     find = partial(_advice, efficiency, calibration)
     most = _most_nodes(comparison.rows)
-    return replace(comparison, advice=tuple(map(find, most) if executor is None else executor.map(find, most)))
+    return replace(comparison, advice=tuple(in_order(Points(find, most, crew, repr))))
+
+
+def _named(point: Point) -> str:
+    nodes = "" if point.nodes is None else f", {counted(point.nodes, 'node')}"
+    return f"{point.model} on {point.machine}{nodes}"
 
 
 def _advice(efficiency: float, calibration: Calibration | None, row: ComparisonRow) -> Advice:

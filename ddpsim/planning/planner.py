@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -15,15 +15,18 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError
 from ddpsim.planning.host_bound import host_cost_s, launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import PlanReport, PlanRow, worth_it
+from ddpsim.planning.sweep import check_given
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Topology
+from ddpsim.units import counted
+from ddpsim.workers.crew import Crew, crew_of
+from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
@@ -36,60 +39,8 @@ Chosen as half of what a gain must be to be advised (`rows.WORTH_IT`); it moves 
 """
 
 
-def sweep(
-    workload: Workload,
-    topology: Topology,
-    *,
-    nodes: Sequence[int | None],
-    caps: Sequence[BucketCaps],
-    options: Options | None = None,
-    gpus_per_node: int | None = None,
-    calibration: Calibration | None = None,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-) -> Iterator[Prediction]:
-    """Predict every cap at every node count, nodes outermost, in the order given.
-
-    Args:
-        executor: where the predictions are computed: processes on one machine, or a cluster's; None is here, one by
-            one.
-        progress: called with (predictions done, in all), and without an executor now and then while one is made.
-
-    Raises:
-        InputError: no node count, or no cap; and as `predict`.
-    """
-    _check_given("nodes", nodes)
-    _check_given("caps", caps)
-    base = options or Options()
-    work = [(count, replace(base, caps=cap)) for count in nodes for cap in caps]
-    show = progress or _silent
-    one = partial(_one, workload, topology, gpus_per_node, calibration)
-    found: Iterator[Prediction]
-    if executor is None:
-        found = (one(*each, progress=_beat(show, done, len(work))) for done, each in enumerate(work))
-    else:
-        found = executor.map(one, *zip(*work, strict=True))
-    return _counted(found, show, len(work))
-
-
-def _counted(found: Iterable[Prediction], show: Progress, total: int) -> Iterator[Prediction]:
-    for done, prediction in enumerate(found, start=1):
-        show(done, total)
-        yield prediction
-
-
-def _beat(show: Progress, done: int, total: int) -> Progress:
-    """Return a callback that shows the same again while one more is under way."""
-    return lambda *_: show(done, total)
-
-
 def _silent(done: int, total: int) -> None:
     """Show nothing."""
-
-
-def _check_given(what: str, values: Sequence[object]) -> None:
-    if not values:
-        raise InputError("nothing is given", place=what, remedy="give at least one")
 
 
 def plan(
@@ -102,7 +53,7 @@ def plan(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Crew | None = None,
 ) -> PlanReport:
     """Find the buckets that make an iteration shortest on each topology and node count.
 
@@ -113,43 +64,42 @@ def plan(
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
         progress: called with (rows done, rows in all), and now and then while a row is made here.
-        executor: where the rows are computed; None is here, one by one.
+        executor: where the rows are computed; None is here, one by one. The rows are the same.
 
     Raises:
         InputError: no topology, no node count or no cap; and as `predict`.
     """
-    _check_given("topologies", topologies)
-    _check_given("nodes", nodes)
+    check_given("topologies", topologies)
+    check_given("nodes", nodes)
     if caps is not None:
-        _check_given("caps", caps)
+        check_given("caps", caps)
     cells = [(topology, count) for topology in topologies for count in nodes]
-    one = partial(_row, workload, given=caps, options=options or Options(), gpus_per_node=gpus_per_node)
-    rows = []
-    show = progress or _silent
+    one = partial(_row, workload, caps, options or Options(), gpus_per_node, calibration)
+    rows: dict[int, PlanRow] = {}
+    show, crew = progress or _silent, crew_of(executor)
     show(0, len(cells))
-    if executor is None:
-        for done, (topology, count) in enumerate(cells):
-            beat = _beat(show, done, len(cells))
-            rows.append(one(topology, count, calibration=calibration, progress=beat))
-            show(done + 1, len(cells))
-        return PlanReport(tuple(rows))
-    there = partial(one, calibration=calibration, progress=_silent)
-    for row in executor.map(there, *zip(*cells, strict=True)):
-        rows.append(row)
+    here = partial(one, progress=lambda *_: show(len(rows), len(cells))) if crew is None else one
+    for position, row in Points(here, cells, crew, _named):
+        rows[position] = row
         show(len(rows), len(cells))
-    return PlanReport(tuple(rows))
+    return PlanReport(tuple(rows[position] for position in range(len(cells))))
+
+
+def _named(cell: tuple[Topology, int | None]) -> str:
+    topology, nodes = cell
+    return topology.name if nodes is None else f"{topology.name}, {counted(nodes, 'node')}"
 
 
 def _row(
     workload: Workload,
-    topology: Topology,
-    nodes: int | None,
     given: Sequence[BucketCaps] | None,
     options: Options,
     gpus_per_node: int | None,
     calibration: Calibration | None,
-    progress: Progress,
+    cell: tuple[Topology, int | None],
+    progress: Progress = _silent,
 ) -> PlanRow:
+    topology, nodes = cell
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
     default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
     one = partial(one, local_s=default.local_s, band=False)

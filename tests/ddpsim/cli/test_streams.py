@@ -15,6 +15,7 @@ import pytest
 from ddpsim.cli.progress import APART_S, Progress
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
+CAPS = ",".join(str(1 + n / 1000) for n in range(40))
 TABLE = "size_bytes,time_us\n1024,20\n65536,60\n1048576,900\n16777216,14000\n# ranks: 2\n"
 
 
@@ -74,32 +75,59 @@ def test_files_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
     assert "standard input was read already" in twice.stderr
 
 
-def test_a_sweep_that_is_stopped_keeps_whole_lines(tiny: Path, tmp_path: Path) -> None:
-    caps = ",".join(str(1 + n / 1000) for n in range(2000))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_that_is_stopped_keeps_whole_lines_and_goes_on_from_there(
+    tiny: Path, tmp_path: Path, workers: int
+) -> None:
     out, told = tmp_path / "sweep.jsonl", tmp_path / "told"
-    words = ("sweep", "--workload", str(tiny), "--topology", "dgx-1v", "--bucket-cap-mb", caps, "-o", str(out))
+    words = ["sweep", "--workload", str(tiny), "--topology", "dgx-1v", "--bucket-cap-mb", CAPS, "-o", str(out)]
     signalled = (
-        "import os, signal, sys, threading\n"
-        "import ddpsim.planning.planner as planner\n"
-        "counted = planner._counted\n"
-        "def stopped(found, show, total):\n"
-        "    for number, each in enumerate(counted(found, show, total)):\n"
-        "        yield each\n"
-        "        if number == 2:\n"
-        "            os.kill(os.getpid(), signal.SIGTERM)\n"
-        "planner._counted = stopped\n"
+        "import os, signal, sys\n"
+        "import ddpsim.workers.journal as journal\n"
+        "add = journal.Journal.add\n"
+        "def stopping(self, key, entry):\n"
+        "    add(self, key, entry)\n"
+        "    if len(self.entries) == 3:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "journal.Journal.add = stopping\n"
         "from ddpsim.cli import main\n"
         "main(sys.argv[1:])\n"
     )
     with told.open("w") as err:
         done = subprocess.run(
-            [sys.executable, "-c", signalled, *words], stdout=subprocess.PIPE, stderr=err, text=True, check=False
+            [sys.executable, "-c", signalled, *words, "--workers", str(workers)], stderr=err, check=False
         )
     assert done.returncode == 128 + signal.SIGTERM
-    lines = out.read_text().splitlines()
-    assert [json.loads(line)["bucket_cap_mb"] for line in lines] == [1, 1.001, 1.002]
-    assert f"3 of 2000 predictions were done; {out} has them" in told.read_text()
+    caps = [json.loads(line)["bucket_cap_mb"] for line in out.read_text().splitlines()]
+    # What was under way is kept too: of each worker a point, and the one that waited for it.
+    assert caps == sorted(caps)
+    assert 3 <= len(caps) <= 3 + 2 * workers
+    assert f"{len(caps)} of 40 predictions were done; {out} has them; the same command goes on" in told.read_text()
     assert "Traceback" not in told.read_text()
+
+    again = command(*words, "--workers", "2")
+    assert again.returncode == 0
+    assert f"note: {len(caps)} of 40 predictions are in {out}.partial already" in again.stderr
+    once = tmp_path / "once.jsonl"
+    assert command(*words[:-1], str(once), "--workers", "1").returncode == 0
+    assert out.read_bytes() == once.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == [
+        "once.jsonl",
+        "sweep.jsonl",
+        "told",
+    ]
+
+
+def test_a_journal_of_another_question_is_of_no_use_and_says_so(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep.jsonl"
+    words = ("sweep", "--workload", tiny, "--topology", "dgx-1v", "--bucket-cap-mb", "2", "-o", out)
+    assert ddpsim(*words, "--nodes", "1,9999999").code == 2
+    assert (tmp_path / "sweep.jsonl.partial").exists()
+    other = ddpsim(*words, "--nodes", "1", "--seed", "1")
+    assert other.code == 0
+    assert "0 of 1 predictions are in" in other.err
+    assert "of another question" in other.err
+    assert not (tmp_path / "sweep.jsonl.partial").exists()
 
 
 def test_a_sweep_whose_point_fails_keeps_those_before(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
@@ -119,4 +147,20 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys: pyte
         now[0] += 0.4 * APART_S
         show(done, 5)
     show(5, 5)
-    assert capsys.readouterr().err == "iterations: 2 of 5\n"
+    assert capsys.readouterr().err == "iterations: 2 of 5, 12 s left\n"
+
+
+def test_the_time_left_is_told_of_what_was_done_now(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    show = Progress("predictions", clock=lambda: now[0])
+    show(90, 100)
+    now[0] = 100.0
+    show(92, 100)
+    show(93, 100)
+    assert capsys.readouterr().err == "predictions: 92 of 100, 6 min 40 s left\n"
+    # The next of several runs is as fast as itself.
+    now[0] = 150.0
+    show(0, 10)
+    now[0] = 160.0
+    show(5, 10)
+    assert capsys.readouterr().err.splitlines() == ["predictions: 0 of 10", "predictions: 5 of 10, 10 s left"]

@@ -8,8 +8,9 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan import text
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning import planner
-from ddpsim.planning.planner import TELLING, pipeline_plan, plan, sweep
+from ddpsim.planning.planner import TELLING, pipeline_plan, plan
 from ddpsim.planning.rows import PlanReport
+from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology

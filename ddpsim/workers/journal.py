@@ -1,0 +1,122 @@
+"""The journal beside a file that is being made: the points that are done, a line each as soon as it is."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpsim.errors import InputError
+from ddpsim.files import is_regular
+
+ENDING = ".partial"
+"""What a journal's name adds to that of the file beside which it lies."""
+
+_LINE = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d+), (.*)\}')
+_PARTS = b', "document": '
+"""Between notes and document; no text inside JSON's quotes has a bare quote, so that it stands there once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry is what is kept of a point.
+
+    Attributes:
+        document: its JSON, on one line.
+        notes: what people are to be told of it.
+    """
+
+    document: str
+    notes: tuple[str, ...] = ()
+
+
+class Journal:
+    """Entries by key, read when it is opened and appended one by one; a line that is torn or damaged does not count.
+
+    Args:
+        path: of the journal itself.
+
+    Raises:
+        InputError: where it cannot be read or written, or another process writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.entries = path, dict[str, Entry]()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._lock()
+            content = path.read_bytes()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.entries |= _read(content)
+        self._torn = not content.endswith(b"\n") and content != b""
+
+    def add(self, key: str, entry: Entry) -> None:
+        """Append an entry, which is on its way to the disk when this returns."""
+        body = f'"notes": {json.dumps(entry.notes)}, "document": {entry.document}'.encode()
+        start = "\n" if self._torn else ""
+        line = f'{start}{{"point": "{key}", "crc32": {zlib.crc32(body)}, '.encode() + body + b"}\n"
+        try:
+            while line:
+                self._torn = True
+                line = line[os.write(self._file, line) :]
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._torn = False
+        self.entries[key] = entry
+
+    def close(self, *, done: bool) -> None:
+        """Close the file, and remove it where all is `done` or nothing is in it."""
+        if done or not self.entries:
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._file)
+            what, remedy = "another process is writing it", "let that one end, or name another file"
+            raise InputError(what, place=str(self.path), remedy=remedy) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+
+    def _unwritable(self, error: OSError) -> InputError:
+        remedy = "name a file in a folder you may write to, with room for it"
+        return InputError(f"cannot be written: {error.strerror}", place=str(self.path), remedy=remedy)
+
+
+@contextmanager
+def journal_beside(path: str | Path | None) -> Iterator[Journal | None]:
+    """Yield the journal beside a file; None without a file, or for a device, a pipe or standard output.
+
+    It is removed where the block ends well, and stays where it does not.
+    """
+    if path is None or str(path) == "-" or not is_regular(path):
+        yield None
+        return
+    journal = Journal(Path(os.path.realpath(path) + ENDING))
+    try:
+        yield journal
+    except BaseException:
+        journal.close(done=False)
+        raise
+    journal.close(done=True)
+
+
+def _read(content: bytes) -> Iterator[tuple[str, Entry]]:
+    for line in content.split(b"\n"):
+        found = _LINE.fullmatch(line)
+        if found is None or zlib.crc32(found[3]) != int(found[2]):
+            continue
+        notes, _, document = found[3].partition(_PARTS)
+        yield found[1].decode(), Entry(document.decode(), tuple(json.loads(notes.removeprefix(b'"notes": '))))

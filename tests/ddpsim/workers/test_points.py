@@ -1,0 +1,111 @@
+"""Points: who computes them does not change what comes of them, and a lost worker loses none."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ddpsim.errors import InputError
+from ddpsim.workers.asked import MOST, Workers
+from ddpsim.workers.crew import Crew, Given, WorkersError
+from ddpsim.workers.points import Points, _answer, in_order
+from ddpsim.workers.processes import Processes
+
+
+def squared(number: int) -> int:
+    # Later points are done first.
+    time.sleep(0.01 * (number % 3 == 0))
+    return number * number
+
+
+def failing(number: int) -> int:
+    if number in (3, 5):
+        time.sleep(0.05 * (number == 3))
+        raise InputError("no such point", place=f"point={number}", remedy="leave it out")
+    return number
+
+
+def ending(folder: Path, deadly: int, times: int, number: int) -> int:
+    """End the process at the point `deadly`, so many times."""
+    died = folder / f"died-{os.getpid()}"
+    if number == deadly and len(list(folder.iterdir())) < times:
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+    return number * number
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_results_are_the_same_for_any_number_of_workers(count: int) -> None:
+    items = list(range(20))
+    with Workers(workers=count).crew(len(items)) as crew:
+        assert (crew is None) == (count == 1)
+        assert list(in_order(Points(squared, items, crew))) == [number * number for number in items]
+
+
+def test_somebodys_own_executor_computes_and_stays_open() -> None:
+    with ThreadPoolExecutor(3) as executor:
+        crew: Crew = Given(executor)
+        assert sorted(Points(squared, [4, 5], crew)) == [(0, 16), (1, 25)]
+        crew.dismiss()
+        assert executor.submit(squared, 2).result() == 4
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_first_error_in_order_is_raised_and_all_before_it_are_done(count: int) -> None:
+    found = dict[int, int]()
+    with Workers(workers=count).crew(8) as crew, pytest.raises(InputError, match="point=3: no such point"):
+        found.update(Points(failing, range(8), crew))
+    assert {0, 1, 2} <= set(found)
+
+
+def test_a_point_whose_worker_dies_once_is_done_again(tmp_path: Path) -> None:
+    with Workers(workers=2).crew(12) as crew:
+        found = list(in_order(Points(partial(ending, tmp_path, 5, 1), range(12), crew)))
+    assert found == [number * number for number in range(12)]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_point_whose_worker_dies_twice_is_named_and_the_others_are_done(tmp_path: Path) -> None:
+    found = dict[int, int]()
+    points = Points(partial(ending, tmp_path, 5, 99), range(12), crew := Processes(2), lambda item: f"point {item}")
+    with pytest.raises(WorkersError, match="point 5: was lost with its worker twice; leave it out"):
+        found.update(points)
+    crew.dismiss()
+    assert {0, 1, 2, 3, 4} <= set(found)
+    assert 5 not in found
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_is_under_way_is_finished_within_the_grace_and_nothing_more() -> None:
+    with Workers(workers=2).crew(50) as crew:
+        points = Points(squared, range(50), crew)
+        first = next(points)
+        rest = list(points.finish(5.0))
+        assert [first, *rest] != []
+        assert len(rest) < 10
+        assert list(points) == []
+
+
+def test_a_worker_of_another_version_is_refused_by_name() -> None:
+    with pytest.raises(WorkersError, match=r"worker on .*: has ddpsim .*, this is ddpsim 9\.9"):
+        _answer("9.9", pickle.dumps(squared), 2)
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**6])
+def test_a_number_of_workers_that_is_none_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match=f"workers: {count} "):
+        Workers(workers=count)
+    assert Workers(workers=MOST).workers == MOST
+
+
+def test_workers_and_a_scheduler_are_not_asked_for_at_once() -> None:
+    with pytest.raises(InputError, match="keep one"):
+        Workers(workers=2, scheduler="tcp://127.0.0.1:8786")
