@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim import Prediction, compare, load_topology, load_workload, plan, predict, validate
+from ddpsim import BucketCaps, Prediction, compare, load_topology, load_workload, plan, predict, sweep, validate
 from ddpsim.planning.rows import SHOWN, PlanReport
 from ddpsim.units import format_time
 from tests import pages
@@ -58,3 +58,10 @@ def test_a_validation_shows_its_errors(prediction: Prediction) -> None:
     text = pages.parse(result._repr_html_()).text
     assert "+0.0 %" in text
     assert f"{format_time(prediction.iteration_s)} predicted" in text
+
+
+def test_a_sweep_shows_what_is_to_come() -> None:
+    found = sweep(WORKLOAD, MACHINE, nodes=[1, 2], caps=[BucketCaps()])
+    assert "2 predictions to come" in pages.parse(found._repr_html_()).text
+    next(found)
+    assert "1 prediction to come" in pages.parse(found._repr_html_()).text

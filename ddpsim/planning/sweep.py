@@ -13,6 +13,7 @@ from typing import Any
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
+from ddpsim.markup import element
 from ddpsim.options.option import told
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.notes import pace_notes
@@ -118,6 +119,10 @@ class Sweep(Iterator[Prediction]):
 
     def __repr__(self) -> str:
         return f"<Sweep: {counted(self._left, 'prediction')} to come>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how many are left, and how to have them."""
+        return element("p", f"Sweep: {counted(self._left, 'prediction')} to come; list() or records() makes them")
 
     def __next__(self) -> Prediction:
         prediction = next(self._found)

@@ -16,13 +16,17 @@ _LABELS = {
     "buffer_broadcast_s": "broadcast", "samples_per_s": "samples/s", "overlap_ratio": "hidden",
     "hidden_comm_cost_s": "cost of hidden communication", "scaling_efficiency": "efficiency",
     "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
-    "memory_fits": "memory", "cost_per_hour": "cost/h", "cost_per_million_samples": "cost of a million samples",
+    "memory_fits": "memory", "cost_per_hour": "cost/h", "no_sync_every": "steps a reduction",
+    "cost_per_million_samples": "cost of a million samples",
     "cost_per_epoch": "cost of an epoch", "pareto": "unbeaten",
 }  # fmt: skip
+GBPS = 8e-9
+"""Gigabits a second in a byte a second: links are sold by these."""
+
 _LONG = ("epoch_s", "deadline_s")
 """Keys of seconds that are shown in hours."""
 
-_SHARES = ("gain", "ratio", "efficiency", "error", "share")
+_SHARES = ("gain", "saving", "ratio", "efficiency", "error", "share")
 
 
 def record_table(title: str, records: Sequence[Record], keys: Sequence[str] = (), **given: str | bool) -> Table:
@@ -50,7 +54,7 @@ def heading(key: str) -> str:
         return plain or f"{key.removesuffix('_per_s').replace('_', ' ')}/s"
     if key in _LONG:
         return f"{key.removesuffix('_s')} h"
-    for suffix, unit in (("_s", "ms"), ("_us", "us"), ("_bytes", "MiB")):
+    for suffix, unit in (("_s", "ms"), ("_us", "us"), ("_bytes", "MiB"), ("_Bps", "Gb/s")):
         if key.endswith(suffix):
             return f"{plain or key.removesuffix(suffix).replace('_', ' ')} {unit}"
     return plain or key.replace("_", " ")
@@ -81,6 +85,8 @@ def cell(key: str, value: object) -> str:
         return f"{value * 1e3:.2f}"
     if key.endswith("_bytes"):
         return f"{value / MIB:,.1f}"
+    if key.endswith("_Bps"):
+        return f"{value * GBPS:,.4g}"
     if isinstance(value, int) or float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
@@ -97,7 +103,7 @@ def band_keys(key: str, present: Container[str]) -> tuple[str, str] | None:
 
 
 def _is_share(key: str) -> bool:
-    return any(word in key.split("_") for word in _SHARES)
+    return key == "cost" or any(word in key.split("_") for word in _SHARES)
 
 
 def _is_text(value: object) -> bool:

@@ -8,7 +8,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.report.assumptions import assumptions
-from ddpsim.report.columns import record_table
+from ddpsim.report.columns import GBPS, record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, over_nodes
 from ddpsim.report.steps import of_trace
@@ -82,7 +82,7 @@ def _records(comparison: Comparison) -> list[Row]:
     found: list[Row] = []
     for row, record in zip(comparison.rows, comparison.records(), strict=True):
         caps, memory = row.prediction.options.caps, row.prediction.memory
-        rate = None if row.link_rate is None else f"{row.link} {row.link_rate * _GBPS:g} Gb/s"
+        rate = None if row.link_rate is None else f"{row.link} {row.link_rate * GBPS:g} Gb/s"
         extra = {
             "rate": rate or "as declared",
             "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
@@ -148,12 +148,19 @@ def _paste(row: ComparisonRow) -> tuple[str, str]:
     return f"On {counted(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
 
 
+_TITLES = {
+    "break_even": "Break-even: when links and buckets stop to matter, and how far it scales",
+    "placement": "As many ranks on one node as on two: the share of a step that one node saves",
+    "no_sync": "Gradients reduced every so many steps: the share of a step that saves",
+}
+
+
 def _others(comparison: Comparison) -> list[Table]:
     """Return what else the document lists, e.g. break-even points, a table a list."""
     found = []
     for key, value in comparison.document().items():
         if key != "rows" and isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            found.append(record_table(key.replace("_", " ").capitalize(), value))
+            found.append(record_table(_TITLES.get(key, key.replace("_", " ").capitalize()), value))
     return found
 
 
@@ -181,14 +188,10 @@ def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...
             Line(label, tuple(banded(rates.index(rate), own) for rate, own in sorted(points.items())))
             for label, points in sorted(lines.items())
         )
-        ticks = tuple(f"{rate * _GBPS:g}" for rate in rates)
+        ticks = tuple(f"{rate * GBPS:g}" for rate in rates)
         if len(ticks) > 1:
             charts.append(Chart(f"Step over the rate of {link}, with its band", "Gb/s", "step (ms)", drawn, ticks))
     return tuple(charts)
-
-
-_GBPS = 8e-9
-"""Gigabits a second in a byte a second."""
 
 
 def _costs(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:

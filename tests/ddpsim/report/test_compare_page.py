@@ -21,6 +21,12 @@ def compared() -> Comparison:
     return compare(["resnet50"], MACHINES, nodes=[1, 2], link_rates=RATES, prices=PRICES, samples_per_epoch=1.28e6)
 
 
+@pytest.fixture(scope="module")
+def advised() -> Comparison:
+    """A comparison of one machine with break-even points."""
+    return compare(["mlp"], ["p3.16xlarge"], nodes=[2], advice=True, efficiency=0.5)
+
+
 def test_the_verdict_is_the_cheapest_and_the_fastest(compared: Comparison) -> None:
     first, second = compare_report(compared).verdict
     cheapest = min(compared.rows, key=lambda row: row.per_million_samples)  # type: ignore[arg-type, return-value]
@@ -89,3 +95,16 @@ def test_it_opens_at_both_widths(browser: Page, compared: Comparison, tmp_path: 
     assert browser.complaints() == []
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     assert browser.run("document.querySelectorAll('figure').length") == 3
+
+
+def test_what_is_worth_knowing_beside_the_rows_has_tables(advised: Comparison) -> None:
+    parts = pages.sections(render(compare_report(advised)))
+    [title] = [title for title in parts if title.startswith("Break-even")]
+    found = {row["what"]: row for row in pages.table(parts[title])}
+    [advice] = advised.advice
+    for each in advice.break_even:
+        if each.value is not None and each.what != "efficiency":
+            assert found[each.what]["rate Gb/s"].startswith(f"{each.value * 8e-9:,.4g}")
+    [placement] = pages.table(parts[next(title for title in parts if title.startswith("As many ranks"))])
+    assert advice.apart is not None
+    assert placement["cost"].startswith(f"{100 * advice.apart.cost[0]:.1f} %")
