@@ -27,6 +27,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
+from ddpexec.capturing.compiles import Compiles
 from ddpexec.capturing.own_step import own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
@@ -35,6 +36,7 @@ from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload import Workload
+from ddpsim.workload.compiled import COMPILED
 from ddpsim.workload.files import save_workload
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp")
@@ -93,6 +95,7 @@ class Capture:
         self._settings = settings or CaptureSettings()
         self._name = name or type(module).__name__.lower()
         self._recorder = Recorder(module)
+        self._compiles = Compiles(module)
 
     @property
     def done(self) -> bool:
@@ -147,6 +150,7 @@ class Capture:
                 "torch": torch.__version__,
                 "hardware": _hardware(device),
                 "warm_up": self._settings.warm_up,
+                **({COMPILED: True} if self._compiles.seen else {}),
             },
         )
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.autocast import autocasting
+from ddpexec.capturing.compiles import compiled
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import faked, faking
 from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
@@ -149,7 +150,7 @@ def module_shape(
 
     found = _fake_or_real(fake, real, note)
     kind = None if optimizer is None else optimizer_name(optimizer)
-    return replace(found, shape=replace(found.shape, optimizer_kind=kind))
+    return replace(found, shape=replace(found.shape, optimizer_kind=kind, compiled=compiled(module)))
 
 
 def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool) -> OwnShape:
@@ -166,7 +167,7 @@ def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool)
         raise InputError(what, place="batch_size", remedy=remedy)
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
     precision = "amp" if wanted else counter.counted.precision
-    return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
+    return OwnShape(replace(shape, counted=REAL if real else FAKE, compiled=compiled(own.module)), precision)
 
 
 def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bool = False) -> ModelShape:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ddpsim.collectives.constant import Constant
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
+_GRAPH = "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m tests.accuracy.graph_splits`"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
 _UNDER_LOAD = "measure `microbench --under-load`"
 _CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"
@@ -30,6 +31,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
         Constant("gloo.ddp.broadcast_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.graph_s", 200e-6, "s", _GRAPH),
         Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
         Constant("gloo.ddp.copy_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
@@ -53,6 +55,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
         Constant("nccl.ddp.broadcast_s", 0.0, "s", "no thread of the host is woken for a broadcast"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
+        Constant("nccl.ddp.graph_s", 200e-6, "s", _GRAPH),
         Constant(
             "nccl.ddp.enter_s", 0.0, "s", "not measured: `tail_share` of a kernel; a backward beside small collectives"
         ),

@@ -27,7 +27,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
 
-HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "broadcast_s")
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
 
 _CAPTURE = "`python -m ddpexec capture` on that GPU"
 _MICROBENCH = "`torchrun ... -m ddpexec microbench` on one node"

@@ -30,6 +30,7 @@ class Options(Job):
         scale: `forward`, `backward` or `optimizer` to a factor on its device time, beside `scale_compute`.
         optimizer: of an estimated workload, in place of the one it was estimated with.
         clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
+        compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 
@@ -59,6 +60,9 @@ class Options(Job):
         ),
     ] = None
     clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients.")] = False
+    compiled: Annotated[
+        bool, Option("torch.compile compiles the step: a graph a bucket, whose gradients come together at its end.")
+    ] = False
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None

@@ -9,7 +9,7 @@ from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 
-HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "graph_s")
 """Constants of DDP that are a GPU's host's time."""
 
 _NO_TIME = 1e-9

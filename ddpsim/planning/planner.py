@@ -147,14 +147,14 @@ def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Predict
 def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
     """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
 
-    None too where buckets are compressed, differ from iteration to iteration, or are not filled in arrival order: the
-    model knows none of these.
+    None too where buckets are compressed, differ from iteration to iteration, are not filled in arrival order, or split
+    a compiled step: the model knows none of these.
 
     Args:
         default: a prediction whose gradients' ready times, ranks and algorithm are used.
     """
     parameters, options = default.workload.parameters, default.options
-    if options.compression != "none" or options.drop or options.order is not None:
+    if options.compression != "none" or options.drop or options.order is not None or options.compiled:
         return None
     if options.assignment_in_force != "rebuilt":
         return None

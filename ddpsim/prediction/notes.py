@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import format_bandwidth
+from ddpsim.workload.compiled import was_compiled
 
 
 def pace_notes(prediction: Prediction) -> Iterator[str]:
@@ -19,6 +20,11 @@ def pace_notes(prediction: Prediction) -> Iterator[str]:
     elif workload.timed:
         pace = workload.device
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
+    if was_compiled(workload) and not prediction.options.compiled:
+        yield (
+            f"{workload.name} is compiled by torch.compile, which splits it at bucket bounds under DDP: predict with "
+            "--compiled; without it the step is taken as it was recorded"
+        )
     for name, value in prediction.assumed.items():
         yield (
             f"nobody gave the memory bandwidth of {workload.device}: {name} is assumed, {format_bandwidth(value)}; "

@@ -20,6 +20,7 @@ from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
+from ddpsim.workload.compiled import spread_out
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
 from ddpsim.workload.update import with_optimizer
@@ -214,6 +215,8 @@ def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
         InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
     """
     workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
+    if options.compiled:
+        workload = spread_out(workload)
     if topology.compute_device == "cpu":
         return workload if workload.on_cpu else single_clock(workload)
     if workload.on_cpu and options.backend is None:

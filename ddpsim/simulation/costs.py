@@ -84,6 +84,7 @@ class Costs:
         buffer_s: host time a buffer of the broadcast.
         broadcast_s: the least time of a broadcast of buffers, on ranks whose processors were busy just before.
         search_s: host time a parameter of the search for unused ones.
+        graph_s: host time of a further graph of a compiled step, forward and backward.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
         copy_slowdown: factor on the time of hooks, copies and launches on a CPU beside a collective of the same rank.
@@ -110,6 +111,7 @@ class Costs:
     buffer_s: float
     broadcast_s: float
     search_s: float
+    graph_s: float
     enter_s: float
     pace_spread: float
     copy_slowdown: float

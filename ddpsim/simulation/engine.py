@@ -13,6 +13,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.beside import UNDISTURBED, Beside
+from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
@@ -268,7 +269,8 @@ def _kinds(
         alone = source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        kinds.append(Kind(sorted(ranks), source, tuple(scaled), 0.0 if source.timed else costs.pace_spread))
+        split = tuple(in_graphs(each, graphs_of(source, options), costs.graph_s) for each in scaled)
+        kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread))
     return sorted(kinds, key=lambda kind: kind.first)
 
 

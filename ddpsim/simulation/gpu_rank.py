@@ -122,8 +122,14 @@ class GpuRank(Rank):
             bitmap = self.communicator.launch(
                 BITMAP_BYTES * len(self.setting.workload.parameters), after=self.stream.mark()
             )
+        missing = set(unused)
         for number, launch in launches.items():
             yield self.env.timeout(costs.finish_s)
+            if bitmap is not None and missing.intersection(book.plan.buckets[number].parameters):
+                # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
+                self._wait(book, bitmap)
+                bitmap = None
+                yield self.stream.mark()
             self._write_back(book, number, launch)
         if bitmap is not None:
             self._wait(book, bitmap)

@@ -16,6 +16,7 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
+from ddpsim.workload.compiled import COMPILED
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
@@ -47,6 +48,7 @@ class ModelShape:
             None where it is not known.
         synchronises: where the host waits for the device in each step.
         counted: how the operators were counted, where not as the shipped models' are.
+        compiled: whether torch.compile compiles the step; operators are counted as if it did not.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ModelShape:
     optimizer_kind: str | None = None
     synchronises: tuple[str, ...] = ()
     counted: str | None = None
+    compiled: bool = False
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
@@ -265,6 +268,7 @@ def _provenance(
         "host": "prior: eager mode, a fixed launch cost an operator",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
         **({} if shape.counted is None else {"counted": shape.counted}),
+        **({COMPILED: True} if shape.compiled else {}),
         **({"pace": pace.document()} if optimizer is not None or pace.host != 1 else {}),
         **({} if optimizer is None else {"optimizer": optimizer.name}),
         **({} if gpu.shipped else {"gpu_figures": gpu.figures()}),

@@ -1,0 +1,82 @@
+"""A compiled step under DDP: gradients come a graph at a time, and a further graph costs the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import PlanError
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.compiled import FORWARD_SHARE, graphs_of, in_graphs
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.pace import paces
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
+from tests.ddpsim.simulation.builders import named, workload
+
+DGX = load_topology("dgx-1v")
+CAP = BucketCaps(bucket_cap_mb=8)
+"""Of gradients of 4 MB: one in the first graph, then three in each."""
+
+
+def source(**given):
+    return named(workload(**{"device": "V100", "gradients": 10, "size": 1_000_000, "host_share": 0.01, **given}))
+
+
+def test_gradients_of_a_graph_come_when_its_last_one_does():
+    one = source()
+    graphs = graphs_of(one, Options(caps=CAP, compiled=True))
+    assert graphs == [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
+    [plain], apart = paces(one), in_graphs(paces(one)[0], graphs, graph_s=0.0)
+    assert apart.order == plain.order
+    ready = np.cumsum(plain.work)
+    assert np.cumsum(apart.work) == pytest.approx(ready[[0, 3, 3, 3, 6, 6, 6, 9, 9, 9]])
+    assert np.cumsum(apart.host) == pytest.approx(np.cumsum(plain.host)[[0, 3, 3, 3, 6, 6, 6, 9, 9, 9]])
+    assert (apart.work_s, apart.host_s) == (pytest.approx(plain.work_s), pytest.approx(plain.host_s))
+    assert in_graphs(plain, [], graph_s=1.0) is plain
+
+
+def test_each_further_graph_costs_the_host_forward_and_backward():
+    [plain] = paces(source())
+    found = in_graphs(plain, [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)], graph_s=1e-3)
+    assert found.forward_host - plain.forward_host == pytest.approx(3e-3 * FORWARD_SHARE)
+    assert found.host_s - plain.host_s == pytest.approx(3e-3)
+    assert found.work_s == pytest.approx(plain.work_s)
+
+
+def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():
+    whole = source(size=5_000_000)
+    options = Options(caps=BucketCaps(bucket_cap_mb_list=(100, 1000)), compiled=True)
+    eager, compiled = (
+        summarise(simulate(whole, DGX.place(), replace(options, compiled=each))) for each in (False, True)
+    )
+    assert [len(b.parameters) for b in compiled.buckets] == [len(b.parameters) for b in eager.buckets]
+    assert compiled.buckets[0].ready_s > eager.buckets[0].ready_s
+    assert compiled.iteration_s > eager.iteration_s
+    gradients = simulate(whole, DGX.place(), options).of_rank(0)[0].gradients
+    moments = sorted(gradient.ready_s for gradient in gradients)
+    apart = sum(later - earlier > 2e-3 for earlier, later in pairwise(moments))
+    assert 1 + apart == len(graphs_of(whole, options)) == 2, "copies into buckets are all that lies between"
+
+
+def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
+    slow = source(host_share=2.0, size=300_000)
+    options = Options(caps=BucketCaps(bucket_cap_mb=1))
+    graphs = graphs_of(slow, replace(options, compiled=True))
+    eager, compiled = (
+        predict(slow, DGX, options=replace(options, compiled=each), band=False) for each in (False, True)
+    )
+    further_s = (len(graphs) - 1) * Costs.of("nccl", None).graph_s
+    # Gradients that come together leave the last bucket's hooks and launches after the host's time.
+    assert compiled.iteration_s - eager.iteration_s == pytest.approx(further_s, rel=0.25)
+    assert compiled.local_s == pytest.approx(eager.local_s), "one process is one graph"
+
+
+def test_caps_with_which_torch_does_not_compile_are_refused():
+    with pytest.raises(PlanError, match=r"torch.compile refuses a bucket cap of 0.5 MiB"):
+        predict(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True), band=False)
