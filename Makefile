@@ -19,7 +19,7 @@ help:
 	@echo "make accuracy  predicted against measured allreduce tables, into docs/reference/accuracy.md"
 	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
-	@echo "make published   predict PyTorch's own DDP table"
+	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
 	@echo "make bench-exec    step time of our DDP against torch's"
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
 	@echo "make clean   remove .venv and $(OUT)"
@@ -76,6 +76,7 @@ validation: .venv/.run
 
 published: .venv/.run
 	$(BIN)/python -m tests.accuracy.published
+	$(BIN)/python -m tests.accuracy.gpu_page
 
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)

@@ -75,6 +75,12 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant("nccl.ddp.tail_share", 0.14, "1", f"{_TABLE}; {_CHANNELS}"),
         Constant(
+            "nccl.ddp.late_kernels",
+            1.0,
+            "1",
+            "prior: blocks get in when those of the kernel before them are out; a profile shows launch and start",
+        ),
+        Constant(
             "nccl.ddp.memory_passes",
             3.0,
             "1",

@@ -159,7 +159,7 @@ def _unmeasured_costs(
 
 _FACTORS = {
     "compute_slowdown": {"channel_multiprocessors", "memory_passes"},
-    "enter_s": set(),
+    "enter_s": {"late_kernels"},
     "communication_slowdown": {name for name in BESIDE if name.endswith("_slowdown")},
 }
 """What each is derived from where nobody measured or gave it."""

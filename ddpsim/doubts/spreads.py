@@ -96,6 +96,7 @@ BESIDE = dict.fromkeys(
         "channel_multiprocessors",
         "memory_passes",
         "tail_share",
+        "late_kernels",
         "nvlink_slowdown",
         "pcie_slowdown",
         "staged_slowdown",

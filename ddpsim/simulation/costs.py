@@ -31,7 +31,7 @@ Chosen by hand from those five, and taken for every cost: the width of a band is
 KERNELS = 2.0
 """Kernels of backward a gradient: a ResNet's convolutions, norms and activations have 1.3, a transformer's 2.5."""
 
-_NEUTRAL = {"compute_slowdown": 1.0, "enter_s": 0.0, "communication_slowdown": 1.0}
+_NEUTRAL = {"compute_slowdown": 1.0, "enter_s": 0.0, "communication_slowdown": 1.0, "late_kernels": 0.0}
 """With these given, computing and communicating at once costs no more than each by itself."""
 
 
@@ -39,7 +39,8 @@ def undisturbed(backend: str, calibration: Calibration | None) -> Calibration:
     """Return `calibration`, or the priors, with what computing and communicating at once costs left out."""
     priors = Calibration.priors(backend)
     start = replace(calibration or priors, constants={**priors.constants, **(calibration or priors).constants})
-    return start.with_values({f"{backend}.ddp.{name}": value for name, value in _NEUTRAL.items()}, source=GIVEN)
+    values = {name: value for key, value in _NEUTRAL.items() if (name := f"{backend}.ddp.{key}") in start.constants}
+    return start.with_values(values, source=GIVEN)
 
 
 def at_end(calibration: Calibration, end: int) -> Calibration:
@@ -94,6 +95,7 @@ class Costs:
         compute_slowdown: factor on computing time while a collective runs on the same rank.
         communication_slowdown: factor on a collective's time while some rank computes.
         channel_multiprocessors: multiprocessors of a GPU that one channel of a collective keeps from computation.
+        late_kernels: kernels of the computation beside it that a collective waits for before its blocks get in.
         memory_passes: bytes read or written in a GPU's memory for each byte that its rank sends.
         tail_share: share of a compute kernel's time that it takes longer by for lack of a multiprocessor, however few
             are taken: the blocks that find none make one wave more.
@@ -121,6 +123,7 @@ class Costs:
     communication_slowdown: float
     channel_multiprocessors: float = 0.0
     tail_share: float = 0.0
+    late_kernels: float = 0.0
     memory_passes: float = 0.0
     nvlink_slowdown: float = 1.0
     pcie_slowdown: float = 1.0
@@ -157,12 +160,12 @@ class Costs:
         """Whether the factor on computing time was measured or given."""
         return "compute_slowdown" in self.given
 
-    def entering_s(self, interval_s: float) -> float:
-        """Return what the start of a collective takes from computation that makes a gradient every `interval_s`.
+    def entering_s(self, kernel_s: float) -> float:
+        """Return what the start of a collective takes from computation whose kernels take `kernel_s`.
 
         However short the collective, the kernel that it comes upon takes a wave more.
         """
-        return self.enter_s if "enter_s" in self.given else self.tail_share * interval_s / KERNELS
+        return self.enter_s if "enter_s" in self.given else self.tail_share * kernel_s
 
     def slowed_by(self, groups: Collection[str]) -> float:
         """Return the factor on the time of a collective over hops of `groups` while some rank computes."""

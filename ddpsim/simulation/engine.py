@@ -212,7 +212,7 @@ class _Job:
             beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size)
             processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
-                env, meetings, self.options.process_groups, collectives.streams_per_group, processor
+                env, meetings, self.options.process_groups, collectives.streams_per_group, processor, setting.late_s
             )
             ranks.append(_rank(env, number, setting, processor, communicator))
         ranks[0].progress = self.progress

@@ -20,6 +20,9 @@ class Processor:
         env: the simulation.
         beside: what collectives in flight cost the time of work.
         copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
+
+    Attributes:
+        busy: whether it works, other than for DDP.
         on_busy: called with True when work begins and with False when it ends.
     """
 
@@ -33,6 +36,7 @@ class Processor:
         self._copy_slowdown = copy_slowdown
         self._on_busy = on_busy
         self._changed = env.event()
+        self.busy = False
 
     def collective_begins(self, size_bytes: int) -> None:
         """Count one more collective in flight on this rank, a message of `size_bytes`."""
@@ -48,11 +52,13 @@ class Processor:
         """Work for `seconds` of undisturbed time; a process yields from this."""
         if seconds <= 0:
             return
+        self.busy = True
         self._on_busy(True)
         if self._beside.neutral:
             yield self.env.timeout(seconds)
         else:
             yield from self._slowed(seconds)
+        self.busy = False
         self._on_busy(False)
 
     def serve(self, seconds: float, *, lasting: bool = False) -> Process:

@@ -10,7 +10,7 @@ import simpy
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.jobs.simulated import Options
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.costs import KERNELS, Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.reduction import CodecCosts, Reduction, Sends
@@ -64,8 +64,18 @@ class Setting:
         """Time that the start of a collective takes from the computation beside it."""
         if self.alone or self.options.comm == "noop":
             return 0.0
+        return self.costs.entering_s(self.kernel_s)
+
+    @property
+    def late_s(self) -> float:
+        """How long a collective's blocks wait for those of the computation beside it."""
+        return 0.0 if self.alone or self.options.comm == "noop" else self.costs.late_kernels * self.kernel_s
+
+    @property
+    def kernel_s(self) -> float:
+        """The mean time of a kernel of backward on the device."""
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
-        return self.costs.entering_s(backward_s / len(self.workload.parameters))
+        return backward_s / len(self.workload.parameters) / KERNELS
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""

@@ -83,6 +83,7 @@ class SimulatedCommunicator:
         groups: process groups.
         streams_per_group: NCCL 1, gloo 2.
         processor: slowed while a collective of this rank is in flight.
+        late_s: how long a collective waits for multiprocessors where the rank computes when it could begin.
     """
 
     def __init__(
@@ -92,11 +93,13 @@ class SimulatedCommunicator:
         groups: int,
         streams_per_group: int,
         processor: Processor,
+        late_s: float = 0.0,
     ) -> None:
         self.env = env
         self._meetings = meetings
         self._processor = processor
         self._launched = 0
+        self._late_s = late_s
         self._queues = [simpy.Store(env) for _ in range(groups)]
         for queue in self._queues:
             for _ in range(streams_per_group):
@@ -115,6 +118,8 @@ class SimulatedCommunicator:
             launch: Launch = yield queue.get()
             if launch.after is not None and not launch.after.processed:
                 yield launch.after
+            if self._late_s > 0 and self._processor.busy:
+                yield self.env.timeout(self._late_s)
             launch.started_s = self.env.now
             self._processor.collective_begins(launch.size_bytes)
             if self._meetings is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.files import write_whole
 from tests.accuracy.aws_post import section
 from tests.accuracy.published_fit import SHARE, START, cap_difference, fit, targets
@@ -54,9 +55,9 @@ class Page:
         """Yield the fitted constants."""
         yield "| constant of `nccl.ddp` | prior | fitted to ResNet-50 | fitted to both |"
         yield "|---|---|---|---|"
-        priors = {"copy_s": 2.5e-6, "enter_s": 0.0, "pace_spread": 0.0}
+        priors = Calibration.priors("nccl")
         for name in START:
-            values = (priors.get(name, 1.0), alone[name], both[name])
+            values = (priors[f"nccl.ddp.{name}"], alone[name], both[name])
             yield f"| `{name}` | " + " | ".join(_value(name, value) for value in values) + " |"
 
     def overhead(self, model: str, gpus: int, constants: Constants) -> tuple[float, float, float]:

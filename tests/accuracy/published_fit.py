@@ -14,13 +14,12 @@ from tests.accuracy.published_table import GPUS, Case, Measured, Predictor, Time
 Vector = npt.NDArray[np.float64]
 
 START = {
-    "copy_s": 2.5e-6,
-    "enter_s": 20e-6,
+    "copy_s": 5e-6,
     "pace_spread": 0.02,
     "shared_compute_slowdown": 1.01,
-    "compute_slowdown": 1.1,
+    "tail_share": 0.2,
 }
-_FLOOR = {"shared_compute_slowdown": 1.0, "compute_slowdown": 1.0}
+_FLOOR = {"shared_compute_slowdown": 1.0}
 _ROUNDS = 3
 
 SHARE, CAP_S = 0.25, 0.5e-3
@@ -71,7 +70,8 @@ def fit(predictor: Predictor, found: Sequence[Target]) -> dict[str, float]:
 
     x = np.ones(len(scale))
     for _ in range(_ROUNDS):
-        now, jacobian = predicted(x), _jacobian(predicted, x)
+        now = predicted(x)
+        jacobian = _jacobian(predicted, x, now)
         x = nonnegative(jacobian / units[:, None], (measured - now + jacobian @ x) / units)
     return dict(zip(START, (floor + scale * x).tolist(), strict=True))
 
@@ -81,8 +81,8 @@ def differences(predictor: Predictor, target: Target, constants: dict[str, float
     return predictor.seconds(target.case, constants) - predictor.seconds(target.base, constants)
 
 
-def _jacobian(function: Callable[[Vector], Vector], x: Vector, step: float = 0.2) -> Vector:
-    columns = [(function(x + step * unit) - function(x)) / step for unit in np.eye(len(x))]
+def _jacobian(function: Callable[[Vector], Vector], x: Vector, here: Vector, step: float = 0.2) -> Vector:
+    columns = [(function(x + step * unit) - here) / step for unit in np.eye(len(x))]
     return np.column_stack(columns)
 
 

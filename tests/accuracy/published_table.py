@@ -107,7 +107,7 @@ class Predictor:
     def workload(self, model: str) -> Workload:
         """Return the model's estimated step on a V100."""
         if model not in self._workloads:
-            self._workloads[model] = load_workload(model) if model in MODELS else _estimated(model)
+            self._workloads[model] = load_workload(model) if model in MODELS else estimated(model)
         return self._workloads[model]
 
     def seconds(self, case: Case, constants: Mapping[str, float]) -> float:
@@ -135,7 +135,8 @@ class Predictor:
         return prediction.local_s if case.gpus == 0 else prediction.iteration_s
 
 
-def _estimated(model: str) -> Workload:
+def estimated(model: str) -> Workload:
+    """Return the estimate of a model that is not shipped, on a V100."""
     import torch
 
     with torch.device("meta"):

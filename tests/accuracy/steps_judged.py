@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import Phase
 from tests.accuracy.published_table import CAPS, GPUS, MODELS, Case, published
+from tests.accuracy.step_workloads import known
 from tests.accuracy.systems import machine
 
 STEPS = Path(__file__).with_name("steps")
@@ -55,7 +56,7 @@ def dgx_1v() -> Iterator[Step]:
             for gpus in GPUS[1:]:
                 options = Options(caps=CAPS[cap], assignment="unused", broadcast_buffers=False)
                 found = predict(
-                    _known(load_workload(model), one_s),
+                    known(load_workload(model), one_s),
                     topology,
                     nodes=max(1, gpus // 8),
                     gpus_per_node=min(8, gpus),
@@ -68,7 +69,7 @@ def rtx() -> Iterator[Step]:
     """Yield the bucket sweep on eight GPUs of PCIe; rows without accumulation."""
     rows = list(_rows("rtxpro6000_nanogpt124m_ddp_bucket_sweep.csv"))
     one_s = next(float(row["step_ms"]) for row in rows if row["mode"] == "single") * 1e-3
-    workload = _known(load_workload("gpt2-small@a100-amp-b8"), one_s)
+    workload = known(load_workload("gpt2-small@a100-amp-b8"), one_s)
     for row in rows:
         if row["mode"] == "ddp" and row["gas"] == "1":
             options = Options(caps=BucketCaps(bucket_cap_mb=float(row["bucket_cap_mb"])), gradient_as_bucket_view=True)
@@ -91,24 +92,6 @@ def baskerville() -> Iterator[Step]:
 def baskerville_rows(kind: str) -> list[dict[str, str]]:
     """Return the page's rows of `kind`: `ddp`, `allreduce` (over NCCL) or `allreduce-gloo`."""
     return [row for row in _rows("baskerville_a100_gpt2large_ddp_nic_sharing.csv") if row["kind"] == kind]
-
-
-def _known(workload: Workload, one_s: float) -> Workload:
-    """Return `workload` at the measured pace of one GPU, as if it had been captured there."""
-    work_s = sum(float(phase.device_s[0]) for phase in (workload.forward, workload.backward, workload.optimizer))
-    factor = one_s / work_s
-
-    def scaled(phase: Phase) -> Phase:
-        return Phase(phase.host_s, phase.device_s * factor)
-
-    return replace(
-        workload,
-        estimated=False,
-        forward=scaled(workload.forward),
-        backward=scaled(workload.backward),
-        optimizer=scaled(workload.optimizer),
-        gradient_ready_s=np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s),
-    )
 
 
 def gpt2_large(one_s: float) -> Workload:

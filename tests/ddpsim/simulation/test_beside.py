@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.beside import UNKNOWN_GPU, Beside, Share, share_of
-from ddpsim.simulation.costs import KERNELS, Costs, undisturbed
+from ddpsim.simulation.beside import UNDISTURBED, UNKNOWN_GPU, Beside, Share, share_of
+from ddpsim.simulation.costs import Costs, undisturbed
+from ddpsim.simulation.processor import Processor
+from ddpsim.simulation.rendezvous import SimulatedCommunicator
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
@@ -71,11 +74,29 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     assert fixed.factor(fixed.share(SIZE)) == 1.3
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
-    assert derived.entering_s(1.0) == derived.tail_share / KERNELS
+    assert derived.entering_s(1.0) == derived.tail_share
     hops = {"nvlink", "host"}
     assert derived.slowed_by(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
     assert Costs.of("nccl", given(communication_slowdown=1.5)).slowed_by(hops) == 1.5
     assert Costs.of("gloo", None).slowed_by(()) == 1.0
+
+
+def test_a_collective_waits_for_multiprocessors_only_where_its_rank_computes():
+    env = simpy.Environment()
+    processor = Processor(env, UNDISTURBED, lambda busy: None)
+    communicator = SimulatedCommunicator(env, None, 1, 1, processor, late_s=0.5)
+    env.process(processor.work(1.0))
+    begun = []
+
+    def launching():
+        for _ in range(2):
+            launch = communicator.launch(1, env.timeout(0.25))
+            yield launch.done
+            begun.append(launch.started_s)
+            yield env.timeout(1.0)
+
+    env.run(env.process(launching()))
+    assert begun == [0.75, 2.0]
 
 
 def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():

@@ -1,0 +1,92 @@
+"""Workloads of published steps: shipped estimates, or transformers of stated shapes, at one GPU's measured pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import UnknownNameError
+from ddpsim.units import parse_time
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.profile import Phase
+
+_HOST_S = 20e-6
+"""Host time of a parameter's part of a phase: far below the device's."""
+
+
+def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one_s: float, dtype: str) -> Workload:
+    """Return the workload that `spec` describes, at a pace of `one_s` a step, as if it had been captured there.
+
+    Args:
+        spec: `shipped`, the name of an estimate with columns of the group in braces; or `transformer`, shapes of the
+            parameters `before` the layers, of a `layer`, how many `layers`, and `after` them, with the `optimizer`'s
+            time.
+        group: columns that rows of this workload share.
+        dtype: of gradients; empty keeps the workload's.
+    """
+    if "transformer" in spec:
+        return transformer(one_s=one_s, dtype=dtype, gpu=gpu, **spec["transformer"])
+    name = spec["shipped"].format(**group)
+    try:
+        found = load_workload(name)
+    except UnknownNameError:
+        from tests.accuracy.published_table import estimated
+
+        found = estimated(name)
+    return known(found, one_s)
+
+
+def known(workload: Workload, one_s: float) -> Workload:
+    """Return `workload` at the measured pace of one GPU, as if it had been captured there."""
+    work_s = sum(float(phase.device_s[0]) for phase in (workload.forward, workload.backward, workload.optimizer))
+    factor = one_s / work_s
+
+    def scaled(phase: Phase) -> Phase:
+        return Phase(phase.host_s, phase.device_s * factor)
+
+    return replace(
+        workload,
+        estimated=False,
+        forward=scaled(workload.forward),
+        backward=scaled(workload.backward),
+        optimizer=scaled(workload.optimizer),
+        gradient_ready_s=np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s),
+    )
+
+
+def transformer(
+    *,
+    one_s: float,
+    dtype: str,
+    gpu: str,
+    layers: int,
+    layer: Sequence[Sequence[int]],
+    before: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
+    optimizer: str,
+) -> Workload:
+    """Return a transformer's step: a third of what the optimizer leaves is forward; gradients take as their bytes."""
+    shapes = [*before, *(shape for _ in range(layers) for shape in layer), *after]
+    parameters = tuple(Parameter(f"p{n}", tuple(shape), dtype, "cuda:0") for n, shape in enumerate(shapes))
+    optimizer_s = parse_time(optimizer, "optimizer")
+    backward_s = (one_s - optimizer_s) * 2 / 3
+    sizes = np.array([prod(shape) for shape in shapes], dtype=float)
+    last = np.cumsum(sizes[::-1])[::-1] / sizes.sum()
+    one, hooks = np.ones(1), np.arange(len(shapes), 0, -1) * _HOST_S
+    return Workload(
+        name="transformer", device=gpu, precision="bf16", batch_size=1, threads=None, estimated=False,
+        parameters=parameters, buffers=(), forward=Phase(hooks[:1], (one_s - optimizer_s) / 3 * one),
+        backward=Phase(hooks[:1], backward_s * one), optimizer=Phase(hooks[:1], optimizer_s * one),
+        gradient_hook_s=hooks[None, :], gradient_ready_s=np.maximum(backward_s * last, hooks)[None, :],
+        provenance={}, arithmetic_share=ARITHMETIC_SHARE,
+    )  # fmt: skip
+
+
+ARITHMETIC_SHARE = 0.6
+"""Of a transformer whose operators nobody counted: that of the shipped GPT-2 on an A100 is 0.58."""
