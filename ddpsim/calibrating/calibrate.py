@@ -243,8 +243,8 @@ def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Ve
 def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
     """Return a curve for each machine, rank count, algorithm and operation.
 
-    A size measured in several tables takes the median. Of tables by one process a GPU and by one for several, those that
-    launch as DDP does are taken.
+    A size measured in several tables takes the median. Of tables by one process a GPU and by one for several, those
+    that launch as DDP does are taken.
     """
     found: dict[tuple[str, int, int, str, str], list[Curve]] = {}
     for curve in (sample.curve() for sample in samples):

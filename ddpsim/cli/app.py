@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ddpsim.cli import (
-    allreduce,
     buckets,
     calibrate,
+    collective,
     constants,
     order,
     plan,
@@ -41,7 +41,8 @@ app = typer.Typer(
 app.command()(predict.predict)
 app.command()(predict.sweep)
 app.command()(plan.plan)
-app.command()(allreduce.allreduce)
+app.command()(collective.allreduce)
+app.command()(collective.collective)
 app.command()(calibrate.calibrate)
 app.command()(priors.priors)
 app.command()(validate.validate)

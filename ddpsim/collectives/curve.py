@@ -10,7 +10,7 @@ from ddpsim.collectives.interpolation import Rows
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.network.fairness import Demand
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 
