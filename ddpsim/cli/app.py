@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ddpsim.cli import (
-    allreduce,
     buckets,
     calibrate,
+    collective,
     compare,
     constants,
     order,
@@ -44,7 +44,8 @@ app.command()(predict.predict)
 app.command()(sweep.sweep)
 app.command()(plan.plan)
 app.command()(compare.compare)
-app.command()(allreduce.allreduce)
+app.command()(collective.allreduce)
+app.command()(collective.collective)
 app.command()(calibrate.calibrate)
 app.command()(priors.priors)
 app.command()(validate.validate)

@@ -13,7 +13,7 @@ from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:
@@ -40,12 +40,13 @@ def band_factors(
     """
     transport = _transport(placement, calibration, algorithm)
     doubts = [transport.doubt(size, operation) if isinstance(transport, CurveTransport) else None for size in sizes]
-    if None not in doubts:
-        return [(math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts if doubt is not None]
+    by_rows = [None if doubt is None else (math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts]
+    if None not in by_rows:
+        return [ends for ends in by_rows if ends is not None]
     constants = _NINETIETH * _log_std(placement, calibration, sizes, algorithm, operation)
-    low = -np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))
-    high = np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))
-    return list(zip(np.exp(low).tolist(), np.exp(high).tolist(), strict=True))
+    low = np.exp(-np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))).tolist()
+    high = np.exp(np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))).tolist()
+    return [ends or others for ends, others in zip(by_rows, zip(low, high, strict=True), strict=True)]
 
 
 class Band:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import UnknownNameError
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 SCHEMA = "ddpsim.calibration/1"
 

@@ -13,7 +13,7 @@ from ddpsim.collectives.priors import PRIORS
 from ddpsim.documents import Document, File, read_as
 from ddpsim.errors import CalibrationError
 from ddpsim.files import parse_json
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 _REMEDY = "make the file again with `ddpsim calibrate`"
 _LARGEST_SPREAD, _LARGEST_RESIDUAL = 100.0, 10.0

@@ -27,7 +27,7 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.jobs.job import Backend
 from ddpsim.network.fluid import Demand, Network
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

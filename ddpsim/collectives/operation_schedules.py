@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ddpsim.collectives.schedules import Builder, Schedule, Transfer
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 def scattering_ring(ranks: int, segments: int = 1) -> Schedule:

@@ -22,7 +22,7 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 

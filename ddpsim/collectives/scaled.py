@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps, Transport
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 def scaled(demand: Demand, factor: float) -> Demand:

@@ -11,7 +11,7 @@ from typing import Protocol
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
 from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.nic_kinds import nic_kind
 

@@ -12,7 +12,7 @@ from ddpsim.errors import CalibrationError
 from ddpsim.files import parse_json
 from ddpsim.measured.nccl_tests import forced_algorithm, operation_in, refuse_program, version_text
 from ddpsim.measured.table import REMEDY, Cells, MeasuredTable, as_float, operation_of, table_of
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 def parse(text: str, place: str) -> MeasuredTable:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.measured.table import Cells, MeasuredTable, header_of, operation_of, table_of
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 _PREFIX = re.compile(r"^(?:\s*\S*\d{4}-\d\d-\d\dT\S+\s)?(?:.{0,80}?<std(?:out|err)>:\s?|\s*[\w.-]+:(?:\s+|$))?")
 _ROW = re.compile(r"[-+]?[\d.]*\d\S*")

@@ -8,7 +8,7 @@ from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
 from ddpsim.measured import csv_text, documents, nccl_tests
 from ddpsim.measured.table import REMEDY, MeasuredTable
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 def read_tables(path: str | Path) -> list[MeasuredTable]:

@@ -23,7 +23,7 @@ from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, 
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB
 

@@ -18,7 +18,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, NVSWITCH, Pattern
 from ddpsim.collectives.nccl.tuning import Entry, generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}

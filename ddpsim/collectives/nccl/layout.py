@@ -13,7 +13,7 @@ from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.paths import KINDS, Route

@@ -14,7 +14,7 @@ from ddpsim.collectives.operation_schedules import around
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.network.fairness import LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)

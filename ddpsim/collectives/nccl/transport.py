@@ -22,7 +22,7 @@ from ddpsim.collectives.transport import ByOperation, Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
 

@@ -24,7 +24,7 @@ from ddpsim.collectives.nccl.versions import (
     Release,
     release,
 )
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)

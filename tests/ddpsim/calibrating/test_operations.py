@@ -13,7 +13,7 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.files import json_text
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
 
 MACHINE = load_topology("4xv100-pcie")

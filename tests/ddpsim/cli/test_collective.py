@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.measured import parse_table
+from ddpsim.operations import Operation
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
 MICROBENCHMARK = {
@@ -219,3 +220,57 @@ def test_a_table_that_is_missing_or_no_text(ddpsim: Callable, tmp_path: Path) ->
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     ddpsim("allreduce", *HERE, "--measured", tmp_path / "binary").refused("not text", "at byte 0", "CSV")
     ddpsim("allreduce", *HERE, "--measured", tmp_path).refused("Is a directory", "nccl-tests' output")
+
+
+OPERATIONS = [operation for operation in Operation if operation is not Operation.ALLREDUCE]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("machine", ["dgx-1v", "loopback"])
+def test_every_operation_has_nccl_tests_rates(ddpsim: Callable, machine: str, operation: Operation) -> None:
+    asked = ("--topology", machine, "--gpus-per-node", "2", "-b", "1M", "-e", "1M")
+    document = ddpsim("collective", "--op", operation, *asked, "--json").document
+    [row] = document["rows"]
+    assert document["operation"] == operation
+    factor = 0.5 if operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER) else 1.0
+    assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * factor)
+    assert row["time_low_us"] < row["time_us"] < row["time_high_us"]
+
+
+def test_one_command_predicts_what_the_other_does(ddpsim: Callable) -> None:
+    asked = (*HERE, "-b", "4K", "-e", "1M", "-f", "4", "--json")
+    one, other = (
+        ddpsim(*command, *asked).document for command in (("allreduce",), ("collective", "--op", "all_reduce"))
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("operation", "count", "redop", "root"),
+    [("all_gather", 131072, "none", -1), ("broadcast", 262144, "none", 0), ("reduce", 262144, "sum", 0)],
+)
+def test_our_table_of_an_operation_reads_as_nccl_tests_output(
+    ddpsim: Callable, operation: str, count: int, redop: str, root: int
+) -> None:
+    text = ddpsim("collective", "--op", operation, *HERE, "-b", "1M", "-e", "1M").out
+    words = text.splitlines()[-1].split()
+    assert words[1:5] == [str(count), "float", redop, str(root)]
+    [row] = parse_table(f"# operation: {operation}\n# ranks: 2\n{text}", "ours").rows
+    assert row.time_s * 1e6 == pytest.approx(float(words[5]))
+
+
+def test_a_table_of_another_operation_is_refused_with_the_one_that_it_is_of(ddpsim: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "gather.csv"
+    path.write_text("# ranks: 2\n# operation: all_gather\nsize_bytes,time_us\n1048576,900\n")
+    refused = ddpsim("allreduce", "--topology", "loopback", "--measured", str(path))
+    refused.refused("is of all_gather, allreduce is asked for; use `ddpsim collective --op all_gather`")
+    [row] = ddpsim(
+        "collective", "--op", "all_gather", "--topology", "loopback", "--measured", str(path), "--json"
+    ).document["rows"]
+    assert row["measured_us"] == pytest.approx(900)
+
+
+def test_an_operation_that_is_none_is_named(ddpsim: Callable) -> None:
+    ddpsim("collective", "--op", "all_gathr", *HERE).refused(
+        "--op: unknown operation 'all_gathr'; did you mean all_gather?"
+    )

@@ -17,7 +17,7 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import SHAPED

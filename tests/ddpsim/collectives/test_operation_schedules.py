@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ddpsim.collectives import operation_schedules as made
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from tests.ddpsim.collectives.test_schedules import carried_out_late, depth
 
 RANKS = [2, 3, 5, 8]

@@ -8,7 +8,7 @@ from ddpsim.collectives import operation_schedules
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

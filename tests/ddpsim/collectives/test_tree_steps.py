@@ -13,7 +13,7 @@ from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.network.fluid import Network
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB

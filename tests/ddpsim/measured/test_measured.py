@@ -7,7 +7,7 @@ import pytest
 
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.measured import MeasuredTable, parse_table, parse_tables
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 NCCL_TESTS = """# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20
 # Using devices

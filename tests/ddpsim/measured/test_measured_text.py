@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddpsim.calibrating.samples import Sample
 from ddpsim.errors import CalibrationError
 from ddpsim.measured import MeasuredTable, parse_table, parse_tables
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
 
 RANKS = 16

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.errors import UnknownNameError
-from ddpsim.operation import Operation
+from ddpsim.operations import Operation
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])

@@ -1,7 +1,8 @@
-"""`ddpsim allreduce`: predicted allreduce times in nccl-tests' columns, measured ones beside them."""
+"""`ddpsim collective` and `ddpsim allreduce`: predicted times in nccl-tests' columns, measured ones beside them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,54 +20,82 @@ from ddpsim.units import counted
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
     from ddpsim.measured import MeasuredTable
+    from ddpsim.operations import Operation
     from ddpsim.topology.graph import Placement, Topology
 
 Row = dict[str, object]
+OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv"
 
 
-@expand
-def allreduce(
-    topology: TopologyName,
-    given: ConstantOptions,
-    output: Output,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a collective's times, whichever the operation."""
+
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
     begin: Annotated[
         str | None, typer.Option("-b", metavar="SIZE", help="Smallest size, as nccl-tests takes it. [8]")
-    ] = None,
-    end: Annotated[str | None, typer.Option("-e", metavar="SIZE", help="Largest size. [1G]")] = None,
+    ] = None
+    end: Annotated[str | None, typer.Option("-e", metavar="SIZE", help="Largest size. [1G]")] = None
     factor: Annotated[
         int | None, typer.Option("-f", metavar="F", help="Whole factor from one size to the next. [2]")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(metavar="nccl|gloo", help="[nccl; gloo on a machine without GPUs]")
-    ] = None,
-    algorithm: Annotated[str, typer.Option(metavar="auto|ring|tree|...", help="Allreduce algorithm.")] = "auto",
-    fidelity: Annotated[
-        str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")
-    ] = "flow",
+    ] = None
+    backend: Annotated[str | None, typer.Option(metavar="nccl|gloo", help="[nccl; gloo on a machine without GPUs]")] = (
+        None
+    )
+    algorithm: Annotated[str, typer.Option(metavar="auto|ring|tree|...", help="Allreduce algorithm.")] = "auto"
+    fidelity: Annotated[str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")] = (
+        "flow"
+    )
     measured: Annotated[
         str | None,
         typer.Option(metavar="TABLE", help="nccl-tests output or CSV; its sizes are predicted, instead of -b, -e, -f."),
-    ] = None,
-    plot: Annotated[str | None, plot_option("Draw time over size.")] = None,
-) -> None:
+    ] = None
+    plot: Annotated[str | None, plot_option("Draw time over size.")] = None
+
+
+@expand
+def allreduce(topology: TopologyName, asked: Asked, given: ConstantOptions, output: Output) -> None:
     """Predict allreduce times, in nccl-tests' columns.
 
     Beside a measured table: of its ranks, launched as it was measured.
     """
+    from ddpsim.operations import Operation
+
+    _predict(Operation.ALLREDUCE, topology, asked, given, output)
+
+
+@expand
+def collective(
+    topology: TopologyName,
+    op: Annotated[str, typer.Option(metavar=OPERATIONS, help="Which operation.")],
+    asked: Asked,
+    given: ConstantOptions,
+    output: Output,
+) -> None:
+    """Predict an operation's times, in nccl-tests' columns.
+
+    Sizes and busbw are nccl-tests' too: a size is of all parts together, of sendrecv what each rank sends the next.
+    Beside a measured table: of its ranks, launched as it was measured.
+    """
+    from ddpsim.operations import Operation
+
+    _predict(Operation.named(op), topology, asked, given, output)
+
+
+def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantOptions, output: Output) -> None:
     from ddpsim.collectives.execute import Collectives, correcting_curve
     from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
     from ddpsim.topology.transports import nic_advice
 
-    check_destination(plot)
+    check_destination(asked.plot)
     machine = load_topology(topology)
-    rows = _measured(measured, {"-b": begin, "-e": end, "-f": factor})
-    sizes = _sizes(begin, end, factor) if rows is None else [row.size_bytes for row in rows.rows]
-    placement = _placed(machine, nodes, gpus_per_node, rows)
-    backend = backend or machine.backend
+    rows = _measured(operation, asked)
+    sizes = _sizes(asked) if rows is None else [row.size_bytes for row in rows.rows]
+    placement = _placed(machine, asked.nodes, asked.gpus_per_node, rows)
+    backend, algorithm = asked.backend or machine.backend, asked.algorithm
     constants = given.calibration_in_force(backend)
     stated = Conditions() if rows is None else Conditions.of(rows)
     if algorithm == "auto" and backend == "nccl":
@@ -77,35 +106,49 @@ def allreduce(
         backend=backend,
         calibration=constants or _priors(backend, stated.version),
         options=CollectiveOptions(
-            algorithm=algorithm, fidelity=fidelity, isolated=stated.isolated, gpus_per_process=stated.gpus_per_process
+            algorithm=algorithm,
+            fidelity=asked.fidelity,
+            isolated=stated.isolated,
+            gpus_per_process=stated.gpus_per_process,
         ),
     )
-    curve = correcting_curve(placement, backend, constants, algorithm)
+    curve = correcting_curve(placement, backend, constants, algorithm, operation)
     found: list[Row] = []
     for size in sizes:
-        seconds = collectives.estimate_s(size) if fidelity == "closed" else collectives.simulate_s(size)
-        choice = collectives.choice(size)
-        found.append(_row(size, seconds, placement) | {"algorithm": choice.algorithm, "protocol": choice.protocol})
-    _add_bands(found, placement, collectives.calibration, algorithm)
+        timed = collectives.estimate_s if asked.fidelity == "closed" else collectives.simulate_s
+        choice = collectives.choice(size, operation)
+        row = _row(operation, size, timed(size, operation), placement)
+        found.append(row | {"algorithm": choice.algorithm, "protocol": choice.protocol})
+    _add_bands(found, placement, collectives.calibration, algorithm, operation)
     if rows is not None:
         _join(found, rows)
-    if plot:
-        _draw(found, plot)
+    if asked.plot:
+        _draw(found, asked.plot)
     correcting = 0 if curve is None else len(curve.points)
     for line in nic_advice(machine) if backend == "nccl" and placement.nodes > 1 else ():
         note(f"advice: {line}")
-    output.emit({"rows": found, "correcting_rows": correcting}, lambda: _text(found, placement, correcting))
+    document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
+    output.emit(document, lambda: _text(operation, found, placement, correcting))
 
 
-def _measured(path: str | None, sizes: dict[str, object]) -> MeasuredTable | None:
-    """Return the table in `path`; its sizes are predicted, so that options on them are refused."""
-    from ddpsim.measured import read_table
+def _measured(operation: Operation, asked: Asked) -> MeasuredTable | None:
+    """Return the table of the operation; its sizes are predicted, so that options on them are refused.
 
-    if path is None:
+    Raises:
+        InputError: sizes that are asked for beside it, or a table of another operation.
+    """
+    from ddpsim.measured import read_tables
+
+    if asked.measured is None:
         return None
+    sizes = {"-b": asked.begin, "-e": asked.end, "-f": asked.factor}
     for flag in (flag for flag, value in sizes.items() if value is not None):
         raise InputError(f"{flag} and --measured are both given", place="measured", remedy="keep one")
-    return read_table(path)
+    tables = {table.operation: table for table in read_tables(asked.measured)}
+    if operation not in tables:
+        what = f"{asked.measured} is of {', '.join(tables)}, {operation} is asked for"
+        raise InputError(what, place="measured", remedy=f"use `ddpsim collective --op {next(iter(tables))}`")
+    return tables[operation]
 
 
 def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, rows: MeasuredTable | None) -> Placement:
@@ -135,31 +178,32 @@ def _priors(backend: str, version: int | None) -> Calibration | None:
     return start.with_values({"nccl.version": version}, source="the table's")
 
 
-def _sizes(begin: str | None, end: str | None, factor: int | None) -> list[int]:
+def _sizes(asked: Asked) -> list[int]:
     from ddpsim.units import nccl_sizes, parse_nccl_size
 
-    first = parse_nccl_size("8" if begin is None else begin, "-b")
-    last = parse_nccl_size("1G" if end is None else end, "-e")
-    return nccl_sizes(first, last, 2 if factor is None else factor)
+    first = parse_nccl_size("8" if asked.begin is None else asked.begin, "-b")
+    last = parse_nccl_size("1G" if asked.end is None else asked.end, "-e")
+    return nccl_sizes(first, last, 2 if asked.factor is None else asked.factor)
 
 
-def _row(size_bytes: int, seconds: float, placement: Placement) -> Row:
-    """Return a row as nccl-tests counts: rates decimal, busbw = algbw * 2 (n-1)/n."""
-    ranks = placement.world_size
+def _row(operation: Operation, size_bytes: int, seconds: float, placement: Placement) -> Row:
+    """Return a row as nccl-tests counts: rates decimal, busbw of an allreduce algbw * 2 (n-1)/n."""
     algorithm_rate = size_bytes / seconds / 1e9
     return {
         "size_bytes": size_bytes,
         "time_us": seconds * 1e6,
         "algbw_GBps": algorithm_rate,
-        "busbw_GBps": algorithm_rate * 2 * (ranks - 1) / ranks,
+        "busbw_GBps": algorithm_rate * operation.sent(placement.world_size),
     }
 
 
-def _add_bands(found: list[Row], placement: Placement, calibration: Calibration, algorithm: str) -> None:
+def _add_bands(
+    found: list[Row], placement: Placement, calibration: Calibration, algorithm: str, operation: Operation
+) -> None:
     from ddpsim.doubts.collectives import factors
 
     sizes = [int(str(row["size_bytes"])) for row in found]
-    ends = factors(placement, calibration.backend, calibration, sizes, algorithm)
+    ends = factors(placement, calibration.backend, calibration, sizes, algorithm, operation)
     for row, (low, high) in zip(found, ends, strict=True):
         time_us = float(str(row["time_us"]))
         row |= {"time_low_us": time_us * low, "time_high_us": time_us * high}
@@ -183,16 +227,19 @@ def _draw(found: list[Row], path: str) -> None:
     note(f"wrote {path}")
 
 
-def _text(found: list[Row], placement: Placement, correcting: int) -> str:
+def _text(operation: Operation, found: list[Row], placement: Placement, correcting: int) -> str:
     """Return nccl-tests' columns and ours; what `#` begins is a remark, as there."""
     names = ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "algorithm", "protocol"]
     units = ["#", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "", ""]
+    # nccl-tests counts the elements of one rank's part.
+    element_bytes = 4 * (placement.world_size if operation.in_parts else 1)
+    reduction, root = "sum" if operation.reduces else "none", 0 if operation.rooted else -1
     lines = [
         [
             "",
             row["size_bytes"],
-            int(str(row["size_bytes"])) // 4,
-            *("float", "sum", -1),
+            int(str(row["size_bytes"])) // element_bytes,
+            *("float", reduction, root),
             *(f"{row[key]:.2f}" for key in ("time_us", "algbw_GBps", "busbw_GBps")),
             "N/A",
             row["algorithm"],
