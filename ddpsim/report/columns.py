@@ -16,7 +16,7 @@ _LABELS = {
     "buffer_broadcast_s": "broadcast", "samples_per_s": "samples/s", "overlap_ratio": "hidden",
     "hidden_comm_cost_s": "cost of hidden communication", "scaling_efficiency": "efficiency",
     "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
-    "memory_fits": "memory", "cost_per_hour": "cost/h", "no_sync_every": "steps a reduction",
+    "memory_fits": "memory", "cost_per_hour": "cost/h", "accumulate": "micro-batches a step",
     "cost_per_million_samples": "cost of a million samples",
     "cost_per_epoch": "cost of an epoch", "pareto": "unbeaten",
 }  # fmt: skip

@@ -203,7 +203,7 @@ class _Job:
         if self.options.comm == "real":
             every = settings[0].iterations
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
-            collectives.check_extent(sizes, every // self.options.no_sync_every)
+            collectives.check_extent(sizes, every // self.options.sync_every)
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)
         world_size = self.placement.world_size
