@@ -69,6 +69,20 @@ virtual cards of this rate (ENA, gVNIC, Azure's accelerated networking) do not.
 """
 
 
+ONE_STREAM = 10e9 / 8
+"""Bytes per second of a port that TCP fills: processors keep up with it.
+
+Of faster ones NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
+200.
+"""
+
+
+def share_of(name: str, bandwidth: float) -> str | None:
+    """Return which constant says what part of its rate a port of kind `name` carries; None where it is all."""
+    share = NIC_KINDS[name].share
+    return None if share == "tcp" and bandwidth <= ONE_STREAM else share
+
+
 def nic_kind(name: str) -> NicKind:
     """Return the kind `name`, which a machine's file was checked for."""
     return NIC_KINDS[name]

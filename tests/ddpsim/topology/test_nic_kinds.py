@@ -55,6 +55,11 @@ def test_ethernet_is_tcp_until_it_is_said_to_be_roce() -> None:
     assert gib_s(two_nodes("ethernet")) > 1.5 * gib_s(two_nodes("roce"))
 
 
+def test_tcp_fills_a_slow_port_and_a_part_of_a_fast_one() -> None:
+    shares = [Layout(two_nodes("tcp", rate).place(), CURRENT).nic_share for rate in ("1Gb/s", "10Gb/s", "25Gb/s")]
+    assert shares == [None, None, "tcp"]
+
+
 def test_a_gpu_without_peer_to_peer_has_no_gpudirect_whatever_the_card() -> None:
     machine = two_nodes("infiniband", gpu="RTX4090")
     assert not machine.groups[0].template.nics[0].gpudirect
