@@ -88,6 +88,7 @@ def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantO
     from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
+    from ddpsim.topology.transports import nic_advice
 
     check_destination(asked.plot)
     machine = load_topology(topology)
@@ -124,6 +125,8 @@ def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantO
     if asked.plot:
         _draw(found, asked.plot)
     correcting = 0 if curve is None else len(curve.points)
+    for line in nic_advice(machine) if backend == "nccl" and placement.nodes > 1 else ():
+        note(f"advice: {line}")
     document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
     output.emit(document, lambda: _text(operation, found, placement, correcting))
 

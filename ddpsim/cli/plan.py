@@ -161,7 +161,7 @@ def text(report: PlanReport) -> str:
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
-    lines += ["", *_doubts(report.rows)]
+    lines += ["", *_doubts(report.rows), *_transports(report.rows)]
     best = report.best.chosen
     unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
     lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
@@ -175,6 +175,15 @@ def _doubts(rows: Sequence[PlanRow]) -> list[str]:
         for line in largest_doubt(row.chosen):
             said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
     return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
+
+
+def _transports(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what each machine's bytes go by, and what other choices would give."""
+    said: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        for line in [] if (taken := row.chosen.transports) is None else taken.lines():
+            said.setdefault(line, []).append(row)
+    return [f"on {_where(found)}: {line}" for line, found in said.items()]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:

@@ -210,6 +210,7 @@ def _text(prediction: Prediction) -> str:
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
         f"communication hidden {percent(summary.overlap_ratio) or '-'}",
         *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
+        *([] if (taken := prediction.transports) is None else taken.lines()),
         "",
         table(
             ("bucket", "parameters", "size", "ready ms", "launched", "started", "finished"),

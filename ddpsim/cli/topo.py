@@ -13,6 +13,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.transports import transports_of, transports_text
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices
 
@@ -68,8 +69,9 @@ def show(
     ] = False,
     plot: Annotated[str | None, plot_option("Draw the graph.")] = None,
 ) -> None:
-    """Show one machine: its links, bandwidths in each direction, sources."""
+    """Show one machine: its links, bandwidths in each direction, NCCL's transports between its GPUs, sources."""
     from ddpsim.topology.spec import load_topology
+    from ddpsim.topology.transports import nic_advice
 
     check_destination(plot)
     machine = _asked(load_topology(topology), gpus, nodes)
@@ -81,11 +83,15 @@ def show(
 
         plot_topology(machine, plot, walks(machine, found), trees)
         note(f"wrote {plot}")
+    paths = transports_of(machine, nodes)
     document = _document(machine)
+    document |= {"transports": None if paths is None else paths.document(), "advice": nic_advice(machine)}
     if channels:
         document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
+    blocks = [] if paths is None else [transports_text(paths)]
     output.emit(
-        document, lambda: "\n\n".join([_text(machine, document), *([channels_text(found, trees)] if found else [])])
+        document,
+        lambda: "\n\n".join([_text(machine, document), *blocks, *([channels_text(found, trees)] if found else [])]),
     )
 
 

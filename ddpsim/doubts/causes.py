@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import collectives
+from ddpsim.doubts.devices import far_from_nics
 from ddpsim.doubts.doubt import Assumptions, Doubt
 from ddpsim.doubts.spreads import (
     BESIDE,
@@ -49,6 +50,7 @@ def doubts_of(
     backend = options.backend_for(workload)
     if placement.world_size > 1 and options.comm == "real":
         found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
+        found += _far_gpus(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
     found += _measured_costs(constants)
     return found + list(_unmeasured_costs(constants, workload, placement, options))
@@ -95,6 +97,20 @@ def _collective(
     where = several if placement.nodes > 1 else "one node"
     tests = "nccl-tests" if backend == "nccl" else "`ddpexec microbench`"
     return Doubt(f"allreduce over {collectives.family(placement, backend)}", f"{tests} on {where}", low, high, left)
+
+
+def _far_gpus(
+    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
+) -> list[Doubt]:
+    """Return the doubt of which GPUs of its nodes a job gets, where some are farther from the NIC than others."""
+    measured = backend == "nccl" and collectives.covers(calibration, placement, backend, algorithm)
+    if backend != "nccl" or measured:
+        return []
+    wire = far_from_nics(placement, calibration, sizes, algorithm)
+    if wire is None:
+        return []
+    high = Assumptions(calibration, wire_factor=wire.high)
+    return [Doubt("GPUs far from the NIC", "`visible_devices` of the job in the machine's file", None, high)]
 
 
 def _measured_costs(constants: Calibration) -> list[Doubt]:

@@ -16,9 +16,9 @@ from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.nic_kinds import nic_kind
 
 THROUGH_HOST, TCP = "PCIe through host memory", "TCP"
-_CARDS = {"efa": "EFA", "slingshot": "Slingshot", "infiniband": "InfiniBand or RoCE", "roce": "InfiniBand or RoCE"}
 
 Factors = tuple[float, float]
 
@@ -32,8 +32,7 @@ def family(placement: Placement, backend: str) -> str:
         return TCP
     groups = Layout(placement, CURRENT).ring.rates
     if placement.nodes > 1:
-        kinds = [nic.kind for each in placement.classes for nic in each.template.nics]
-        names = {_CARDS.get(kind, TCP) for kind in kinds}
+        names = {nic_kind(nic.kind).family for each in placement.classes for nic in each.template.nics}
         return TCP if TCP in names else THROUGH_HOST if HOST in groups else min(names)
     if HOST in groups:
         return THROUGH_HOST

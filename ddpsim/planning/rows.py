@@ -123,6 +123,7 @@ class PlanRow:
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
+            "transports": None if (taken := chosen.transports) is None else taken.document(),
             "memory": None if (memory := chosen.memory) is None else memory.document(),
             "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
             "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],

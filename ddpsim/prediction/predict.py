@@ -77,6 +77,7 @@ def predict(
         calibrated=calibration is not None and calibration.measured,
         copies_measured=calibration is not None and _measures_copies(calibration),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
+        calibration=calibration,
     )
     return with_band(prediction, calibration, progress) if band else prediction
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.bucketing import BucketPlan
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl.paths_taken import PathsTaken, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt, Effect
 from ddpsim.prediction.document import flat
@@ -38,6 +40,7 @@ class Prediction:
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
         copies_measured: whether its calibration has the rate of copies into buckets.
         ends: each doubt with the iteration at its two ends; empty until `with_band`.
+        calibration: it was made with; None is the priors.
     """
 
     workload: Workload
@@ -53,6 +56,7 @@ class Prediction:
     correcting_rows: int = 0
     copies_measured: bool = False
     ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
+    calibration: Calibration | None = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -111,6 +115,12 @@ class Prediction:
         return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
 
     @property
+    def transports(self) -> PathsTaken | None:
+        """What NCCL moves bytes by, and what other choices would give; None where it moves none."""
+        moved = self.options.comm == "real" and self.options.backend_for(self.workload) == "nccl"
+        return paths_taken(self.placement, self.calibration) if moved else None
+
+    @property
     def ranks_differ(self) -> bool:
         """Whether several ranks recorded the workload at once and another number computes on a machine here."""
         return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
@@ -167,6 +177,7 @@ class Prediction:
             ],
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
+            "transports": None if (taken := self.transports) is None else taken.document(),
             "memory": None if (memory := self.memory) is None else memory.document(),
             "provenance": {
                 "ddpsim": __version__,

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.gpus.table import names as gpu_names
 from ddpsim.topology.hardware import (
-    GPU_MODELS,
     PCIE_X16_BANDWIDTH,
     gpu_facts,
+    known_models,
     nvlink_bandwidth,
     socket_bandwidth,
 )
+from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.node import Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
 from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
 from ddpsim.topology.vertices import HOST_IN, HOST_OUT, OUTSIDE, Vertex, VertexKind
-
-_GPUDIRECT_KINDS = ("infiniband", "roce", "efa", "slingshot")
 
 
 def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
@@ -79,8 +77,7 @@ def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
     model = spec.gpus.model
     facts = gpu_facts(model)
     if spec.gpus.sm is None and facts is None:
-        known = {*GPU_MODELS, *gpu_names()}
-        error = UnknownNameError.among("GPU model", model, known, place=f"{place}.gpus.model")
+        error = UnknownNameError.among("GPU model", model, known_models(), place=f"{place}.gpus.model")
         raise TopologyError(error.message, place=error.place, remedy=f"{error.remedy} Or state its `sm`")
     sm = facts.sm if spec.gpus.sm is None and facts is not None else spec.gpus.sm
     assert sm is not None
@@ -111,7 +108,7 @@ def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str
 
 
 def _in_order(nics: NicsSpec) -> bool:
-    return nics.kind != "efa" if nics.in_order is None else nics.in_order
+    return nic_kind(nics.kind).in_order if nics.in_order is None else nics.in_order
 
 
 def _check_stated(spec: NodeSpec, place: str) -> None:
@@ -125,7 +122,7 @@ def _check_stated(spec: NodeSpec, place: str) -> None:
 
 
 def _gpudirect(nics: NicsSpec, capable: bool) -> bool:
-    return capable and nics.kind in _GPUDIRECT_KINDS if nics.gpudirect is None else nics.gpudirect
+    return capable and nic_kind(nics.kind).gpudirect if nics.gpudirect is None else nics.gpudirect
 
 
 def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:

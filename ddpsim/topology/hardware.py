@@ -6,8 +6,9 @@ Source: NCCL 2.30 `src/graph/topo.h` (`*_BW`, `*_NVLINK_BW`) and `topo.cc` (`ncc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import names, shipped_gpu
 
 GB = 1e9
 """Bytes per second of one GB/s."""
@@ -42,7 +43,7 @@ class GpuModel:
         sm: compute capability without its point, 70 for 7.0.
         pcie: its PCIe generation.
         nvlinks: NVLinks on the SXM form, 0 where it has none.
-        peer_to_peer: False for GeForce cards, whose transfers go through host memory.
+        peer_to_peer: False where the driver refuses it and transfers go through host memory, as on most GeForce cards.
     """
 
     sm: int
@@ -51,41 +52,31 @@ class GpuModel:
     peer_to_peer: bool = True
 
 
-GPU_MODELS = {
-    "K80": GpuModel(37, 3),
-    "P100": GpuModel(60, 3, 4),
-    "GP100": GpuModel(60, 3, 4),
-    "P40": GpuModel(61, 3),
-    "GTX1080Ti": GpuModel(61, 3, peer_to_peer=False),
-    "V100": GpuModel(70, 3, 6),
-    "T4": GpuModel(75, 3),
-    "RTX2080Ti": GpuModel(75, 3, peer_to_peer=False),
-    "A100": GpuModel(80, 4, 12),
-    "A10": GpuModel(86, 4),
-    "A40": GpuModel(86, 4),
-    "RTX3090": GpuModel(86, 4, peer_to_peer=False),
-    "RTX4090": GpuModel(89, 4, peer_to_peer=False),
-    "L4": GpuModel(89, 4),
-    "L40": GpuModel(89, 4),
-    "L40S": GpuModel(89, 4),
-    "H100": GpuModel(90, 5, 18),
-    "H200": GpuModel(90, 5, 18),
-    "GH200": GpuModel(90, 5, 18),
-    "B200": GpuModel(100, 6, 18),
-    "GB200": GpuModel(100, 6, 18),
-    "MI60": GpuModel(0, 4),
-}
-"""GPU model to what it implies; a file may name another model and state `sm` itself."""
+_WITHOUT_DATA_SHEET = {"MI60": GpuModel(0, 4)}
+"""GPUs that NCCL's topology files name and no file in `gpus/` describes."""
+
+_GENERATION_OF_MOST = 4
+"""PCIe generation of a GPU whose file leaves it out: most of the table's."""
+
+IMPORTED_MODELS = (
+    *("K80", "P100", "GP100", "P40", "GTX1080Ti", "V100", "T4", "RTX2080Ti", "A100", "A10", "A40", "RTX3090"),
+    *("RTX4090", "L4", "L40", "L40S", "H100", "H200", "GH200", "B200", "GB200", "MI60"),
+)
+"""GPUs that an importer may be told a file's are."""
 
 
+@cache
 def gpu_facts(model: str) -> GpuModel | None:
-    """Return what a GPU model implies: of `GPU_MODELS`, else of the table of GPUs; None for one in neither."""
-    if model in GPU_MODELS:
-        return GPU_MODELS[model]
+    """Return what a GPU model implies, by its file in `gpus/`; None for one that has none."""
     spec = shipped_gpu(model)
     if spec is None or spec.name != model or spec.sm is None:
-        return None
-    return GpuModel(spec.sm, spec.pcie or 4, spec.nvlinks, spec.peer_to_peer)
+        return _WITHOUT_DATA_SHEET.get(model)
+    return GpuModel(spec.sm, spec.pcie or _GENERATION_OF_MOST, spec.nvlinks, spec.peer_to_peer)
+
+
+def known_models() -> set[str]:
+    """Return the GPUs of which something is known by their name."""
+    return {*_WITHOUT_DATA_SHEET, *names()}
 
 
 def nvlink_bandwidth(sm: int) -> float:

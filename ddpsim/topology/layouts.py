@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ddpsim import shipped
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.topology.hardware import GPU_MODELS
+from ddpsim.topology.hardware import IMPORTED_MODELS, gpu_facts
 
 _MACHINES = {
     ("GP100", 2): "2xgp100-nvlink",
@@ -25,8 +25,13 @@ _PCIE = "-pcie"
 
 def gpu_choices() -> list[str]:
     """Return the values of `gpu`: models, and with `-pcie` their forms without NVLink."""
-    models = sorted(model.lower() for model in GPU_MODELS)
-    return models + [model.lower() + _PCIE for model, facts in GPU_MODELS.items() if facts.nvlinks]
+    models = sorted(model.lower() for model in IMPORTED_MODELS)
+    return models + [model.lower() + _PCIE for model in IMPORTED_MODELS if _has_nvlink(model)]
+
+
+def _has_nvlink(model: str) -> bool:
+    facts = gpu_facts(model)
+    return facts is not None and facts.nvlinks > 0
 
 
 def gpu_model(choice: str, place: str) -> str:
@@ -35,7 +40,7 @@ def gpu_model(choice: str, place: str) -> str:
     Raises:
         UnknownNameError: where it is not among `gpu_choices`.
     """
-    models = {model.lower(): model for model in GPU_MODELS}
+    models = {model.lower(): model for model in IMPORTED_MODELS}
     name = choice.lower().removesuffix(_PCIE)
     if name not in models or choice.lower() not in gpu_choices():
         raise UnknownNameError.among("GPU", choice.lower(), gpu_choices(), place=place)
@@ -49,7 +54,7 @@ def nvlink_layout(choice: str, count: int, place: str) -> Mapping[str, object]:
         TopologyError: where no shipped machine has so many of that model.
     """
     model = gpu_model(choice, place)
-    if choice.lower().endswith(_PCIE) or not GPU_MODELS[model].nvlinks or count == 1:
+    if choice.lower().endswith(_PCIE) or not _has_nvlink(model) or count == 1:
         return {}
     machine = _MACHINES.get((_LIKE.get(model, model), count))
     if machine is None:

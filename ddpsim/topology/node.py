@@ -92,7 +92,7 @@ class Nic:
     """A NIC is one port of a network card.
 
     Attributes:
-        kind: infiniband, ethernet, efa, socket or another word; the transport decides what it means.
+        kind: of `ddpsim.topology.nic_kinds.NIC_KINDS`.
         bandwidth: bytes per second, one direction.
         latency_s: what NCCL adds to a network hop for it (from its plugin or XML); no part of a link's delay.
         gpudirect: whether a GPU's memory may be read and written by it directly.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
 from ddpsim.documents import told
-from ddpsim.errors import UnitError
+from ddpsim.errors import UnitError, UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
+from ddpsim.topology.nic_kinds import NIC_KINDS
 from ddpsim.units import parse_bandwidth, parse_time
 
 
@@ -39,6 +40,12 @@ def _counts(value: object) -> object:
             f"a number of nodes, at most {MOST_NODES}, was expected; "
             "write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
         )
+    return value
+
+
+def _nic_kind(value: str) -> str:
+    if value not in NIC_KINDS:
+        raise told(str(UnknownNameError.among("kind of NIC", value, NIC_KINDS)))
     return value
 
 
@@ -139,12 +146,13 @@ class CpuSpec(Spec):
 class NicsSpec(Spec):
     """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way.
 
-    `in_order`: whether writes to memory keep their order; where left out, all but EFA's do.
+    `gpudirect`, `in_order`: whether it reaches GPU memory, and writes it in order; where left out, by its kind
+    (`ddpsim.topology.nic_kinds`).
     """
 
     count: Devices = 1
     rate: Bandwidth
-    kind: str = "infiniband"
+    kind: Annotated[str, AfterValidator(_nic_kind)] = "infiniband"
     latency: Time = 0.0
     delay: Time = 0.0
     gpudirect: bool | None = None

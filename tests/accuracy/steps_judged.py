@@ -80,12 +80,17 @@ def baskerville() -> Iterator[Step]:
     """Yield GPT-2 Large on nodes of four GPUs and one NIC."""
     rows = [row for row in _rows("baskerville_a100_gpt2large_ddp_nic_sharing.csv") if row["model"] == "gpt2-large"]
     one_s = next(float(row["step_ms"]) for row in rows if (row["nodes"], row["gpus_per_node"]) == ("1", "1")) * 1e-3
-    workload = _transformer(one_s)
+    workload = gpt2_large(one_s)
     for row in rows:
         nodes, gpus = int(row["nodes"]), int(row["gpus_per_node"])
         if nodes * gpus > 1:
             found = predict(workload, machine("baskerville"), nodes=nodes, gpus_per_node=gpus)
             yield Step("baskerville", f"{nodes} x {gpus} GPUs", float(row["step_ms"]) * 1e-3, found)
+
+
+def baskerville_rows(kind: str) -> list[dict[str, str]]:
+    """Return the page's rows of `kind`: `ddp`, `allreduce` (over NCCL) or `allreduce-gloo`."""
+    return [row for row in _rows("baskerville_a100_gpt2large_ddp_nic_sharing.csv") if row["kind"] == kind]
 
 
 def _known(workload: Workload, one_s: float) -> Workload:
@@ -106,7 +111,7 @@ def _known(workload: Workload, one_s: float) -> Workload:
     )
 
 
-def _transformer(one_s: float) -> Workload:
+def gpt2_large(one_s: float) -> Workload:
     """Return a step of GPT-2 Large in bfloat16, layers alike: a third of its time in forward, 1/20 in the optimizer."""
     shapes = [("embedding", _EMBEDDING), *((f"layer.{n}", (_LAYER_BYTES,)) for n in range(_LAYERS))]
     parameters = tuple(Parameter(name, shape, "bfloat16", "cuda:0") for name, shape in shapes)

@@ -3,6 +3,7 @@ import pytest
 from ddpsim import shipped
 from ddpsim.errors import InputError
 from ddpsim.gpus.table import named_by_driver, names, read_gpu, shipped_gpu
+from ddpsim.topology.hardware import gpu_facts
 
 
 def test_the_table_spans_volta_to_blackwell():
@@ -22,6 +23,21 @@ def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
     assert spec.name == shipped.path("gpu", name).stem
     for words in spec.driver:
         assert named_by_driver(f"NVIDIA {words}").name == name
+
+
+@pytest.mark.parametrize("name", names())
+def test_machines_take_what_a_gpu_implies_from_its_file(name):
+    spec, facts = shipped_gpu(name), gpu_facts(name)
+    assert (facts.sm, facts.nvlinks, facts.peer_to_peer) == (spec.sm, spec.nvlinks, spec.peer_to_peer)
+    assert spec.pcie in (facts.pcie, None)
+
+
+def test_a_card_without_peer_to_peer_says_from_where_that_is_known():
+    without = [gpu for gpu in map(shipped_gpu, names()) if not gpu.peer_to_peer]
+    assert {"RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"} <= {gpu.name for gpu in without}
+    assert not {"GTX1080Ti", "RTXPRO6000", "L40S", "A40"} & {gpu.name for gpu in without}
+    for gpu in without:
+        assert any("P2P" in line for line in (*gpu.sources, *gpu.notes))
 
 
 @pytest.mark.parametrize(

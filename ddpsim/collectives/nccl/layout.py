@@ -9,13 +9,13 @@ from itertools import chain as joined
 from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
 from ddpsim.collectives.nccl.tuning import InSwitch, Shape, table, time_us
-from ddpsim.collectives.nccl_priors import NIC_KINDS
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import NodeTemplate, Placement
+from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.paths import KINDS, Route
 from ddpsim.topology.vertices import VertexKind
 
@@ -52,10 +52,9 @@ class Layout:
         self.nvls = Pattern.of(self._switch_loads())
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
-        kinds = {nic.kind for each in placement.classes for nic in each.template.nics} & set(NIC_KINDS)
-        self.nic_share = min(kinds, default=None) if placement.nodes > 1 else None
-        nics = [nic.latency_s for each in placement.classes for nic in each.template.nics]
-        self.nic_latency_s = max(nics, default=0.0) if placement.nodes > 1 else 0.0
+        nics = [nic for each in placement.classes for nic in each.template.nics] if placement.nodes > 1 else []
+        self.nic_share = min((share for nic in nics if (share := nic_kind(nic.kind).share)), default=None)
+        self.nic_latency_s = max((nic.latency_s for nic in nics), default=0.0)
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
         self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)
         self.shape = self._shape(version)
@@ -240,7 +239,7 @@ class Layout:
     def _in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
         first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
-        if sm < 90 or version < first or self.per_node <= 2:
+        if sm < 90 or version < first or self.per_node <= 2 or self.hop != NVSWITCH:
             return None
         graphs = [
             find_switch_graph(each.template, self.placement.gpus(each), network=self.nodes > 1)

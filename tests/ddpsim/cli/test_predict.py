@@ -285,3 +285,23 @@ def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path
     ):
         file.write_text(text)
         ddpsim("predict", "--workload", tiny, *HERE, "--calibration", file).refused("calibration.json", part)
+
+
+def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Callable, tiny: Path) -> None:
+    where = ("--workload", tiny, "--topology", "8xl40s-pcie", "--nodes", 2)
+    said, found = ddpsim("predict", *where).out, ddpsim("predict", *where, "--json").document["transports"]
+    assert found["in_node"]["transports"] == ["host memory (SHM)", "P2P over PCIe"]
+    assert found["between_nodes"]["transports"] == ["NET/Socket through host memory"]
+    assert "bus bandwidth by NET/Socket through host memory between nodes: " in said
+    assert f"advice: {found['advice'][0]}" in said
+    assert sum(len(group["pairs"]) for group in found["pairs"]) == 28 + 8
+    planned = ddpsim("plan", *where, "--bucket-cap-mb", "25", "--json").document["rows"][0]
+    assert planned["transports"] == found
+    line = next(line for line in said.splitlines() if line.startswith("bus bandwidth"))
+    assert f"on 8xl40s-pcie (2 nodes): {line}" in ddpsim("plan", *where, "--bucket-cap-mb", "25").out
+    assert "advice: 8xl40s-pcie" in ddpsim("allreduce", *where[2:], "-b", "1M", "-e", "1M").err
+
+
+def test_what_moves_no_bytes_has_no_transports(ddpsim: Callable, tiny: Path) -> None:
+    for options in (HERE, ("--topology", "8xl40s-pcie", "--nodes", 2, "--comm", "noop")):
+        assert ddpsim("predict", "--workload", tiny, *options, "--json").document["transports"] is None

@@ -22,7 +22,7 @@ def test_every_shipped_machine_is_listed_and_shown(ddpsim: Callable) -> None:
 def test_text_gives_each_link_once_with_units(ddpsim: Callable, tmp_path: Path) -> None:
     result = ddpsim("topo", "show", "p3.8xlarge", "--plot", tmp_path / "graph.png")
     assert "gpu0 - gpu3     nvlink" in result.out
-    assert result.out.count("gpu0 - gpu3") == 1
+    assert result.out.partition("\npairs ")[0].count("gpu0 - gpu3") == 1
     assert "40GB/s" in result.out
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
 
@@ -182,3 +182,23 @@ def test_trees_are_shown_chain_by_chain_and_node_by_node(ddpsim: Callable, tmp_p
     assert "double binary tree" not in ddpsim("topo", "show", "dgx-1v", "--channels", "--plot", alone).out
     assert len(plot.read_bytes()) > len(alone.read_bytes())
     ddpsim("topo", "show", "4x1080ti-pcie", "--channels", "--nodes", 2).refused("--nodes", "no network")
+
+
+def test_fast_ethernet_is_asked_about(ddpsim: Callable) -> None:
+    said = ddpsim("topo", "show", "8xl40s-pcie")
+    assert "advice: 8xl40s-pcie has 4 cards of 25GB/s of kind `ethernet`" in said.out
+    assert ddpsim("topo", "show", "8xl40s-pcie", "--json").document["advice"][0] in said.out
+    assert ddpsim("topo", "show", "dgx-1v", "--json").document["advice"] == []
+
+
+def test_the_transport_of_each_pair_is_shown(ddpsim: Callable) -> None:
+    said = ddpsim("topo", "show", "2x4a100-1nic").out
+    assert "gpu0 - gpu1, gpu0 - gpu2 and 4 more" in said
+    assert "gpu2 - another node, gpu3 - another node  NET/IB through host memory  SYS" in said
+    assert "bus bandwidth by P2P over NVLink in a node: " in said
+    shown = ddpsim("topo", "show", "2x4a100-1nic", "--json").document["transports"]
+    assert shown["in_node"]["transports"] == ["P2P over NVLink"]
+    assert [other["setting"] for other in shown["in_node"]["alternatives"]] == ["NCCL_P2P_DISABLE=1"]
+    assert ddpsim("topo", "show", "lab-flat", "--json").document["transports"] is None
+    one = ddpsim("topo", "show", "dgx-1v", "--nodes", 1, "--json").document["transports"]
+    assert one["between_nodes"] is None

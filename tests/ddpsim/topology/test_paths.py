@@ -96,11 +96,25 @@ def test_two_gpus_on_amd_reach_each_other_across_sockets(count: int, staged: boo
     assert (route.kind, route.staged) == ("SYS", staged)
 
 
-def test_geforce_cards_meet_in_host_memory_unless_told_otherwise() -> None:
-    pcie = "  pcie: {switches: [{gpus: [0, 1]}]}\n"
-    assert find_paths(node("  gpus: {count: 2, model: GTX1080Ti}\n" + pcie))["gpu0", "gpu1"].staged
-    told = node("  gpus: {count: 2, model: GTX1080Ti, peer_to_peer: PIX}\n" + pcie)
-    assert not find_paths(told)["gpu0", "gpu1"].staged
+SWITCHED_PAIR = "  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [0, 1]}}]}}\n"
+
+
+@pytest.mark.parametrize("model", ["RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"])
+def test_geforce_cards_meet_in_host_memory_unless_told_otherwise(model: str) -> None:
+    assert find_paths(node(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+    told = SWITCHED_PAIR.format(f"{model}, peer_to_peer: PIX")
+    assert not find_paths(node(told))["gpu0", "gpu1"].staged
+
+
+@pytest.mark.parametrize("model", ["GTX1080Ti", "A40", "L40S", "RTX6000Ada", "RTXPRO6000"])
+def test_cards_whose_driver_allows_it_reach_each_other_below_a_switch(model: str) -> None:
+    # Published access matrices: NVIDIA/nccl#257, nccl-tests#74, nccl#2079; the files in gpus/ name them.
+    assert not find_paths(node(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+
+
+def test_a_bridge_of_nvlinks_joins_cards_that_have_no_peer_to_peer_over_pcie() -> None:
+    route = find_paths(node(SWITCHED_PAIR.format("RTX3090") + "  nvlink: {pairs: [[0, 1, 4]]}\n"))["gpu0", "gpu1"]
+    assert (route.kind, route.staged) == ("NVL", False)
 
 
 def test_an_intel_host_bridge_costs_a_fifth_more_on_pcie_links_only() -> None:

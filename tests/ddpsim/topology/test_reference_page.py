@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 from ddpsim.topology.graph import Topology
+from ddpsim.topology.nic_kinds import NIC_KINDS
 from ddpsim.topology.schema import FabricSpec, NodeSpec
 from ddpsim.topology.spec import parse_topology
+from ddpsim.topology.transports import HOST, NVLINK, PCIE
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "topology.md"
 
@@ -32,3 +34,26 @@ def test_every_key_of_a_node_and_every_kind_of_fabric_is_on_the_page() -> None:
     kinds = FabricSpec.model_fields["kind"].annotation
     for word in [*NodeSpec.model_fields, *FabricSpec.model_fields, *kinds.__args__]:
         assert f"`{word}`" in text or f"{word}:" in text
+
+
+def test_the_kinds_of_nics_are_those_of_the_code() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Kinds of NICs")[2].partition("\n## ")[0]
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in section.splitlines() if line[:3] == "| `"]
+    words = {True: "yes", False: "no"}
+    assert rows == [
+        (
+            f"`{kind.name}`",
+            kind.transport,
+            words[kind.gpudirect],
+            words[kind.in_order],
+            f"`nccl.nic.share.{kind.share}`" if kind.share else "all",
+            kind.family,
+        )
+        for kind in NIC_KINDS.values()
+    ]
+
+
+def test_the_transports_are_those_that_are_shown() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in (NVLINK, PCIE, HOST):
+        assert f"| {name} |" in text

@@ -1,0 +1,42 @@
+"""The transports between a machine's GPUs, for `ddpsim topo show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.output import table
+
+if TYPE_CHECKING:
+    from ddpsim.collectives.nccl.paths_taken import PathsTaken
+    from ddpsim.topology.graph import Topology
+    from ddpsim.topology.transports import PairTransport
+
+_SHOWN = 2
+"""Pairs named before the rest is counted; chosen by hand, for one line."""
+
+
+def transports_of(machine: Topology, nodes: int | None) -> PathsTaken | None:
+    """Return the transports over `nodes` nodes; where None, over the machine's own, two where one could be many."""
+    from ddpsim.collectives.nccl.paths_taken import paths_taken
+
+    own = 2 if machine.nodes == 1 and machine.elastic else machine.nodes
+    return paths_taken(machine.place(own if nodes is None else nodes))
+
+
+def transports_text(paths: PathsTaken) -> str:
+    """Return the transports of pairs that are alike in a line each, then what they and other choices give."""
+    from ddpsim.topology.transports import grouped
+    from ddpsim.units import format_bandwidth
+
+    rows = [
+        (_pairs(group), group[0].name, group[0].kind, format_bandwidth(group[0].bandwidth), group[0].why or "-")
+        for group in grouped(paths.pairs)
+    ]
+    header = ("pairs", "transport", "route", "alone", "why no nearer way")
+    return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *paths.lines()])
+
+
+def _pairs(group: list[PairTransport]) -> str:
+    names = [f"{pair.first} - {pair.second}" for pair in group]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,0 +1,204 @@
+"""What NCCL's transports give a large allreduce on a placement, and what the other choice of each would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.topology.declared import Cluster, NodeGroup
+from ddpsim.topology.far_gpus import farthest_from_nics
+from ddpsim.topology.graph import NodeTemplate, Placement
+from ddpsim.topology.hardware import gpu_facts
+from ddpsim.topology.placement import place
+from ddpsim.topology.transports import (
+    HOST,
+    NETWORK,
+    NVLINK,
+    PCIE,
+    PairTransport,
+    groups_document,
+    nic_advice,
+    pair_transports,
+)
+from ddpsim.units import GIB
+
+_SIZE_BYTES = int(GIB)
+"""Of the allreduce whose bus bandwidth is said: latency is then a thousandth of it, or less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """It is another choice of a transport, and what it gives.
+
+    Attributes:
+        name: what changes, in words.
+        setting: what brings it about.
+        busbw: bytes per second, as nccl-tests count bus bandwidth.
+    """
+
+    name: str
+    setting: str
+    busbw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch is what the bytes of a placement take: inside a node, or between nodes.
+
+    Attributes:
+        transports: their names, the slowest first.
+        busbw: bytes per second of an allreduce of 1 GiB over the ranks of one node, or over all.
+        alternatives: what other choices would give there.
+    """
+
+    transports: tuple[str, ...]
+    busbw: float
+    alternatives: tuple[Alternative, ...]
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        others = [{"name": o.name, "setting": o.setting, "busbw_Bps": o.busbw} for o in self.alternatives]
+        return {"transports": list(self.transports), "busbw_Bps": self.busbw, "alternatives": others}
+
+    def text(self, where: str) -> str:
+        """Return it in words."""
+        others = "".join(f", {_gb(o.busbw)} with {o.name} ({o.setting})" for o in self.alternatives)
+        return f"{' and '.join(self.transports)} {where}: {_gb(self.busbw)}{others}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathsTaken:
+    """These are the transports of a placement's ranks.
+
+    Attributes:
+        pairs: of a node of each kind, between its GPUs and to the network.
+        in_node: None with one rank a node.
+        between_nodes: None on one node.
+        advice: what the machine's file leaves open.
+    """
+
+    pairs: tuple[PairTransport, ...]
+    in_node: Stretch | None
+    between_nodes: Stretch | None
+    advice: tuple[str, ...]
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "in_node": None if self.in_node is None else self.in_node.document(),
+            "between_nodes": None if self.between_nodes is None else self.between_nodes.document(),
+            "pairs": groups_document(self.pairs),
+            "advice": list(self.advice),
+        }
+
+    def lines(self) -> list[str]:
+        """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
+        found = [(self.in_node, "in a node"), (self.between_nodes, "between nodes")]
+        said = [stretch.text(where) for stretch, where in found if stretch is not None]
+        return [f"bus bandwidth by {line}" for line in said] + [f"advice: {line}" for line in self.advice]
+
+
+def paths_taken(placement: Placement, calibration: Calibration | None = None) -> PathsTaken | None:
+    """Return the transports that NCCL takes on `placement`; None for one rank, or without GPUs.
+
+    Args:
+        calibration: constants; the priors where None. Its rows of the machine itself say nothing of other choices and
+            are left out of both.
+    """
+    if placement.world_size == 1 or placement.topology.compute_device == "cpu":
+        return None
+    several = placement.nodes > 1
+    pairs = [
+        pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), several)
+    ]
+    return PathsTaken(
+        tuple(dict.fromkeys(pairs)),
+        _inside(placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
+        _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
+        tuple(nic_advice(placement.topology) if several else ()),
+    )
+
+
+def _inside(placement: Placement, calibration: Calibration | None, taken: set[str]) -> Stretch | None:
+    if not taken:
+        return None
+    topology, gpus = placement.topology, placement.gpus_per_node
+    others = [
+        Alternative(name, setting, _busbw(place(changed, 1, gpus), calibration))
+        for name, setting, changed in _peer_to_peer(topology, taken)
+    ]
+    names = tuple(name for name in (HOST, PCIE, NVLINK) if name in taken)
+    return Stretch(names, _busbw(place(topology, 1, gpus), calibration), tuple(others))
+
+
+def _peer_to_peer(topology: Cluster, taken: set[str]) -> Iterator[tuple[str, str, Cluster]]:
+    """Yield the other choices inside a node: a name, what brings it about, the machine with it."""
+    if taken & {NVLINK, PCIE}:
+        yield "P2P off", "NCCL_P2P_DISABLE=1", _changed(topology, lambda node: replace(node, peer_to_peer="LOC"))
+    if HOST in taken:
+        yield "P2P everywhere", _allowing(topology), _changed(topology, lambda node: replace(node, peer_to_peer="SYS"))
+
+
+def _allowing(topology: Cluster) -> str:
+    """Return what brings peer-to-peer about where NCCL does not take it."""
+    facts = [gpu_facts(group.template.gpus[0].model) for group in topology.groups]
+    refused = any(each is not None and not each.peer_to_peer for each in facts)
+    return "a driver that allows it" if refused else "NCCL_P2P_LEVEL=SYS"
+
+
+def _between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> Stretch | None:
+    if not taken:
+        return None
+    others = [
+        Alternative(name, setting, _busbw(place(changed, placement.nodes, placement.gpus_per_node), calibration))
+        for name, setting, changed in _network(placement.topology, taken)
+    ]
+    if (far := farthest_from_nics(placement)) is not None:
+        visible = ", ".join(map(str, far.topology.visible_devices or ()))
+        others.append(Alternative("GPUs far from the NIC", f"visible_devices: [{visible}]", _busbw(far, calibration)))
+    return Stretch(tuple(taken), _busbw(placement, calibration), tuple(others))
+
+
+def _network(topology: Cluster, taken: dict[str, None]) -> Iterator[tuple[str, str, Cluster]]:
+    """Yield the other choices between nodes, as `_peer_to_peer` does."""
+    if any("GPUDirect" in name for name in taken):
+        yield "GPUDirect off", "NCCL_NET_GDR_LEVEL=LOC", _changed(topology, lambda node: _nics(node, gpudirect=False))
+    if nic_advice(topology):
+        yield "RoCE", "kind: roce", _changed(topology, lambda node: _nics(node, kind="roce", gpudirect=True))
+
+
+def _nics(node: NodeTemplate, **changes: Any) -> NodeTemplate:
+    return replace(node, nics=tuple(replace(nic, **changes) for nic in node.nics))
+
+
+def _changed(topology: Cluster, change: Callable[[NodeTemplate], NodeTemplate]) -> Cluster:
+    groups = tuple(NodeGroup(change(group.template), group.count) for group in topology.groups)
+    return replace(topology, groups=groups)
+
+
+def _busbw(placement: Placement, calibration: Calibration | None) -> float:
+    constants = (calibration or Calibration.priors("nccl")).constants
+    values = tuple((name, constant.value) for name, constant in constants.items())
+    return _found(placement.topology, placement.nodes, placement.gpus_per_node, values)
+
+
+@lru_cache(maxsize=256)
+def _found(topology: Cluster, nodes: int, gpus: int, values: tuple[tuple[str, float], ...]) -> float:
+    """Return the bus bandwidth, found once for equal arguments: rows of a sweep ask for the same."""
+    priors = Calibration.priors("nccl")
+    known = {name: value for name, value in values if name in priors.constants}
+    calibration = priors.with_values(known, source="in force")
+    placement = place(topology, nodes, gpus)
+    layout = Layout(placement, int(calibration["nccl.version"]))
+    time_s = NcclTransport(layout, calibration, CollectiveOptions(isolated=False)).allreduce_s(_SIZE_BYTES)
+    return 2 * (placement.world_size - 1) / placement.world_size * _SIZE_BYTES / time_s
+
+
+def _gb(bandwidth: float) -> str:
+    return f"{bandwidth / 1e9:.3g} GB/s"

@@ -1,0 +1,97 @@
+"""What other transports would give: what a machine whose file states them gives."""
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl.paths_taken import PathsTaken, Stretch, paths_taken
+from ddpsim.topology.graph import Topology
+from ddpsim.topology.spec import load_topology, parse_topology
+
+BOX = (
+    "name: x\nnodes: 2\nnode:\n  gpus: {{count: 4, model: {gpu}}}\n"
+    "  pcie: {{generation: 4, switches: [{{gpus: [0, 1], nics: [0]}}, {{gpus: [2, 3]}}]}}\n"
+    "  nics: [{{rate: 100Gb/s, kind: {nic}}}]\n"
+)
+
+
+def box(gpu: str = "A40", nic: str = "roce") -> Topology:
+    return parse_topology(BOX.format(gpu=gpu, nic=nic), "x.yaml")
+
+
+def taken(machine: Topology, nodes: int | None = None) -> PathsTaken:
+    found = paths_taken(machine.place(nodes))
+    assert found is not None
+    return found
+
+
+def inside(machine: Topology) -> Stretch:
+    stretch = taken(machine).in_node
+    assert stretch is not None
+    return stretch
+
+
+def between(machine: Topology) -> Stretch:
+    stretch = taken(machine).between_nodes
+    assert stretch is not None
+    return stretch
+
+
+def others(stretch: Stretch) -> dict[str, float]:
+    return {other.name: other.busbw for other in stretch.alternatives}
+
+
+def test_another_reach_gives_what_a_file_that_states_it_gives() -> None:
+    assert others(inside(box())) == {
+        "P2P off": inside(box("A40, peer_to_peer: LOC")).busbw,
+        "P2P everywhere": inside(box("A40, peer_to_peer: SYS")).busbw,
+    }
+    assert others(inside(box()))["P2P off"] < inside(box()).busbw < others(inside(box()))["P2P everywhere"]
+
+
+def test_without_gpudirect_and_as_roce_likewise() -> None:
+    assert others(between(box())) == {"GPUDirect off": between(box(nic="roce, gpudirect: false")).busbw}
+    assert others(between(box(nic="ethernet"))) == {"RoCE": between(box()).busbw}
+    assert others(between(box(nic="tcp"))) == {}
+    assert between(box(nic="tcp")).busbw == between(box(nic="ethernet")).busbw
+
+
+def test_a_card_whose_driver_refuses_needs_another_driver() -> None:
+    settings = {other.name: other.setting for other in inside(box("RTX4090")).alternatives}
+    assert settings == {"P2P everywhere": "a driver that allows it"}
+
+
+def test_a_switch_reduces_only_where_gpus_reach_each_other() -> None:
+    # NVLS maps every GPU's memory to the others: without P2P there is none.
+    stretch = inside(load_topology("dgx-h100"))
+    assert others(stretch)["P2P off"] < 0.1 * stretch.busbw
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 1), ("lab-flat", 2, 1), ("loopback", 1, 1)])
+def test_one_rank_and_plain_hosts_have_none(machine: str, nodes: int, gpus: int) -> None:
+    assert paths_taken(load_topology(machine).place(nodes, gpus)) is None
+
+
+def test_one_rank_a_node_has_the_network_alone() -> None:
+    found = paths_taken(load_topology("dgx-h100").place(2, 1))
+    assert found is not None
+    assert found.in_node is None
+    assert found.between_nodes is not None
+    assert found.document()["in_node"] is None
+
+
+def test_constants_in_force_count() -> None:
+    placement = box("RTX4090").place(1)
+    priors, name = Calibration.priors("nccl"), "nccl.efficiency.host.simple"
+    found = paths_taken(placement, priors.with_values({name: priors[name] / 2}, source="test"))
+    assert found is not None
+    assert found.in_node is not None
+    assert found.in_node.busbw == pytest.approx(inside(box("RTX4090")).busbw / 2, rel=0.02)
+
+
+def test_lines_say_transport_rate_and_what_else_there_is() -> None:
+    first, second, advice = taken(box(nic="ethernet")).lines()
+    assert first.startswith("bus bandwidth by host memory (SHM) and P2P over PCIe in a node: ")
+    assert "with P2P off (NCCL_P2P_DISABLE=1)" in first
+    assert second.startswith("bus bandwidth by NET/Socket through host memory between nodes: ")
+    assert "with RoCE (kind: roce)" in second
+    assert advice.startswith("advice: x has 1 card of 12.5GB/s of kind `ethernet`")

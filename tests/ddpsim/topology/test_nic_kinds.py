@@ -1,0 +1,78 @@
+"""Kinds of cards: one table that routes, constants and doubts agree with, and what is asked of fast Ethernet."""
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.doubts.spreads import COLLECTIVES
+from ddpsim.errors import TopologyError
+from ddpsim.topology.graph import Topology
+from ddpsim.topology.nic_kinds import NIC_KINDS
+from ddpsim.topology.paths import find_paths
+from ddpsim.topology.spec import parse_topology
+from ddpsim.topology.transports import nic_advice
+from ddpsim.units import GIB
+
+PRIORS = Calibration.priors("nccl").constants
+
+
+def two_nodes(kind: str, rate: str = "200Gb/s", gpu: str = "A100", more: str = "") -> Topology:
+    return parse_topology(
+        f"name: x\nnodes: 2\nnode:\n  gpus: {{count: 2, model: {gpu}}}\n"
+        "  nvlink: {pairs: [[0, 1, 4]]}\n"
+        "  pcie: {generation: 4, switches: [{gpus: [0, 1], nics: [0]}]}\n"
+        f"  nics: [{{rate: {rate}, kind: {kind}{more}}}]\n",
+        "x.yaml",
+    )
+
+
+def gib_s(machine: Topology) -> float:
+    return NcclTransport(Layout(machine.place(), CURRENT)).allreduce_s(GIB)
+
+
+@pytest.mark.parametrize("kind", NIC_KINDS.values(), ids=lambda kind: kind.name)
+def test_routes_constants_and_doubts_know_every_kind(kind) -> None:
+    machine = two_nodes(kind.name)
+    template = machine.groups[0].template
+    assert find_paths(template)["gpu0", "nic0"].staged is not kind.gpudirect
+    assert template.nics[0].in_order is kind.in_order
+    assert kind.family in COLLECTIVES
+    assert kind.share is None or f"nccl.nic.share.{kind.share}" in PRIORS
+    assert Layout(machine.place(), CURRENT).nic_share == kind.share
+    assert kind.source
+
+
+def test_every_share_belongs_to_a_kind() -> None:
+    shares = {name.removeprefix("nccl.nic.share.") for name in PRIORS if name.startswith("nccl.nic.share.")}
+    assert shares == {kind.share for kind in NIC_KINDS.values()} - {None}
+
+
+def test_ethernet_is_tcp_until_it_is_said_to_be_roce() -> None:
+    assert gib_s(two_nodes("ethernet")) == gib_s(two_nodes("tcp"))
+    assert gib_s(two_nodes("roce")) == gib_s(two_nodes("infiniband"))
+    assert gib_s(two_nodes("ethernet")) > 1.5 * gib_s(two_nodes("roce"))
+
+
+def test_a_gpu_without_peer_to_peer_has_no_gpudirect_whatever_the_card() -> None:
+    machine = two_nodes("infiniband", gpu="RTX4090")
+    assert not machine.groups[0].template.nics[0].gpudirect
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "lines"),
+    [("ethernet", "100Gb/s", 1), ("ethernet", "25Gb/s", 0), ("tcp", "200Gb/s", 0), ("roce", "200Gb/s", 0)],
+)
+def test_fast_ethernet_is_asked_about_and_nothing_else(kind: str, rate: str, lines: int) -> None:
+    advice = nic_advice(two_nodes(kind, rate))
+    assert len(advice) == lines
+    for line in advice:
+        assert "1 card of 12.5GB/s" in line
+        assert "kind: roce" in line
+        assert "kind: tcp" in line
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
+    with pytest.raises(TopologyError, match=r"nics.0.kind.*unknown kind of NIC 'infinband'; did you mean infiniband"):
+        two_nodes("infinband")
