@@ -102,11 +102,10 @@ def page(found: list[Judged]) -> str:
         f"At 1 MiB and more: mean {mean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%}; "
         f"{within} of {len(errors)} within 10 %, {inside} in their 80 % bands.",
         "",
-        "At these sizes a reduce-scatter takes, beside an all-gather of as many bytes, in the median "
-        + ", ".join(f"{_beside(gpus):.2f} times as long on {gpus} GPUs" for gpus in GPUS)
-        + ":",
-        "an allreduce, which is both, cannot tell them apart. Below 1 MiB starts and steps are what counts, which so",
-        "few rows of allreduces do not tell apart either.",
+        "At these sizes a reduce-scatter takes, in the median, of an all-gather's time",
+        ", ".join(f"{_beside(gpus):.2f} on {gpus} GPUs" for gpus in GPUS) + ": an allreduce, which is both, cannot",
+        "tell them apart. Below 1 MiB starts and steps are what counts, which so few rows of allreduces do not tell",
+        "apart either.",
         "",
     ]
     return "\n".join(lines)
