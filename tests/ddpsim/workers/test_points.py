@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -109,3 +110,9 @@ def test_a_number_of_workers_that_is_none_is_refused(count: int) -> None:
 def test_workers_and_a_scheduler_are_not_asked_for_at_once() -> None:
     with pytest.raises(InputError, match="keep one"):
         Workers(workers=2, scheduler="tcp://127.0.0.1:8786")
+
+
+def test_a_cluster_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(WorkersError, match=r"pip install 'ddpsim\[cluster\]'"), Workers(scheduler="x:1").crew(4):
+        pass
