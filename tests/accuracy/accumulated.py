@@ -1,0 +1,96 @@
+"""Published steps that accumulate gradients, predicted: `python -m tests.accuracy.accumulated`.
+
+Eight RTX PRO 6000 in one machine, buckets of 25 MiB, four micro-batches a step that reduce each or the last alone; the
+pace is that of the page's one-GPU step less its fused AdamW, which is counted. No measurement of the network goes in,
+and nothing is fitted to these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.workload import Phase, Workload
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.update import with_optimizer
+from tests.accuracy.steps_judged import _rows
+from tests.accuracy.systems import machine
+
+TABLE = "rtxpro6000_nanogpt124m_ddp_bucket_sweep.csv"
+V100_SPREAD = 0.0256
+"""Spread of devices that PyTorch's table of V100s was found to have (docs/reference/published.md)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured step of the optimizer, in seconds, beside its prediction."""
+
+    accumulate: int
+    sync: str
+    measured_s: float
+    predicted: Prediction
+
+    @property
+    def predicted_s(self) -> float:
+        """The prediction's step."""
+        return self.accumulate * self.predicted.iteration_s
+
+    @property
+    def error(self) -> float:
+        """Of the step."""
+        return self.predicted_s / self.measured_s - 1
+
+
+def rows(spread: float = 0.0) -> Iterator[Row]:
+    """Yield the row without accumulation and the two with it.
+
+    Args:
+        spread: of the devices' pace; 0 is the prior.
+    """
+    table = [row for row in _rows(TABLE) if row["bucket_cap_mb"] in ("", "25.0")]
+    workload = _paced(next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3)
+    priors = Calibration.priors("nccl").with_values({"nccl.ddp.pace_spread": spread}, source="given")
+    for row in table:
+        if row["mode"] == "ddp":
+            accumulate, sync = int(row["gas"]), "every" if row["no_sync"] == "0" else "last"
+            options = Options(
+                caps=BucketCaps(bucket_cap_mb=25.0),
+                gradient_as_bucket_view=True,
+                accumulate=accumulate,
+                sync=sync,
+            )
+            found = predict(workload, machine("8xrtxpro6000"), options=options, calibration=priors, band=False)
+            yield Row(accumulate, sync, float(row["step_ms"]) * 1e-3, found)
+
+
+def _paced(one_s: float) -> Workload:
+    """Return the step with forward and backward at the pace that one GPU's step leaves them beside its optimizer."""
+    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
+    workload = with_optimizer(shipped, "adamw-fused", clipping=False)
+    update_s, *others_s = (
+        float(each.device_s[0]) for each in (workload.optimizer, workload.forward, workload.backward)
+    )
+    factor = (one_s - update_s) / sum(others_s)
+    forward, backward = (Phase(each.host_s, each.device_s * factor) for each in (workload.forward, workload.backward))
+    ready = np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s)
+    return replace(workload, estimated=False, forward=forward, backward=backward, gradient_ready_s=ready)
+
+
+if __name__ == "__main__":
+    for each in (0.0, V100_SPREAD):
+        print(f"devices that differ by {each:.4f}")
+        for row in rows(each):
+            local_s = row.accumulate * row.predicted.local_s
+            over, measured_over = (1e3 * (seconds - local_s) for seconds in (row.predicted_s, row.measured_s))
+            print(
+                f"  {row.accumulate} x, reduces {row.sync:5}: measured {row.measured_s * 1e3:.1f} ms, "
+                f"predicted {row.predicted_s * 1e3:.1f}, {100 * row.error:+.1f} %; "
+                f"over one GPU {measured_over:.1f} and {over:.1f} ms"
+            )
