@@ -23,7 +23,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
 
 NEGLIGIBLE = 0.002
-"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a fiftieth of the narrowest bands.
+"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a tenth of the narrowest bands.
 
 Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
 """

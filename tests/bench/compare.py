@@ -1,4 +1,4 @@
-"""Time of a comparison of ten machines, four node counts and three batches, with bands: `python tests/bench/compare.py`.
+"""Time of ten machines, four node counts and three batches compared, with bands: `python tests/bench/compare.py`.
 
 Takes the model as its argument; 30 s are the bound on two processors that do nothing else.
 """
