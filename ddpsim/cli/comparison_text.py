@@ -227,7 +227,8 @@ def _advice(advice: Advice, efficiency: float) -> Iterator[str]:
         times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
         yield f"    {cost.ranks} ranks take {times}: {kept}, {shares} less"
     for each in advice.accumulating:
-        yield f"    no_sync, reducing every {each.every} steps, saves {_shares(each.saving)} of it on {_nodes(first)}"
+        saved = f"saves {_shares(each.saving)} of a step on {_nodes(first)}"
+        yield f"    no_sync, reducing every {each.every} steps, {saved}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:

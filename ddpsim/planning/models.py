@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import carried
@@ -65,7 +65,7 @@ class Model:
             return cls(asked, load_workload(base), gpu=gpu_named(where).name)
 
     def on(self, topology: Cluster, batch_size: int | None = None, precision: str | None = None) -> Workload:
-        """Return the workload on the GPUs of `topology`.
+        """Return the workload on the GPUs of `topology`, without its operators, which no prediction needs.
 
         Raises:
             WorkloadError: its file says too little for that GPU, batch or precision; the remedy is named.
@@ -73,7 +73,7 @@ class Model:
         target = None if self.keeps_pace else self.gpu or gpu_model_of(topology)
         key = (target, batch_size, precision)
         if key not in self._found:
-            self._found[key] = self._made(*key)
+            self._found[key] = replace(self._made(*key), operators=None)
         return self._found[key]
 
     def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:

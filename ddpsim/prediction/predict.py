@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
 
 NEGLIGIBLE = 0.002
-"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a fiftieth of the narrowest bands.
+"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a tenth of the narrowest bands.
 
 Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
 """
