@@ -59,6 +59,7 @@ bench: .venv/.dev
 	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
 	$(BIN)/python -m tests.bench.own_step
+	$(BIN)/python tests/bench/compare.py
 
 accuracy: .venv/.dev
 	$(BIN)/python -m tests.accuracy

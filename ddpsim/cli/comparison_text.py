@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.comparison_row import ComparisonRow
 
 Column = tuple[str, Callable[["ComparisonRow"], object]]
-_BOUND = {"computation": "GPU", "host": "host"}
+_BOUND = {"computation": "GPU", "host": "host", "communication": "comm."}
 _WHAT = {
     "hidden": "communication hidden",
     "link": "faster NICs gain < 1 %",
@@ -75,7 +75,7 @@ def _varying(rows: Sequence[ComparisonRow]) -> list[Column]:
     ]
     found = [column for column in columns if len({column[1](row) for row in rows}) > 1]
     if any(row.link for row in rows):
-        found.append(("link", _link))
+        found.append(("rate", _link))
     return found
 
 
@@ -111,7 +111,7 @@ def _percent(share: float) -> str:
 
 
 def _binds(row: ComparisonRow) -> str:
-    return row.bound.link or "latency" if row.bound.by == "communication" else _BOUND[row.bound.by]
+    return _BOUND[row.bound.by]
 
 
 def _memory(row: ComparisonRow) -> str:
@@ -136,7 +136,7 @@ _TIME: list[Column] = [
     ("link", lambda row: row.bound.link),
     ("GiB", _memory),
 ]
-_LEFT = ("machine", "binds", "link", "front")
+_LEFT = ("machine", "binds", "link", "front", "rate")
 
 
 def _cost(rows: Sequence[ComparisonRow]) -> list[Column]:
@@ -216,18 +216,18 @@ def _where(row: ComparisonRow) -> str:
 
 def _advice(advice: Advice, efficiency: float) -> Iterator[str]:
     first = advice.break_even[0].row
-    yield f"{first.machine}, batch {first.batch_size}, {first.prediction.workload.precision}"
+    at = "" if first.link_rate is None else f", {_link(first)}"
+    yield f"{first.machine}, batch {first.batch_size}, {first.prediction.workload.precision}{at}"
     for found in advice.break_even:
         yield f"    {_break_even(found, efficiency)}"
     if advice.apart is not None:
         cost = advice.apart
-        shares = "{} ({} to {})".format(*map(_percent, cost.cost))
+        shares = _shares(cost.cost)
         kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
         times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
-        yield f"    {cost.ranks} ranks take {times}: {kept}, it saves {shares} of the step"
+        yield f"    {cost.ranks} ranks take {times}: {kept}, {shares} less"
     for each in advice.accumulating:
-        shares = "{} ({} to {})".format(*map(_percent, each.saving))
-        yield f"    no_sync, reducing every {each.every} steps, saves {shares} of a step on {_nodes(first)}"
+        yield f"    no_sync, reducing every {each.every} steps, saves {_shares(each.saving)} of it on {_nodes(first)}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:
@@ -235,11 +235,16 @@ def _break_even(found: BreakEven, efficiency: float) -> str:
         what = f"efficiency of {efficiency:.0%} or more".replace("%", " %")
         if found.value is None or found.low is None or found.high is None:
             return f"{what}: {found.why}"
-        return f"{what} up to {found.value:.0f} nodes ({found.low:.0f} to {found.high:.0f})"
+        return f"{what} up to {counted(round(found.value), 'node')} ({found.low:.0f} to {found.high:.0f})"
     what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
     if found.value is None or found.low is None or found.high is None:
         return f"{what}: {found.why}"
     return f"{what} from {rate(found.value)} a NIC on ({rate(found.low)} to {rate(found.high)})"
+
+
+def _shares(band: tuple[float, float, float]) -> str:
+    """Return a share with its band in percent: `82 % (73 to 95)`."""
+    return "{:.0f} % ({:.0f} to {:.0f})".format(*(100 * share for share in band))
 
 
 def _nodes(row: ComparisonRow) -> str:

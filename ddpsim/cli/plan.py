@@ -162,6 +162,7 @@ def text(report: PlanReport) -> str:
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+    lines += [_why(row) for row in changed]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
     lines += ["", *_doubts(report.rows)]
@@ -169,6 +170,21 @@ def text(report: PlanReport) -> str:
     unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
     lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
     return "\n".join(lines)
+
+
+def _why(row: PlanRow) -> str:
+    """Return where the plan of a row saves its gain: the parts that are worth a tenth of it, the largest first."""
+    from ddpsim.planning.savings import WHERE
+    from ddpsim.units import format_time
+
+    whole_s = row.default.iteration_s - row.best.iteration_s
+    parts = [each for each in row.savings if abs(each.seconds) >= _TENTH * whole_s]
+    said = (f"{'loses ' if p.seconds < 0 else ''}{format_time(abs(p.seconds))} of {WHERE[p.where]}" for p in parts)
+    return f"saves {format_time(whole_s)} on {_where([row])}: {', '.join(said)}"
+
+
+_TENTH = 0.1
+"""Share of a saving from which a part of it is told; chosen by hand."""
 
 
 def _doubts(rows: Sequence[PlanRow]) -> list[str]:

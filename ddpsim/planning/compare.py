@@ -137,13 +137,20 @@ def _advice(efficiency: float, calibration: Calibration | None, row: ComparisonR
     return advise(row, efficiency, calibration)
 
 
+def _standing(row: ComparisonRow) -> tuple[bool, int, float]:
+    return row.link is None, row.nodes, row.link_rate or 0.0
+
+
 def _most_nodes(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Return of each machine, model, batch and precision the row of the most nodes, its links as declared if any is."""
+    """Return of each machine, model, batch and precision the row of the most nodes.
+
+    Its links are as declared where any row has them so, else the fastest asked for.
+    """
     found: dict[tuple[object, ...], ComparisonRow] = {}
     for row in rows:
         key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
         known = found.get(key)
-        if known is None or (row.link is None, row.nodes) > (known.link is None, known.nodes):
+        if known is None or _standing(row) > _standing(known):
             found[key] = row
     return list(found.values())
 

@@ -18,6 +18,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.planning.host_bound import host_cost_s, launch_priors
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import PlanReport, PlanRow, worth_it
+from ddpsim.planning.savings import savings
 from ddpsim.planning.sweep import check_given
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
@@ -120,7 +121,7 @@ def _row(
     if best is not default:
         best = with_band(one(nodes, best.options), calibration, progress)
         low, high = gain_band(default, best)
-        row = replace(row, best=best, gain_low=low, gain_high=high)
+        row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
     if not row.chosen.workload.estimated:
         return row
     priors = launch_priors(options.backend_for(row.chosen.workload), calibration)

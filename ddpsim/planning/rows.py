@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.markup import table
+from ddpsim.planning.savings import Saving
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import MIB, counted, format_time
@@ -31,6 +32,7 @@ class PlanRow:
         host_cost_s: how much shorter what is advised would be on a host that takes no time.
         priors: constants of the host's time that nobody measured.
         gain_low, gain_high: band of the gain, the same doubts drawn for both plans.
+        savings: where the best plan saves it, the largest first; empty where that is the default.
     """
 
     best: Prediction
@@ -41,6 +43,7 @@ class PlanRow:
     priors: tuple[Constant, ...] = ()
     gain_low: float = 0.0
     gain_high: float = 0.0
+    savings: tuple[Saving, ...] = ()
 
     def __repr__(self) -> str:
         return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
@@ -117,6 +120,7 @@ class PlanRow:
             "gain": 0.0 if self.keep_default else self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
+            "savings": [saving.document() for saving in self.savings],
             "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
             "forward_s": summary.forward_s,
             "backward_compute_s": summary.backward_compute_s,

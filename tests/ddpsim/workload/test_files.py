@@ -11,12 +11,42 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
+from ddpsim.workload.operators import Activations, Operator, StepOperators
 from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload as build
 from tests.strategies import json_values
 
 times = st.floats(0, 1e3, allow_subnormal=False)
+
+
+amounts = st.floats(0, 1e15, allow_subnormal=False)
+
+
+@st.composite
+def operators(draw, parameters):
+    """Operators of a step with so many parameters; every other one completes a gradient."""
+    kinds = st.sampled_from(["conv", "grouped_conv", "gemm", "memory"])
+
+    def phase(count, gradients):
+        return tuple(
+            Operator(draw(kinds), draw(amounts), traffic, draw(st.booleans()), gradients(number), traffic / 2)
+            for number in range(count)
+            for traffic in [draw(amounts)]
+        )
+
+    numbers = st.none() | st.integers(0, 1)
+    return StepOperators(
+        draw(st.integers(1, 512)),
+        "a sample",
+        phase(2, lambda number: ()),
+        phase(parameters, lambda number: (number,) if number % 2 else ()),
+        draw(st.none() | st.tuples(*[numbers] * parameters)),
+        draw(st.none() | st.builds(Activations, *[st.integers(0, 1 << 40)] * 5)),
+        draw(st.none() | st.just(("float32",) * parameters)),
+        draw(st.sampled_from([(), ("after_backward",)])),
+        draw(st.none() | st.just("in one real step")),
+    )
 
 
 @st.composite
@@ -52,6 +82,7 @@ def workloads(draw):
         forward_use_s=draw(st.none() | st.just(ForwardUse(hook[0], ready[0]))),
         activations_bytes=draw(st.none() | st.integers(0, 1 << 40)),
         optimizer_kind=draw(st.none() | st.just("adamw-fused+clip")),
+        operators=draw(st.none() | operators(count)),
     )
 
 

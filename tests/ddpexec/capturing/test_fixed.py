@@ -1,0 +1,21 @@
+"""Operators of another batch by rule, held against counting that batch."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ddpexec.capturing.shapes import model_shape
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet50", "bert-base-s64", "vit-b16"])
+@pytest.mark.parametrize("factor", [3, 0.5])
+def test_another_batch_is_what_counting_it_finds(model, factor):
+    """Traffic of one operator may be off where a tensor of a few bytes, or of indices, does not go with the batch."""
+    counted = model_shape(model)
+    batch = int(counted.batch_size * factor)
+    scaled, there = counted.operators(counted.parameters).of_batch(batch), model_shape(model, batch)
+    for ours, theirs in ((scaled.forward, there.forward), (scaled.backward, there.backward)):
+        assert [(o.kind, o.gradients) for o in ours] == [(o.kind, o.gradients) for o in theirs]
+        assert [o.flops for o in ours] == pytest.approx([o.flops for o in theirs], rel=1e-12)
+        whole = sum(o.traffic_bytes for o in theirs)
+        assert sum(abs(o.traffic_bytes - t.traffic_bytes) for o, t in zip(ours, theirs, strict=True)) < 0.005 * whole

@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from ddpsim.cli.app import run
+
+BASE = ["compare", "--workload", "resnet50", "--topology", "dgx-1v"]
+
+
+def test_the_text_fits_a_hundred_columns_and_says_what_is_cheapest(capsys):
+    priced = ["--topology", "dgx-a100", "--price", "dgx-1v=9EUR/h", "--price", "dgx-a100=30EUR/h@2026-11-02"]
+    assert run([*BASE, *priced, "--nodes", "1,2", "--samples-per-epoch", "1281167"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert "dgx-1v 9 EUR/h, no date given" in text
+    assert "dgx-a100 30 EUR/h, 2026-11-02" in text
+    assert "cheapest: 1 node of " in text
+
+
+def test_json_and_lines_have_the_same_rows(capsys, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert (
+        run([*BASE, "--batch-size", "8,16", "--link-rate", "25,100Gb/s", "--nodes", "2", "--json", "-o", str(path)])
+        == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == document["rows"]
+    asked = [(row["link_rate_Bps"], row["batch_size"]) for row in document["rows"]]
+    assert asked == [(3.125e9, 8), (3.125e9, 16), (12.5e9, 8), (12.5e9, 16)]
+    assert document["best"] in document["rows"]
+    assert document["break_even"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--price", "dgx-1v=9/h"], "--price: 'dgx-1v=9/h' names no currency"),
+        (["--price", "dgx-1v=-9EUR/h"], "--price: 'dgx-1v=-9EUR/h' is out of range"),
+        (["--link-rate", "nvlnk=25Gb/s"], "--link-rate: unknown link 'nvlnk'; did you mean nvlink"),
+        (["--link-rate", "25,100"], "--link-rate: bandwidth '25' has no unit"),
+        (["--link-rate", ","], "--link-rate: ',' is no list of rates"),
+        (["--deadline", "6h"], "--deadline: says nothing without the samples to train on"),
+        (["--deadline", "6", "--samples-per-epoch", "10"], "--deadline: time '6' has no unit"),
+        (["--deadline", "1s", "--samples-per-epoch", "1e9"], "--deadline: nothing compared reaches 1 s with resnet50"),
+        (["--deadline", "1h", "--samples-per-second", "10"], "--deadline and --samples-per-second are both given"),
+        (["--samples-per-second", "1e12"], "--samples-per-second: nothing compared reaches 1e+12 samples/s"),
+        (["--samples-per-epoch", "0"], "--samples-per-epoch: 0 is out of range"),
+        (["--precision", "fp64"], "no figures for precision 'fp64'"),
+        (["--batch-size", "0"], "--batch-size: 0 is not a count"),
+        (["--efficiency", "80"], "--efficiency: '80' is no share in percent"),
+        (["--efficiency", "100%"], "--efficiency: 100% is no bound"),
+        (["--prices", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_bad_input_is_one_message_with_its_place(capsys, options, says):
+    assert run([*BASE, *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+    assert error.count("error: ") == 1

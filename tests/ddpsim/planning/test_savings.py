@@ -1,0 +1,38 @@
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.planning.savings import WHERE, savings
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+
+def step(machine, **caps):
+    options = Options(caps=BucketCaps(**caps))
+    return predict(load_workload("bert-large"), load_topology(machine), nodes=2, options=options, band=False)
+
+
+@pytest.mark.parametrize("machine", ["p3.16xlarge", "dgx-1v"])
+@pytest.mark.parametrize("cap", [5.0, 100.0])
+def test_the_parts_sum_to_the_difference_of_the_steps(machine, cap):
+    default, other = step(machine), step(machine, bucket_cap_mb=cap)
+    found = savings(default, other)
+    assert {each.where for each in found} == set(WHERE)
+    assert sum(each.seconds for each in found) == pytest.approx(default.iteration_s - other.iteration_s, abs=1e-9)
+    sizes = [abs(each.seconds) for each in found]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_one_bucket_saves_launches_and_loses_by_the_bytes_of_its_last():
+    """All gradients in one bucket overlap with nothing: what that costs are the bytes left after the last gradient."""
+    default, one = step("dgx-1v"), step("dgx-1v", bucket_cap_mb=10_000.0)
+    parts = {each.where: each.seconds for each in savings(default, one)}
+    assert min(parts, key=parts.get) == "last_bucket"
+    assert parts["last_bucket"] < 0
+    assert parts["last_bucket"] == pytest.approx(default.iteration_s - one.iteration_s, rel=0.5)
+
+
+def test_a_step_saves_nothing_over_itself():
+    default = step("dgx-1v")
+    assert all(each.seconds == 0 for each in savings(default, default))
