@@ -60,6 +60,7 @@ bench: .venv/.dev
 	$(BIN)/python tests/bench/speed.py
 	$(BIN)/python -m tests.bench.own_step
 	$(BIN)/python tests/bench/compare.py
+	$(BIN)/python -m tests.bench.sweeping
 
 accuracy: .venv/.dev
 	$(BIN)/python -m tests.accuracy

@@ -106,8 +106,9 @@ def _computed(question: Question, points: Sequence[Point], by: Workers, out: str
 
     try:
         with stopping_on_signals(), by.crew(len(points)) as crew, journal_beside(out) as journal:
-            _say_what_is_known(journal, question.keys(points))
-            entries = _kept(question, points, crew, journal, out)
+            keys = question.keys(points)
+            _say_what_is_known(journal, keys)
+            entries = _kept(question, points, keys, crew, journal, out)
             if out:
                 deliver(out, _lines(entries))
     except Stopped as error:
@@ -117,7 +118,12 @@ def _computed(question: Question, points: Sequence[Point], by: Workers, out: str
 
 
 def _kept(
-    question: Question, points: Sequence[Point], crew: Crew | None, journal: Journal | None, out: str | None
+    question: Question,
+    points: Sequence[Point],
+    keys: Sequence[str],
+    crew: Crew | None,
+    journal: Journal | None,
+    out: str | None,
 ) -> list[Entry]:
     """Return the entries by position; write what is done where that is not all."""
     from ddpsim.planning.sweep import sweep_entries
@@ -131,7 +137,7 @@ def _kept(
         show(done, total)
 
     try:
-        sweep_entries(question, points, found, crew=crew, journal=journal, progress=progress)
+        sweep_entries(question, points, found, keys=keys, crew=crew, journal=journal, progress=progress)
     except (InputError, Stopped):
         _write_part(found, len(points), out, journal)
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
@@ -21,7 +21,7 @@ from ddpsim.collectives.patterns import PATTERNS, PatternTransport
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.scaled import ScaledTransport
-from ddpsim.collectives.steps import carry_out
+from ddpsim.collectives.steps import MOST_IN_ALL, carry_out, refuse_too_many
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
@@ -164,6 +164,16 @@ class Collectives:
             return carry_out(self.network, self.transport.steps(size_bytes))
         demand = self.transport.allreduce(size_bytes)
         return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group)))
+
+    def check_extent(self, sizes_bytes: Sequence[int], times: int) -> None:
+        """Refuse allreduces of these sizes, each so many times, where they are more single transfers than bearable.
+
+        Raises:
+            InputError: at the fidelity of `steps`, above `MOST_TRANSFERS` of one, or `MOST_IN_ALL` of all.
+        """
+        if self._fidelity == "steps":
+            each = sum(self.transport.steps(size).transfers for size in sizes_bytes)
+            refuse_too_many(each * times, MOST_IN_ALL, "the run's collectives have")
 
     def broadcast(self, size_bytes: int) -> simpy.Event:
         """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""

@@ -75,6 +75,11 @@ class Steps:
     lanes: tuple[Lane, ...]
     capacities: Mapping[LinkId, float] = field(default_factory=dict)
 
+    @property
+    def transfers(self) -> int:
+        """How many transfers they are, of all lanes."""
+        return sum(len(lane.schedule.transfers) for lane in self.lanes)
+
 
 class Transport(Protocol):
     """A backend on one placement: what a collective costs there."""

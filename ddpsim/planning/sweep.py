@@ -83,11 +83,17 @@ class Question:
     def keys(self, points: Sequence[Point]) -> list[str]:
         """Return what each point is known by in a journal: equal for the same question to the same version."""
         common = hashlib.sha256(json.dumps(self._told(), default=str).encode())
+        # Points of one cap have one object of options: thousands of points ask for a few digests of them.
+        asked: dict[int, hashlib._Hash] = {}
         keys = []
         for point in points:
-            each, plan = common.copy(), point.options.plan
-            buckets = None if plan is None else plan.document()
-            each.update(json.dumps([point.nodes, told(point.options), buckets], default=str).encode())
+            if id(point.options) not in asked:
+                plan = point.options.plan
+                buckets = None if plan is None else plan.document()
+                asked[id(point.options)] = digest = common.copy()
+                digest.update(json.dumps([told(point.options), buckets], default=str).encode())
+            each = asked[id(point.options)].copy()
+            each.update(str(point.nodes).encode())
             keys.append(each.hexdigest()[:24])
         return keys
 
@@ -176,11 +182,15 @@ def sweep_entries(
     points: Sequence[Point],
     found: dict[int, Entry],
     *,
+    keys: Sequence[str],
     crew: Crew | None = None,
     journal: Journal | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Put what is kept of every point into `found`, as `ddpsim.workers.kept.compute` does.
+
+    Args:
+        keys: of the points, `question.keys(points)`.
 
     Raises:
         Stopped: by a signal.
@@ -188,7 +198,7 @@ def sweep_entries(
     """
     show = progress or _silent
     function = _here(question.entry, crew, lambda *_: show(len(found), len(points)))
-    compute(function, points, found, keys=question.keys(points), crew=crew, journal=journal, progress=show)
+    compute(function, points, found, keys=keys, crew=crew, journal=journal, progress=show)
 
 
 def points_of(nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: Options | None = None) -> list[Point]:

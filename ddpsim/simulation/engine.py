@@ -189,6 +189,10 @@ class _Job:
             "allreduce": collectives.allreduce,
             "broadcast": lambda size, _: collectives.broadcast(size) & env.timeout(self.costs.broadcast_s),
         }
+        if self.options.comm == "real":
+            every = settings[0].iterations
+            sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
+            collectives.check_extent(sizes, every // self.options.no_sync_every)
         meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)
         ranks = []

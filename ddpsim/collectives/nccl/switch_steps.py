@@ -9,6 +9,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import NVSWITCH
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.nccl.tree_steps import Way, across
+from ddpsim.collectives.steps import refuse_too_many
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.topology.vertices import VertexKind
@@ -23,6 +24,8 @@ def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, wind
     """
     trees = [tree.parents for tree in double_binary_tree(layout.nodes)] if layout.nodes > 1 else [(None,)]
     heads = _heads(layout)
+    each = 2 * (layout.nodes * (layout.per_node + 1) + layout.nodes - 1)
+    refuse_too_many(len(trees) * pieces * len(heads) * each)
     inside = dict(_switched(layout))
     lanes, every = [], dict(inside)
     for parents in trees:

@@ -11,6 +11,7 @@ from ddpsim.collectives.nccl.loads import HOST, NET, reversed_route
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import Schedule
+from ddpsim.collectives.steps import refuse_too_many
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
@@ -32,11 +33,13 @@ def tree(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: i
     for index in range(layout.rings):
         key = tuple(_names(layout, node, index) for node in range(layout.nodes))
         chains.setdefault(key, []).append(index)
+    trees = _parents(layout)
+    refuse_too_many(len(chains) * len(trees) * pieces * 2 * (layout.ranks - 1))
     capacities: dict[LinkId, float] = {}
     lanes = []
     for same in chains.values():
-        for parents in _parents(layout):
-            share = len(same) / layout.rings / len(_parents(layout))
+        for parents in trees:
+            share = len(same) / layout.rings / len(trees)
             ways = dict(_ways(layout, same[0], parents))
             capacities |= {placed.name: placed.link.bandwidth for way in ways.values() for placed, _, _ in way}
             lanes.append(
