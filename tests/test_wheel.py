@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddpsim
-from tests import forked
+from tests import forked, pages
 
 ROOT = Path(__file__).parent.parent
 PREDICT = ("predict", "--workload", "resnet50", "--topology", "dgx-1v", "--nodes", "2", "--json")
@@ -59,3 +59,9 @@ def test_every_shipped_machine_and_workload_is_in_the_wheel(installed: Path, tmp
 def test_the_changelog_begins_with_this_version() -> None:
     [first, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert first == ddpsim.__version__
+
+
+def test_an_installed_wheel_writes_reports(installed: Path, tmp_path: Path) -> None:
+    plan = ("plan", "--workload", "mlp", "--topology", "dgx-1v", "--bucket-cap-mb", "5", "--report", "plan.html")
+    python(installed, tmp_path, "-m", "ddpsim", *plan)
+    assert pages.data((tmp_path / "plan.html").read_text())["title"] == "Plan for mlp"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.planning.savings import WHERE
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Timeline
+from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, rate, step, where
@@ -59,6 +60,7 @@ def plan_report(
         command=command,
         sections=(
             record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
+            *_savings(rows, named),
             Bars("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts("Curves", (*(_caps(group) for group in _by_machine(rows)), *over_nodes(documents)), _CURVES_NOTE),
             Timeline("One step", tuple(_choice(row, named) for row in shown), _TIMELINE_NOTE, _most_telling(shown)),
@@ -137,6 +139,20 @@ def _record(row: PlanRow) -> dict[str, object]:
     if (memory := row.chosen.memory) is not None:
         record["memory_fits"] = memory.text()
     return record
+
+
+def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
+    """Return where other buckets save a step, a row for each row that has some; nothing where none has."""
+    changed = [row for row in rows if row.savings][:MOST_ROWS]
+    cells = []
+    for row in changed:
+        saved = {saving.where: saving.seconds for saving in row.savings}
+        total = row.default.iteration_s - row.best.iteration_s
+        label = f"{named.of(row)}{', not advised' if row.keep_default else ''}"
+        cells.append((label, *(f"{saved.get(key, 0.0) * 1e3:.2f}" for key in WHERE), f"{total * 1e3:.2f}"))
+    note = "Milliseconds of a step that the best buckets save, by where torch's default loses them."
+    title, header = "Why other buckets take less", ("saved on", *WHERE.values(), "together ms")
+    return (Table(title, header, tuple(cells), note=note),) if cells else ()
 
 
 def _bars(row: PlanRow, named: _Places) -> list[Bar]:

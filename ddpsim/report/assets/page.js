@@ -15,7 +15,7 @@
     return one;
   }
 
-  const ms = (us) => (us / 1e3).toFixed(us < 1e4 ? 3 : 2) + " ms";
+  const ms = (us) => (us / 1e3).toFixed(Math.abs(us) < 1e4 ? 3 : 2) + " ms";
   const mib = (bytes) => (bytes / 1048576).toFixed(2) + " MiB";
 
   function lifeOf(step, row) {
@@ -35,7 +35,7 @@
     const width = (name) => ms(Math.max(0, life.spans[name][1] - life.spans[name][0]));
     const gradients = life.parameters === null ? "" : `, ${life.parameters} gradient${life.parameters === 1 ? "" : "s"}`;
     return `Bucket ${life.bucket} (${step.label}): ${mib(life.size_bytes)} (${life.size_bytes.toLocaleString("en-US")} B)${gradients}; ` +
-      `ready at ${ms(life.ready_us)}, launched at ${ms(life.launched_us)}, waited ${width("queued")} for its turn and ` +
+      `ready at ${ms(life.ready_us)}, launched by the host at ${ms(life.launched_us)}, waited ${width("queued")} for its turn and ` +
       `${width("skew")} for ranks, ${width("wire")} on the wire until ${ms(life.finished_us)}, written at ${ms(life.written_us)}.`;
   }
 

@@ -161,3 +161,25 @@ def luminance(colour: str) -> float:
     parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_tap_tells_and_two_fingers_zoom(browser: Page, plan_page: Path, timeline: dict[str, Any]) -> None:
+    browser.open(plan_page, 390)
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    x, y = at_bucket(browser, 5)
+    touch(browser, "Start", (x, y))
+    touch(browser, "End")
+    assert f"{bucket(timeline, 5)['size_bytes']:,} B" in browser.run(TOLD)
+    whole = view(browser)
+    touch(browser, "Start", (x - 20, y), (x + 20, y))
+    touch(browser, "Move", (x - 60, y), (x + 60, y))
+    touch(browser, "End")
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
+    near = view(browser)
+    assert near[1] - near[0] < 0.7 * (whole[1] - whole[0])
+
+
+def touch(page: Page, kind: str, *fingers: tuple[float, float]) -> None:
+    points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(fingers)]
+    page.call("Input.dispatchTouchEvent", type=f"touch{kind}", touchPoints=points)
+    page.settle()

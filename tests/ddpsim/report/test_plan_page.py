@@ -122,3 +122,16 @@ def test_of_many_rows_those_that_change_something_keep_their_timelines(planned: 
     timeline = next(part for part in plan_report([many]).sections if isinstance(part, Timeline))
     assert len(timeline.choices) == MOST_TIMELINES
     assert timeline.choices[timeline.first].label == "4 nodes of p3.16xlarge"
+
+
+def test_why_other_buckets_take_less_sums_to_what_they_save(planned: PlanReport, plan_page: Path) -> None:
+    rows = {
+        row["saved on"]: row
+        for row in pages.table(pages.sections(plan_page.read_text())["Why other buckets take less"])
+    }
+    changed = row_of(planned, "p3.16xlarge")
+    shown = rows["4 nodes of p3.16xlarge"]
+    saved = (changed.default.iteration_s - changed.best.iteration_s) * 1e3
+    assert shown["together ms"] == f"{saved:.2f}"
+    parts = [float(cell) for name, cell in shown.items() if name not in ("saved on", "together ms")]
+    assert sum(parts) == pytest.approx(saved, abs=0.03)
