@@ -60,11 +60,11 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
             "nccl.ddp.enter_s", 0.0, "s", "not measured: `tail_share` of a kernel; a backward beside small collectives"
         ),
         Constant(
-            "nccl.ddp.pace_spread", 0.0133, "1", f"{_TABLE}; Sinha et al. (SC 2022): 8 % between V100s; {_IN_TURN}"
+            "nccl.ddp.pace_spread", 0.0235, "1", f"{_TABLE}; Sinha et al. (SC 2022): 8 % between V100s; {_IN_TURN}"
         ),
         Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
         Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
-        Constant("nccl.ddp.shared_compute_slowdown", 1.023, "1", f"{_TABLE}; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.shared_compute_slowdown", 1.014, "1", f"{_TABLE}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.compute_slowdown", 1.0, "1", f"not measured: from channels and traffic; {_UNDER_LOAD}"),
         Constant("nccl.ddp.communication_slowdown", 1.0, "1", f"not measured: by the slowest hops; {_UNDER_LOAD}"),
         Constant(
@@ -73,7 +73,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
             "1",
             f"a channel's block shares its multiprocessor with no other kernel (NVIDIA/nccl issue 689); {_CHANNELS}",
         ),
-        Constant("nccl.ddp.tail_share", 0.14, "1", f"{_TABLE}; {_CHANNELS}"),
+        Constant("nccl.ddp.tail_share", 0.16, "1", f"{_TABLE}; {_CHANNELS}"),
         Constant(
             "nccl.ddp.late_kernels",
             1.0,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import median
 
 from ddpsim.files import write_whole
 from ddpsim.planning.planner import plan
-from tests.accuracy.gpu_steps import Judged, System, calibration_of, judged, systems
+from tests.accuracy.gpu_steps import Judged, System, calibration_of, cases, judge, systems
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "reference" / "gpu-steps.md"
@@ -19,14 +20,17 @@ OVERHEAD, STEP = 0.15, 0.01
 """In reach: an error of so much of the overhead, or of the step."""
 
 DEFAULT_MB = 25.0
+WORKERS = 2
 Tables = Sequence[tuple[System, str, Sequence[Judged]]]
 
 
-def tables() -> Iterator[tuple[System, str, list[Judged]]]:
-    """Yield every table of the page: a system, the dtype of its gradients where that is assumed, its rows."""
-    for system in systems():
-        for dtype, rows in groupby(judged(system), key=lambda row: row.dtype):
-            yield system, dtype, list(rows)
+def tables(workers: int) -> list[tuple[System, str, list[Judged]]]:
+    """Return every table of the page: a system, the dtype of its gradients where that is assumed, its rows."""
+    asked = [(system, *case) for system in systems() for case in cases(system)]
+    with ProcessPoolExecutor(workers) as pool:
+        rows = list(pool.map(judge, *zip(*asked, strict=True)))
+    grouped = groupby(rows, key=lambda row: (row.system.name, row.dtype))
+    return [(found[0].system, dtype, found) for (_, dtype), group in grouped if (found := list(group))]
 
 
 def page(found: Tables) -> str:
@@ -109,7 +113,9 @@ def _gain(rows: Sequence[Judged], *, measured: bool) -> float | None:
 
 
 def advice(rows: Sequence[Judged]) -> str:
-    """Return what `plan` says of the job of these rows."""
+    """Return what `plan` says of the job of these rows; it is asked where one of them is the default's cap."""
+    if all(row.cap_mb != DEFAULT_MB for row in rows):
+        return "-"
     one = rows[0].predicted
     given = calibration_of(rows[0].system, rows[0].row)
     places = {"nodes": [one.nodes], "gpus_per_node": one.placement.gpus_per_node}
@@ -175,7 +181,7 @@ def _line(cells: Sequence[object]) -> str:
 
 def main() -> int:
     """Write the page."""
-    write_whole(TARGET, page(list(tables())))
+    write_whole(TARGET, page(tables(WORKERS)))
     print(TARGET.relative_to(ROOT))
     return 0
 

@@ -160,17 +160,22 @@ def judged(system: System, *, band: bool = True, calibration: Calibration | None
         band: whether to predict bands too.
         calibration: constants in place of the priors, for systems without a curve.
     """
-    rows = _rows(system)
+    for dtype, row in cases(system):
+        yield judge(system, dtype, row, band=band, calibration=calibration)
+
+
+def cases(system: System) -> Iterator[tuple[str, Row]]:
+    """Yield the dtype of gradients and the row of each case to judge."""
     for dtype in system.dtypes or ("",):
-        for row in rows:
+        for row in _rows(system):
             left = any(_is(row, each) for each in system.left_out)
             if _is(row, system.judged) and not left and _ranks(system, row) > 1:
-                yield _judged(system, dtype, row, rows, band, calibration)
+                yield dtype, row
 
 
-def _judged(
-    system: System, dtype: str, row: Row, rows: Sequence[Row], band: bool, calibration: Calibration | None
-) -> Judged:
+def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibration: Calibration | None = None) -> Judged:
+    """Return one row of `system` beside its prediction; arguments as those of `judged`."""
+    rows = _rows(system)
     group = {column: row[column] for column in system.group}
     found = _one(rows, {**group, **{k: v for k, v in system.one_gpu.items() if k != "less"}})
     less = str(system.one_gpu.get("less", ""))
@@ -205,6 +210,7 @@ def _predicted(system: System, row: Row, workload: Workload, band: bool, calibra
         calibration=calibration_of(system, row) or calibration,
         band=band,
         local_s=1.0,
+        brief=True,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 from ddpsim.cli.workers import processes
+
 from ddpsim.planning.compare import compare
 
 MACHINES = (

@@ -64,7 +64,7 @@ def published(text: str) -> str:
     (found,) = re.findall(re.escape(title) + table, text, re.DOTALL)
     rows = "\n".join(line for line in found.splitlines() if line.startswith("|"))
     return (
-        "PyTorch's own DDP benchmark, 2 to 16 V100: mean absolute error of the overhead over one GPU. Five constants\n"
+        "PyTorch's own DDP benchmark, 2 to 16 V100: mean absolute error of the overhead over one GPU. Four constants\n"
         "are fitted to the rows named first; the others are held out. Every case is on [its page](published.md);\n"
         f"public allreduce tables are in [accuracy](accuracy.md).\n\n{rows}\n"
     )
