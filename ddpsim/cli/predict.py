@@ -278,8 +278,10 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
 def _sweep_text(documents: list[dict[str, object]], labels: list[str]) -> str:
     keys = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
     header = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
+    steps = any(document["accumulate"] != 1 for document in documents)
     rows = []
     for document, label in zip(documents, labels, strict=True):
         nodes, ranks, iteration, exposed, overlap, efficiency = (document[key] for key in keys)
-        rows.append((nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency)))  # type: ignore[arg-type]
-    return table(header, rows, left=())
+        row = (nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency))  # type: ignore[arg-type]
+        rows.append((*row, *([ms(document["step_s"])] if steps else [])))  # type: ignore[arg-type]
+    return table((*header, *(["step ms"] if steps else [])), rows, left=())
