@@ -178,9 +178,11 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
 
 
 def _text(entries: Sequence[Entry], labels: Sequence[str]) -> str:
+    documents = [json.loads(entry.document) for entry in entries]
+    accumulates = any(document["accumulate"] != 1 for document in documents)
     rows = []
-    for entry, label in zip(entries, labels, strict=True):
-        document = json.loads(entry.document)
+    for document, label in zip(documents, labels, strict=True):
         nodes, ranks, iteration, exposed, overlap, efficiency = (document[key] for key in _SHOWN)
-        rows.append((nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency)))
-    return table(_HEADER, rows, left=())
+        step = [ms(document["step_s"])] if accumulates else []
+        rows.append((nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency), *step))
+    return table((*_HEADER, *(["step ms"] if accumulates else [])), rows, left=())

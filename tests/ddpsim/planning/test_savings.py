@@ -4,13 +4,15 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
 
-def step(machine, **caps):
+def step(machine, calibration=None, **caps):
     options = Options(caps=BucketCaps(**caps))
-    return predict(load_workload("bert-large"), load_topology(machine), nodes=2, options=options, band=False)
+    source, topology = load_workload("bert-large"), load_topology(machine)
+    return predict(source, topology, nodes=2, options=options, calibration=calibration, band=False)
 
 
 @pytest.mark.parametrize("machine", ["p3.16xlarge", "dgx-1v"])
@@ -26,7 +28,8 @@ def test_the_parts_sum_to_the_difference_of_the_steps(machine, cap):
 
 def test_one_bucket_saves_launches_and_loses_by_the_bytes_of_its_last():
     """All gradients in one bucket overlap with nothing: what that costs are the bytes left after the last gradient."""
-    default, one = step("dgx-1v"), step("dgx-1v", bucket_cap_mb=10_000.0)
+    free = undisturbed("nccl", None)
+    default, one = step("dgx-1v", free), step("dgx-1v", free, bucket_cap_mb=10_000.0)
     parts = {each.where: each.seconds for each in savings(default, one)}
     assert min(parts, key=parts.get) == "last_bucket"
     assert parts["last_bucket"] < 0

@@ -11,13 +11,16 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.costs import Costs, undisturbed
 from ddpsim.simulation.rank import ADDED
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
 
 FOUR = {"accumulate": 4, "caps": BucketCaps(bucket_cap_mb=2)}
+ALIKE = undisturbed("nccl", None).with_values(
+    {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source="devices alike, nothing disturbed"
+)
 HOSTLESS = 1e-3
 """Share of the device's time that the host needs: it never holds the device up."""
 
@@ -72,13 +75,13 @@ def test_reducing_every_micro_batch_costs_its_collectives_and_no_more():
     source, machine = workload(device="V100", size=4_000_000, host_share=HOSTLESS), load_topology("dgx-1v")
 
     def step_s(**given):
-        found = predict(source, machine, options=Options(**given), band=False)
+        found = predict(source, machine, options=Options(**given), calibration=ALIKE, band=False)
         assert found.document()["step_s"] == pytest.approx(found.document()["micro_batch_s"] * found.options.accumulate)
         return found.document()["step_s"]
 
     last, every, plain = step_s(**FOUR), step_s(**FOUR, sync="every"), step_s(caps=FOUR["caps"])
-    local_s = predict(source, machine, options=Options(**FOUR), band=False).local_s * 4
-    alone_s = predict(source, machine, options=Options(), band=False).local_s
+    local_s = predict(source, machine, options=Options(**FOUR), calibration=ALIKE, band=False).local_s * 4
+    alone_s = predict(source, machine, options=Options(), calibration=ALIKE, band=False).local_s
     assert last - local_s == pytest.approx(plain - alone_s, rel=0.02), "one reduction a step"
     assert every - local_s == pytest.approx(4 * (plain - alone_s), rel=0.02), "four"
 
