@@ -62,7 +62,7 @@ bench: .venv/.dev
 	$(BIN)/python tests/bench/speed.py
 	$(BIN)/python -m tests.bench.own_step
 	$(BIN)/python tests/bench/compare.py
-	$(BIN)/python -m tests.bench.sweeping
+	$(BIN)/python -m tests.bench.sweeping --busy-points 400
 
 accuracy: .venv/.dev
 	$(BIN)/python -m tests.accuracy
