@@ -34,7 +34,7 @@ def draw(chart: Chart) -> Markup:
     drawn = [*_axes(chart, scales, x_ticks, y_ticks)]
     for line in chart.lines:
         drawn += [_band(line, scales, colours[line.label])] if line.style == "line" else []
-    for line in chart.lines:
+    for line in sorted(chart.lines, key=lambda line: line.style != "line"):
         drawn += _line(chart, line, scales, colours[line.label])
     title = f"{chart.title}: {chart.y} over {chart.x}"
     picture = element("svg", *drawn, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)

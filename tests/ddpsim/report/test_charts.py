@@ -71,3 +71,10 @@ def test_bars_are_as_long_as_their_times() -> None:
     assert found == [("0.000%", "12.500%"), ("12.500%", "37.500%")]
     [reach] = figure.all("line")
     assert (reach.attributes["x1"], reach.attributes["x2"]) == ("37.500%", "100.000%")
+
+
+def test_dots_and_stars_lie_over_lines() -> None:
+    points = (Point(0, 1), Point(1, 2))
+    lines = (Line("dots", points, "dots"), Line("front", points))
+    circles = pages.parse(charts.draw(Chart("t", "x", "y", lines))).all("circle")
+    assert [circle.text.partition(":")[0] for circle in circles] == ["front"] * 2 + ["dots"] * 2
