@@ -9,7 +9,7 @@ from ddpsim.collectives.constant import Constant
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 
-HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "graph_s")
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s")
 """Constants of DDP that are a GPU's host's time."""
 
 _NO_TIME = 1e-9
@@ -23,7 +23,7 @@ def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) 
         return 0.0
     backend = prediction.options.backend_for(workload)
     costs = _calibration(backend, calibration)
-    names = [f"{backend}.ddp.{name}" for name in HOST_COSTS]
+    names = [f"{backend}.ddp.{name}" for name in (*HOST_COSTS, "graph_s")]
     free = predict(
         workload,
         prediction.topology,
