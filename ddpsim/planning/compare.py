@@ -10,6 +10,7 @@ from functools import partial
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.rates import link_rates as parse_rates
 from ddpsim.planning.advice import Advice, advise
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.break_even import check_bound
@@ -18,7 +19,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
-from ddpsim.planning.prices import NO_PRICES, Price, check_currencies
+from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
@@ -58,9 +59,9 @@ def compare(
     nodes: Sequence[int | None] = (None,),
     batch_sizes: Sequence[int | None] = (None,),
     precisions: Sequence[str | None] = (None,),
-    link_rates: Sequence[LinkRate | None] = (None,),
+    link_rates: str | Sequence[LinkRate | None] = (None,),
     caps: Sequence[BucketCaps] | None = None,
-    prices: Mapping[str, Price] = NO_PRICES,
+    prices: Mapping[str, Price | str] = NO_PRICES,
     samples_per_epoch: float | None = None,
     goal: Goal | None = None,
     advice: bool = False,
@@ -79,9 +80,10 @@ def compare(
         nodes: node counts; None is a machine's own.
         batch_sizes: samples a rank and step; None is the workload's own.
         precisions: `fp32`, `amp`, ...; None is the workload's own.
-        link_rates: links whose rate is set, each rate a row; machines without the link keep theirs in one row.
+        link_rates: links whose rate is set, each rate a row, or as they are typed: `25,100Gb/s`; machines without the
+            link keep theirs in one row.
         caps: bucket caps; None is that of `options`.
-        prices: of one node of each machine, by its name as asked for.
+        prices: of one node of each machine, by its name as asked for; each may be text, `32.77USD/h@2026-11-22`.
         samples_per_epoch: for times and costs of an epoch.
         goal: that the best has to meet.
         advice: whether to look for break-evens, placement and `no_sync` too, of each machine at its most nodes.
@@ -99,16 +101,18 @@ def compare(
     for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
         if not given:
             raise InputError("nothing is given", place=name, remedy="give at least one")
-    check_currencies(prices)
+    known = {name: given if isinstance(given, Price) else priced(name, given) for name, given in prices.items()}
+    check_currencies(known)
+    rates = parse_rates([link_rates]) if isinstance(link_rates, str) else link_rates
     check_bound(efficiency)
     machines = [_machine(each) for each in topologies]
-    _check_links([rate for rate in link_rates if rate is not None], [topology for _, topology in machines])
+    _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
     base = options or Options()
     points = [
         Point(model.on(wired, batch, precision), wired, count, replace(base, caps=cap), model.name, machine, rate)
         for model in map(Model.of, workloads)
         for machine, topology in machines
-        for rate, wired in _wired(topology, link_rates)
+        for rate, wired in _wired(topology, rates)
         for precision in precisions
         for batch in batch_sizes
         for count in nodes
@@ -119,7 +123,7 @@ def compare(
     crew = crew_of(executor)
     show = progress or (lambda done, total: None)
     for row in in_order(Points(one, points, crew)):
-        price = prices.get(row.machine) or prices.get(row.prediction.topology.name)
+        price = known.get(row.machine) or known.get(row.prediction.topology.name)
         rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
         show(len(rows), len(points))
     comparison = Comparison(_with_pareto(rows), goal)

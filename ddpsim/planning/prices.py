@@ -66,6 +66,11 @@ def parse_price(text: str, place: str = "price") -> tuple[str, Price]:
     return machine, Price(_amount(found["amount"], text, place), found["currency"], day)
 
 
+def priced(machine: str, text: str) -> Price:
+    """Return the price of `machine` that is typed as `32.77USD/h`, as `parse_price` takes it."""
+    return parse_price(f"{machine}={text}")[1]
+
+
 def read_prices(path: str | Path) -> dict[str, Price]:
     """Return the prices of a YAML file by machine.
 

@@ -79,6 +79,15 @@ def test_a_rate_of_a_link_is_the_machine_with_that_link():
     assert found.rows[0].prediction.topology.name == "p3.16xlarge"
 
 
+def test_prices_and_rates_may_be_as_they_are_typed():
+    given = {"prices": {"dgx-1v": "10USD/h"}, "link_rates": "10,100Gb/s"}
+    typed = compare(["mlp@recorded"], ["dgx-1v"], nodes=(2,), **given)
+    assert [row.link_rate for row in typed.rows] == [1.25e9, 12.5e9]
+    assert {row.price for row in typed.rows} == {Price(10.0, "USD")}
+    with pytest.raises(InputError, match="names no currency"):
+        compare(["mlp@recorded"], ["dgx-1v"], prices={"dgx-1v": "10/h"})
+
+
 def test_a_link_that_no_machine_has_is_refused_and_one_that_some_have_is_not():
     with pytest.raises(UnknownNameError, match="unknown link 'nvlnk'"):
         compare(["resnet50@recorded"], ["dgx-1v"], link_rates=[("nvlnk", 1e9)])
