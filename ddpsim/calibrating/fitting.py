@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 
-_HUBER = 1.345
+HUBER = 1.345
 """Scales beyond which a row counts linearly: 95 % efficient where errors are normal (Huber 1964)."""
 
 _ROUNDS = 40
@@ -72,7 +72,11 @@ Predict = Callable[[Mapping[str, float]], Vector]
 
 
 def fit(
-    predict: Predict, priors: Mapping[str, Prior], measured: Vector, near: Mapping[str, float] | None = None
+    predict: Predict,
+    priors: Mapping[str, Prior],
+    measured: Vector,
+    near: Mapping[str, float] | None = None,
+    bend: float = HUBER,
 ) -> Fit:
     """Return the constants that best explain `measured` times, and how sure they are.
 
@@ -80,9 +84,10 @@ def fit(
         predict: constants by name to predicted times, a row each, in the unit of `measured`.
         priors: what is fitted; a constant that is not in it is `predict`'s own business.
         near: values to start from, the priors' where it has none; a good guess saves rounds.
+        bend: scales beyond which a row counts linearly.
     """
     unused = _unused(_Problem(predict, priors, np.log(measured)))
-    problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured))
+    problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured), bend)
     # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
     theta, residuals = _minimise(problem, problem.started(near or {}), _FIRST_SCALE)
     loss = problem.loss(theta, residuals, _FIRST_SCALE)
@@ -136,8 +141,8 @@ def _unused(problem: _Problem) -> tuple[str, ...]:
 
 
 class _Problem:
-    def __init__(self, predict: Predict, priors: Mapping[str, Prior], target: Vector) -> None:
-        self._predict, self._target = predict, target
+    def __init__(self, predict: Predict, priors: Mapping[str, Prior], target: Vector, bend: float = HUBER) -> None:
+        self._predict, self._target, self._bend = predict, target, bend
         self.names = list(priors)
         self.centre = np.log([prior.value for prior in priors.values()])
         self.stds = np.array([prior.log_std for prior in priors.values()])
@@ -155,7 +160,7 @@ class _Problem:
 
     def loss(self, theta: Vector, residuals: Vector, scale: float) -> float:
         size = np.abs(residuals / scale)
-        huber = np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))
+        huber = np.where(size < self._bend, size**2 / 2, self._bend * (size - self._bend / 2))
         return float(huber.sum() + (((theta - self.centre) / self.stds) ** 2).sum() / 2)
 
     def jacobian(self, theta: Vector, residuals: Vector) -> Vector:
@@ -175,7 +180,7 @@ class _Problem:
     def derivatives(self, theta: Vector, residuals: Vector, scale: float) -> tuple[Vector, Vector]:
         """Return gradient and curvature (Gauss-Newton) of the loss at `theta`."""
         jacobian = self.jacobian(theta, residuals)
-        weights = np.minimum(1.0, _HUBER * scale / np.maximum(np.abs(residuals), 1e-12)) / scale**2
+        weights = np.minimum(1.0, self._bend * scale / np.maximum(np.abs(residuals), 1e-12)) / scale**2
         gradient = jacobian.T @ (weights * residuals) + (theta - self.centre) / self.stds**2
         return gradient, (jacobian.T * weights) @ jacobian + np.diag(1 / self.stds**2)
 

@@ -8,6 +8,8 @@ _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables (docs/reference/accuracy.md)"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
+_SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
+
 NIC_KINDS = ("efa", "tcp", "slingshot")
 """Kinds of NICs whose transport does not reach what InfiniBand and RoCE do."""
 
@@ -28,47 +30,60 @@ PRIORS: tuple[Constant, ...] = (
     Constant("nccl.version", 2030, "1", "the version modelled, major * 1000 + minor"),
     Constant("nccl.isolated_s", 4e-6, "s", "start of a kernel on an idle stream; estimate"),
     Constant(
-        "nccl.launch_s", 4.69e-06, "s", f"of one GPU's kernel, by the process that launches; {_TABLES}", log_std=0.5
+        "nccl.launch_s", 4.28e-06, "s", f"of one GPU's kernel, by the process that launches; {_TABLES}", log_std=0.5
     ),
-    *_row("nccl.start.{}_s", "s", 1e-6, (7.14, 24.1, 7.06), f"{_TUNING} baseLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.nvlink.{}_s", "s", 1e-6, (1.23, 3.55, 7.94), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.nvswitch.{}_s", "s", 1e-6, (1.09, 2.86, 7.22), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.pcie.{}_s", "s", 1e-6, (0.811, 2.5, 2.87), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.ring.hop.net.{}_s", "s", 1e-6, (2.31, 7.56, 13.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.nvlink.{}_s", "s", 1e-6, (0.807, 9.59, 3.99), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.nvswitch.{}_s", "s", 1e-6, (0.947, 0.542, 2.74), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.pcie.{}_s", "s", 1e-6, (1.0, 1.9, 4.0), f"{_TUNING} hwLat; {_TABLES}", 0.5),
-    *_row("nccl.tree.hop.net.{}_s", "s", 1e-6, (7.29, 9.58, 48.0), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.start.{}_s", "s", 1e-6, (8.08, 19.8, 11.4), f"{_TUNING} baseLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.nvlink.{}_s", "s", 1e-6, (1.02, 4.41, 5.99), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.nvswitch.{}_s", "s", 1e-6, (0.946, 3.34, 5.42), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.pcie.{}_s", "s", 1e-6, (0.916, 2.5, 3.82), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.ring.hop.net.{}_s", "s", 1e-6, (3.37, 5.38, 14.7), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.nvlink.{}_s", "s", 1e-6, (0.646, 1.29, 3.93), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.nvswitch.{}_s", "s", 1e-6, (0.782, 0.914, 3.73), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.pcie.{}_s", "s", 1e-6, (1.02, 1.9, 4.12), f"{_TUNING} hwLat; {_TABLES}", 0.5),
+    *_row("nccl.tree.hop.net.{}_s", "s", 1e-6, (8.37, 8.72, 42.5), f"{_TUNING} hwLat; {_TABLES}", 0.5),
     *_row(
         "nccl.nic.latency.{}",
         "1",
         1.0,
-        (0.195, 0.358, 0.476),
+        (0.405, 0.447, 0.508),
         f"of the latency that the NIC's plugin states, a hop; {_TUNING} adds all of it, twice for Simple; {_TABLES}",
         0.5,
     ),
-    *_row("nccl.channel.{}", "B/s", 1e9, (6.17, 29.5, 22.7), f"one channel's threads; {_TUNING}, {_TABLES}", 0.5),
+    *_row("nccl.channel.{}", "B/s", 1e9, (4.57, 29.5, 24.6), f"one channel's threads; {_TUNING}, {_TABLES}", 0.5),
     Constant(
         "nccl.ll_max_share.node",
-        0.379,
+        0.416,
         "1",
         f"of llMaxBws that LL reaches in a node; {_TUNING}, {_TABLES}",
         log_std=0.5,
     ),
-    Constant("nccl.ll_max_share.hopper", 1.27, "1", f"the same on Hopper and later; {_TUNING}, {_TABLES}", log_std=0.5),
+    Constant("nccl.ll_max_share.hopper", 1.04, "1", f"the same on Hopper and later; {_TUNING}, {_TABLES}", log_std=0.5),
+    Constant(
+        "nccl.ll_max_share.net",
+        1.0,
+        "1",
+        f"the same between nodes, held at 1, NCCL's own, {_TUNING}",
+        log_std=0.5,
+    ),
     Constant(
         "nccl.hopper.latency",
-        0.799,
+        0.917,
         "1",
         f"starts and hops inside a node, of Hopper and later beside older GPUs; {_TABLES}",
         log_std=0.3,
     ),
-    Constant("nccl.ll_max_share.net", 0.167, "1", f"the same between nodes; {_TUNING}, {_TABLES}", log_std=0.5),
-    *_row("nccl.efficiency.nvlink.{}", "1", 1.0, (0.5, 0.712, 1.11), f"{_NVLINK}; {_TABLES}", 0.25),
-    *_row("nccl.efficiency.nvswitch.{}", "1", 1.0, (0.528, 0.638, 0.944), f"{_TUNING} and {_TABLES}", 0.25),
-    *_row("nccl.efficiency.pcie.{}", "1", 1.0, (0.363, 0.92, 0.896), f"{_TUNING} and {_TABLES}", 0.25),
-    *_row("nccl.efficiency.host.{}", "1", 1.0, (0.266, 0.4, 0.546), f"{_TABLES}", 0.4),
-    *_row("nccl.efficiency.net.{}", "1", 1.0, (0.501, 0.774, 0.963), f"{_TUNING} and {_TABLES}", 0.25),
+    *_row("nccl.efficiency.nvlink.{}", "1", 1.0, (0.5, 0.866, 1.12), f"{_NVLINK}, before Ampere; {_TABLES}", 0.25),
+    *_row(
+        "nccl.efficiency.nvswitch.{}",
+        "1",
+        1.0,
+        (0.5, 0.738, 0.91),
+        _SWITCHED,
+        0.25,
+    ),
+    *_row("nccl.efficiency.pcie.{}", "1", 1.0, (0.496, 0.92, 0.951), f"{_TUNING} and {_TABLES}", 0.25),
+    *_row("nccl.efficiency.host.{}", "1", 1.0, (0.263, 0.4, 0.64), f"{_TABLES}", 0.4),
+    *_row("nccl.efficiency.net.{}", "1", 1.0, (0.493, 0.829, 0.934), f"{_TUNING} and {_TABLES}", 0.25),
     *(
         Constant(
             f"nccl.nic.share.{kind}",
@@ -77,10 +92,18 @@ PRIORS: tuple[Constant, ...] = (
             f"of its rate that a port carries beside InfiniBand's; {_TABLES}",
             log_std=0.3,
         )
-        for kind, value in zip(NIC_KINDS, (0.661, 0.6, 0.715), strict=True)
+        for kind, value in zip(NIC_KINDS, (0.724, 0.6, 0.9), strict=True)
     ),
-    Constant("nccl.nvls.start_s", 4e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
-    Constant("nccl.nvls.efficiency", 0.823, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
+    Constant(
+        "nccl.nic.lone",
+        0.549,
+        "1",
+        f"of the rate between nodes that one rank a node has, whose GPU sends and receives at once; {_TUNING} (0.7 of "
+        f"0.92 below two ranks a node, before 2.9); {_TABLES}",
+        log_std=0.3,
+    ),
+    Constant("nccl.nvls.start_s", 3.85e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
+    Constant("nccl.nvls.efficiency", 0.817, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
     Constant("nccl.crossover.ll", 1.0, "1", f"NCCL's belief of LL times this; 1 is NCCL's own, {_TUNING}", log_std=0.1),
     Constant(
         "nccl.crossover.ll128", 1.0, "1", f"NCCL's belief of LL128 times this; 1 is NCCL's own, {_TUNING}", log_std=0.1

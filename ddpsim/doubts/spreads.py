@@ -39,9 +39,9 @@ _TABLES = "errors of uncalibrated predictions on public tables of other sites (d
 LATENCY_BOUND = 0.15
 """Share of an allreduce's time that does not grow with its bytes, from which on it counts as bound by latency."""
 
-_IN_NODE = Spread(-0.09, 0.31, _TABLES, "bandwidth inside a node")
-_DIRECT = Spread(-0.31, 0.58, _TABLES, "latency, or cards that reach GPU memory")
-_STAGED = Spread(-0.37, 1.16, _TABLES, "through host memory or TCP")
+_IN_NODE = Spread(-0.12, 0.25, _TABLES, "bandwidth inside a node")
+_DIRECT = Spread(-0.23, 0.54, _TABLES, "latency, or cards that reach GPU memory")
+_STAGED = Spread(-0.28, 1.26, _TABLES, "through host memory or TCP")
 
 COLLECTIVES = {
     "NVLink": (_DIRECT, _IN_NODE),

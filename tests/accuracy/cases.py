@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +16,7 @@ from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from tests.accuracy import baselines
+from tests.accuracy.residuals import constants
 from tests.accuracy.systems import System
 
 MIB = 1 << 20
@@ -55,24 +54,16 @@ class Errors:
     cited: bool = False
 
 
-def site_priors(
-    samples: Mapping[System, Sample], near: Pool, progress: Callable[[str], None]
-) -> dict[str, Calibration]:
-    """Return for each site the documented constants fitted to every other site's tables, each table thinned alike.
-
-    Args:
-        near: fitted to all tables, from which searches start to save rounds; what they end at is of the others alone.
-    """
-    sites = list(dict.fromkeys(system.site for system in samples))
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        fits = pool.map(without, sites, [dict(samples)] * len(sites), [near.values] * len(sites))
-        return {site: (progress(site), found)[1] for site, found in zip(sites, fits, strict=True)}
+def site_priors(sites: Iterable[str]) -> dict[str, Calibration]:
+    """Return for each site the documented constants fitted without it, free to be fitted again: one of eight fits."""
+    folds = constants()
+    return {site: _free(folds[site], documented()) for site in dict.fromkeys(sites)}
 
 
-def without(site: str, samples: Mapping[System, Sample], near: Mapping[str, float] | None = None) -> Calibration:
+def without(site: str, samples: Mapping[System, Sample]) -> Calibration:
     """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
     others = [thinned(sample) for system, sample in samples.items() if system.site != site]
-    return _free(pooled(others, near).calibration(), documented())
+    return _free(pooled(others).calibration(), documented())
 
 
 def all_sites(samples: Mapping[System, Sample]) -> Pool:

@@ -1,6 +1,7 @@
 """Ring against tree: of allreduces measured with each forced, whether the one predicted to be faster was.
 
-Times are by the shipped constants, in whose fit none of these tables took part.
+Times are by constants fitted without the site of the case: the shipped ones, in whose fit single figures took no part,
+or of a table's site those of the fold that left it out (`residuals.constants`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
 from ddpsim.jobs.collective import CollectiveOptions
+from tests.accuracy.residuals import constants
 from tests.accuracy.systems import TABLES, System, load, machine
 
 APART = 0.05
@@ -25,11 +28,11 @@ ENOUGH = 20
 """Cases below which there is insufficient evidence."""
 
 TABLES_OF_BOTH = (
-    ("l40s_4gpu_pcie_{}.csv", "4xl40s-pcie", 1),
-    ("l40s_2gpu_pcie_{}.csv", "2xl40s-pcie", 1),
-    ("gcp_a3high_3node_24xH100_tcp_{}_torch.csv", "a3high", 3),
+    ("l40s_4gpu_pcie_{}.csv", "4xl40s-pcie", 1, "l40s"),
+    ("l40s_2gpu_pcie_{}.csv", "2xl40s-pcie", 1, "l40s"),
+    ("gcp_a3high_3node_24xH100_tcp_{}_torch.csv", "a3high", 3, "a3high"),
 )
-"""Tables with one row a size, `{}` where the algorithm stands; their machine and nodes."""
+"""Tables with one row a size, `{}` where the algorithm stands; their machine, nodes and site."""
 
 FIGURES = "ring_tree.csv"
 
@@ -43,6 +46,7 @@ class Case:
         version: of NCCL, major * 1000 + minor.
         ring_s, tree_s: measured.
         simple_only: whether NCCL_PROTO was Simple.
+        site: whose tables the case is of; none where constants are fitted to none of its source.
     """
 
     source: str
@@ -55,6 +59,7 @@ class Case:
     tree_s: float
     gpus_per_process: int = 1
     simple_only: bool = False
+    site: str = ""
 
     @property
     def ring_is_faster(self) -> bool:
@@ -67,11 +72,13 @@ class Case:
         return max(self.ring_s, self.tree_s) > (1 + APART) * min(self.ring_s, self.tree_s)
 
     def predicted_s(self) -> tuple[float, float]:
-        """Return the times of the ring and of trees by the shipped constants."""
+        """Return the times of the ring and of trees by constants in whose fit the case took no part."""
+        calibration = _folds().get(self.site)
         layout = _layout(self.machine, self.nodes, self.ranks, self.version, self.simple_only)
         ring, tree = (
             NcclTransport(
                 layout,
+                calibration,
                 options=CollectiveOptions(algorithm=name, isolated=False, gpus_per_process=self.gpus_per_process),
             )
             for name in (RING, TREE)
@@ -131,8 +138,8 @@ def judged() -> list[Verdict]:
 
 
 def _of_tables() -> Iterator[Case]:
-    for pattern, name, nodes in TABLES_OF_BOTH:
-        ring, tree = (load(System(pattern.format(each), name, nodes, name)) for each in (RING, TREE))
+    for pattern, name, nodes, site in TABLES_OF_BOTH:
+        ring, tree = (load(System(pattern.format(each), name, nodes, site)) for each in (RING, TREE))
         assert (ring.algorithm, tree.algorithm) == (RING, TREE)
         source = re.sub(r"^https://github.com/([^/]+/[^/]+)/blob/[^/]+/", r"\1 ", ring.table.header["source"])
         trees = dict(zip(tree.sizes, tree.measured.tolist(), strict=True))
@@ -148,6 +155,7 @@ def _of_tables() -> Iterator[Case]:
                 trees[size],
                 ring.gpus_per_process,
                 ring.simple_only,
+                site,
             )
 
 
@@ -166,6 +174,11 @@ def _of_figures() -> Iterator[Case]:
             tree_s=float(row["tree_time_us"]) * 1e-6,
             gpus_per_process=int(row["gpus_per_process"]),
         )
+
+
+@lru_cache(maxsize=1)
+def _folds() -> dict[str, Calibration]:
+    return constants()
 
 
 @lru_cache(maxsize=64)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.accuracy.page import ring_against_tree
+from tests.accuracy.residuals import constants
 from tests.accuracy.ring_tree import ENOUGH, TABLES_OF_BOTH, Case, Score, Verdict, cases, judged
-from tests.accuracy.systems import CITED, SYSTEMS
+from tests.accuracy.systems import CITED, LATER, SYSTEMS
 
 CASES = cases()
 ONE = Case("owner/name path", "dgx-h100", 1, 8, 2029, 1 << 20, ring_s=1e-4, tree_s=1.04e-4)
@@ -34,6 +35,7 @@ def test_cases_of_tables_and_of_single_figures_are_read_with_their_conditions() 
         ring_s=pytest.approx(0.144533),
         tree_s=pytest.approx(0.114453),
         simple_only=True,
+        site="a3high",
     )
     (cards,) = of("4xl40s-pcie", 128 << 20)
     assert (cards.ring_s, cards.tree_s) == pytest.approx((13060.7e-6, 14329.5e-6))
@@ -47,9 +49,12 @@ def test_times_come_from_the_bus_bandwidths_stated() -> None:
     assert [len(of("dgx-b200", 16 << 30, nodes)) for nodes in (2, 4, 8, 16, 32, 46)] == [2, 1, 2, 1, 1, 1]
 
 
-def test_no_case_is_of_a_table_that_constants_are_fitted_to() -> None:
-    tables = {pattern.format(name) for pattern, _, _ in TABLES_OF_BOTH for name in ("ring", "tree")}
-    assert not tables & {system.table for system in (*SYSTEMS, *CITED)}
+def test_no_case_is_of_a_site_that_its_constants_are_fitted_to() -> None:
+    sites = {system.table: system.site for system in (*SYSTEMS, *CITED, *LATER)}
+    for pattern, _, _, site in TABLES_OF_BOTH:
+        assert {sites[pattern.format(name)] for name in ("ring", "tree")} == {site}
+        assert site in constants()
+    assert {case.site for case in CASES} == {"", *(site for *_, site in TABLES_OF_BOTH)}
 
 
 def test_a_simple_only_case_is_predicted_without_the_other_protocols() -> None:

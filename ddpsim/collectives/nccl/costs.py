@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.loads import HOST, NET, NVSWITCH, Pattern
+from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, Pattern
 from ddpsim.collectives.nccl.tuning import Entry, generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.operations import Operation
@@ -44,6 +44,15 @@ def least(rates: Iterable[float]) -> float:
 def most(times_s: Iterable[float]) -> float:
     """Return the most of some times, more where others are near it."""
     return float(sum(time_s**_CORNER for time_s in times_s) ** (1 / _CORNER))
+
+
+def efficient_as(group: str, sm: int) -> str:
+    """Return the group of links whose efficiency those of `group` have on GPUs of compute capability `sm`.
+
+    From Ampere on an NVLink between two GPUs reaches what one through a switch does. NCCL counts Volta's as the same 20
+    of 25 GB/s, and they carry more.
+    """
+    return NVSWITCH if group == NVLINK and generation(sm) >= generation(80) else group
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,7 @@ class EntryCosts:
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
         self._hopper = generation(layout.shape.sm) >= generation(90)
+        self._lone = layout.nodes > 1 and layout.per_node == 1
         self._latency_factor = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
@@ -196,8 +206,13 @@ class EntryCosts:
 
     def efficiency(self, group: str, protocol: str) -> float:
         """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
-        share = self._get[f"nic.share.{self.layout.nic_share}"] if group == NET and self.layout.nic_share else 1.0
-        return self._get[f"efficiency.{group}.{protocol}"] * share
+        layout = self.layout
+        part = self._get[f"efficiency.{efficient_as(group, layout.shape.sm)}.{protocol}"]
+        if group == NET and layout.nic_share:
+            part *= self._get[f"nic.share.{layout.nic_share}"]
+        if group in (NET, HOST) and self._lone:
+            part *= self._get["nic.lone"]
+        return part
 
     def reached(self, entry: Entry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""

@@ -95,6 +95,10 @@ class NcclTransport(ByOperation):
         cost = self._costs(operation, size_bytes)[0][0]
         return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 
+    def entries(self, size_bytes: int) -> tuple[Entry, ...]:
+        """Return the entries of NCCL's table that the time of `size_bytes` is of, the fastest by its belief first."""
+        return tuple(cost.entry for cost, _ in self._costs(Operation.ALLREDUCE, size_bytes))
+
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the chosen pattern's latency, loads and rate; near a crossover scaled to lie between both sides.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsim.calibrating.documented import documented
-from ddpsim.calibrating.pooled import concerns, pooled
+from ddpsim.calibrating.pooled import Remembered, concerns, pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
@@ -24,6 +24,8 @@ MACHINES = {
     "p5.48xlarge x2": 2,
     "4xv100-pcie": 1,
     "8xgpu-dual-root": 1,
+    "hgx-a100-4": 1,
+    "gh200-quad x2": 2,
 }
 
 
@@ -44,6 +46,16 @@ def test_constants_that_do_not_concern_a_table_leave_its_times_alone(machine: st
     for name in others:
         changed = start.with_values({name: 1.5 * start[name]}, source="test")
         assert np.array_equal(table.predicted(changed), table.predicted(start)), name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_remembered_times_are_the_transports_own_whichever_constant_moves(machine: str) -> None:
+    table, start = sample(machine), documented()
+    names = [name for name, constant in start.constants.items() if constant.log_std is not None]
+    remembered = Remembered(table, names, start)
+    for name in names:
+        changed = start.with_values({name: 1.5 * start[name]}, source="test")
+        assert np.array_equal(remembered.predicted(changed), table.predicted(changed)), name
 
 
 def test_a_table_that_contradicts_the_others_is_set_aside_and_leaves_no_trace() -> None:

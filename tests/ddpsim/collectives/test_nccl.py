@@ -152,6 +152,28 @@ def test_few_channels_move_what_their_threads_do_and_many_what_links_at_their_ef
     assert grown_s("nccl.efficiency.nvlink.ll", 32768, 0.9) == pytest.approx(1, rel=0.01)
 
 
+def test_one_rank_a_node_has_a_share_of_the_rate_between_nodes() -> None:
+    for ranks, share in ((1, "nccl.nic.lone"), (2, None)):
+        placement = load_topology("dgx-a100").place(2, ranks)
+        start = collectives(placement).calibration
+        halved = start.with_values({"nccl.nic.lone": start["nccl.nic.lone"] / 2}, source="test")
+        times = [collectives(placement, calibration=each).estimate_s(4096 * MIB) for each in (start, halved)]
+        assert times[1] / times[0] == pytest.approx(2 if share else 1, rel=0.02)
+
+
+@pytest.mark.parametrize(("machine", "group"), [("dgx-1v", "nvlink"), ("hgx-a100-4", "nvswitch")])
+def test_nvlinks_between_gpus_reach_what_those_through_a_switch_do_from_ampere_on(machine: str, group: str) -> None:
+    placement = load_topology(machine).place(1)
+    start = collectives(placement, algorithm="ring").calibration
+    halved = start.with_values(
+        {f"nccl.efficiency.{group}.simple": start[f"nccl.efficiency.{group}.simple"] / 2}, source="test"
+    )
+    times = [
+        collectives(placement, algorithm="ring", calibration=each).estimate_s(4096 * MIB) for each in (start, halved)
+    ]
+    assert times[1] / times[0] == pytest.approx(2, rel=0.02)
+
+
 def test_times_rise_with_size_and_nodes() -> None:
     sizes = [1024 * 2**k for k in range(21)]
     for machine in MACHINES:
