@@ -39,7 +39,6 @@ def main() -> int:
         [bands.stated(errors) for errors in more],
         ring_tree.judged(),
         "\n".join(section()),
-        pool.aside,
     )
     print(text)
     _PAGE.write_text(text, encoding="utf-8")

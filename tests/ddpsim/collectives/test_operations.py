@@ -61,7 +61,9 @@ def test_both_halves_of_an_allreduce_take_as_long_and_together_a_start_more(size
     both = Collectives(None, placement, backend="nccl", options=options)
     scatter, gather = (both.estimate_s(size_bytes, half) for half in HALVES)
     assert scatter == gather
-    start_s = both.calibration["nccl.start.simple_s"]
+    protocols = {both.choice(size_bytes, each).protocol for each in (*HALVES, Operation.ALLREDUCE)}
+    start_s = both.calibration[f"nccl.start.{protocols.pop()}_s"]
+    assert not protocols
     assert scatter + gather - start_s == pytest.approx(both.estimate_s(size_bytes), rel=0.05)
 
 
