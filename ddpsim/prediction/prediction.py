@@ -40,6 +40,7 @@ class Prediction:
         ends: each doubt with the iteration at its two ends; empty until `with_band`.
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
+        hidden_comm_known: whether its calibration has how they slow each other, rather than priors.
     """
 
     workload: Workload
@@ -56,6 +57,7 @@ class Prediction:
     copies_measured: bool = False
     ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
+    hidden_comm_known: bool = False
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -179,6 +181,7 @@ class Prediction:
                 "workload_estimated": self.workload.estimated,
                 "calibrated": self.calibrated,
                 "correcting_rows": self.correcting_rows,
+                "hidden_comm_known": self.hidden_comm_known,
                 "fidelity": self.options.fidelity,
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),

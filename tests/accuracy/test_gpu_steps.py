@@ -59,9 +59,7 @@ def test_its_plan_keeps_the_default(rtx: list[Judged]) -> None:
 def test_rows_of_micro_batches_count_iterations_and_one_optimizer(rtx: list[Judged]) -> None:
     every, last = (row for row in rtx if row.micro_batches == 4)
     assert last.predicted_s == pytest.approx(4 * last.predicted.iteration_s)
-    assert every.predicted_s == pytest.approx(
-        4 * every.predicted.iteration_s - 3 * every.predicted.summary.optimizer_s
-    )
+    assert every.predicted_s == pytest.approx(4 * every.predicted.iteration_s - 3 * every.predicted.summary.optimizer_s)
     assert every.one_s == last.one_s == pytest.approx(4 * 0.12218)
 
 
