@@ -146,7 +146,8 @@ def hidden_cost(prediction: Prediction) -> list[str]:
     from ddpsim.units import format_time
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
-    return [f"of it {format_time(cost_s)} ({share}) is what communication beside computation costs both"]
+    prior = "" if prediction.hidden_comm_known else ", by priors"
+    return [f"of it {format_time(cost_s)} ({share}) is what communication beside computation costs both{prior}"]
 
 
 def _correction(prediction: Prediction) -> list[str]:

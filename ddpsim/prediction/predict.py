@@ -88,16 +88,20 @@ def predict(
         plan=trace.plan,
         trace=trace,
         calibrated=calibration is not None and calibration.measured,
-        copies_measured=calibration is not None and _measures_copies(calibration),
+        copies_measured=_known(calibration, "copy_Bps"),
+        hidden_comm_known=_known(calibration, "compute_slowdown", "communication_slowdown"),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
         calibration=calibration,
     )
     return with_band(prediction, calibration, progress, coarse=coarse) if band else prediction
 
 
-def _measures_copies(calibration: Calibration) -> bool:
-    constant = calibration.constants.get(f"{calibration.backend}.ddp.copy_Bps")
-    return constant is not None and constant.fitted
+def _known(calibration: Calibration | None, *names: str) -> bool:
+    """Whether a calibration measured, or was given, all these costs of DDP."""
+    if calibration is None:
+        return False
+    found = (calibration.constants.get(f"{calibration.backend}.ddp.{name}") for name in names)
+    return all(constant is not None and constant.fitted for constant in found)
 
 
 def with_band(

@@ -46,6 +46,7 @@ class Prediction:
         calibration: it was made with; None is the priors.
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
+        hidden_comm_known: whether its calibration has how they slow each other, rather than priors.
     """
 
     workload: Workload
@@ -63,6 +64,7 @@ class Prediction:
     ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
+    hidden_comm_known: bool = False
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
@@ -215,6 +217,7 @@ class Prediction:
                 "workload_estimated": self.workload.estimated,
                 "calibrated": self.calibrated,
                 "correcting_rows": self.correcting_rows,
+                "hidden_comm_known": self.hidden_comm_known,
                 "fidelity": self.options.fidelity,
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),

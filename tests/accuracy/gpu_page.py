@@ -53,7 +53,7 @@ def summary(found: Tables) -> Iterator[str]:
         steps = median(abs(row.predicted_s / row.measured_s - 1) for row in rows)
         over = median(abs(overhead_error(row)) for row in rows)
         others = (median(abs(_off(row, s)) for row, s in zip(rows, each, strict=True)) for each in simple)
-        inside = f"{sum(row.inside for row in rows)} of {len(rows)}"
+        inside = f"{sum(row.inside for row in rows)} of {sum(row.band_s is not None for row in rows)}"
         cells = (_name(system, dtype), len(rows), f"{steps:.1%}", f"{over:.0%}", *(f"{e:.0%}" for e in others), inside)
         yield _line(cells)
 
@@ -136,20 +136,19 @@ def section(system: System, dtype: str, rows: Sequence[Judged]) -> Iterator[str]
     yield _line((*labels, *heads, *more))
     yield "|" + "---|" * len(labels) + "--:|" * (len(heads) + len(more))
     for row in rows:
-        low, high = row.band_s
+        band = "-" if row.band_s is None else " to ".join(map(_ms, row.band_s))
         half = f" ± {_ms(row.half_s)}" if row.half_s else ""
-        hidden = (row.predicted.hidden_comm_cost_s or 0.0) * row.micro_batches
         yield _line(
             (
                 *row.label,
                 f"{_ms(row.measured_s)}{half}",
                 _ms(row.predicted_s),
-                f"{_ms(low)} to {_ms(high)}",
+                band,
                 f"{row.predicted_s / row.measured_s - 1:+.1%}",
                 _ms(row.overhead_s),
                 _ms(row.predicted_overhead_s),
                 f"{overhead_error(row):+.0%}",
-                _ms(hidden),
+                _ms(row.hidden_s),
                 "yes" if in_reach(row) else "no",
                 _ms(row.one_s),
                 _ms(row.one_s + row.comm_s),

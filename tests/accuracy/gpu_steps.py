@@ -22,6 +22,7 @@ from ddpsim.measured import read_table
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.workload import Workload
 from tests.accuracy.step_workloads import workload_of
 from tests.accuracy.systems import machine
@@ -55,6 +56,7 @@ class System:
         curves: allreduce tables by `NODESxGPUS`, or by nodes alone.
         dtypes: of gradients, each a table of its own; empty keeps the workload's.
         options: of the job.
+        banded: values that pick the rows whose bands are predicted, which takes long for many parameters; empty: all.
         first_bucket_mb: cap of the first bucket in every row whose own is larger.
     """
 
@@ -76,6 +78,7 @@ class System:
     curves: Mapping[str, str] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    banded: Filter = field(default_factory=dict)
     first_bucket_mb: float | None = None
 
 
@@ -92,6 +95,7 @@ class Judged:
         predicted: one iteration.
         micro_batches: iterations a step.
         comm_s: the allreduce times of all its buckets, one after the other.
+        hidden_s: what computing and communicating at once costs the predicted step.
     """
 
     system: System
@@ -105,6 +109,7 @@ class Judged:
     predicted: Prediction
     micro_batches: int
     comm_s: float
+    hidden_s: float
 
     @property
     def label(self) -> tuple[str, ...]:
@@ -119,16 +124,18 @@ class Judged:
         return whole - spared * self.predicted.summary.optimizer_s
 
     @property
-    def band_s(self) -> tuple[float, float]:
-        """The 80 % band of the step."""
+    def band_s(self) -> tuple[float, float] | None:
+        """The 80 % band of the step; None where it was not asked for."""
+        if not self.predicted.ends:
+            return None
         shares = (self.predicted.low_s, self.predicted.high_s)
         low, high = (self.predicted_s * share / self.predicted.iteration_s for share in shares)
         return low, high
 
     @property
     def inside(self) -> bool:
-        """Whether the measured step lies in the band."""
-        return self.band_s[0] <= self.measured_s <= self.band_s[1]
+        """Whether the measured step lies in the band, of a row that has one."""
+        return self.band_s is not None and self.band_s[0] <= self.measured_s <= self.band_s[1]
 
     @property
     def overhead_s(self) -> float:
@@ -184,18 +191,21 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
     column = system.columns.get("micro_batches", "")
     micro_batches = int(row.get(column, "") or 1)
     base_s = predicted_base_s = one_s * micro_batches
-    predicted = _predicted(system, row, workload, band, calibration)
+    in_force = calibration_of(system, row) or calibration
+    predicted = _predicted(system, row, workload, band and _is(row, system.banded), in_force)
+    free = _predicted(system, row, workload, False, undisturbed("nccl", in_force))
     if system.base:
         base = _one(rows, {**group, **system.base})
         base_s = _seconds(system, base)
-        predicted_base_s = _predicted(system, base, workload, False, calibration).iteration_s
-    transport = make_transport(predicted.placement, "nccl", calibration_of(system, row) or calibration)
+        alone = calibration_of(system, base) or calibration
+        predicted_base_s = _predicted(system, base, workload, False, alone).iteration_s
+    transport = make_transport(predicted.placement, "nccl", in_force)
     comm_s = sum(transport.allreduce_s(bucket.size_bytes) for bucket in predicted.plan.buckets)
     synced = 1 if predicted.options.no_sync_every > 1 else micro_batches
     half_s = float(row.get(system.columns.get("half", ""), "") or 0) * 1e-3
     return Judged(
         system, dtype, row, _seconds(system, row), half_s, one_s * micro_batches, base_s, predicted_base_s, predicted,
-        micro_batches, comm_s * synced,
+        micro_batches, comm_s * synced, max(predicted.iteration_s - free.iteration_s, 0.0) * micro_batches,
     )  # fmt: skip
 
 
@@ -207,7 +217,7 @@ def _predicted(system: System, row: Row, workload: Workload, band: bool, calibra
         nodes=nodes,
         gpus_per_node=gpus,
         options=_options(system, row),
-        calibration=calibration_of(system, row) or calibration,
+        calibration=calibration,
         band=band,
         local_s=1.0,
         brief=True,

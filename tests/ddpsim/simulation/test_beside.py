@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import simpy
 
+from ddpsim.cli.predict import hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
@@ -109,3 +110,14 @@ def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one()
     assert predict(MODEL, MACHINE, gpus_per_node=1).hidden_comm_cost_s == 0.0
     assert predict(MODEL, MACHINE, options=Options(comm="noop")).hidden_comm_cost_s == 0.0
     assert predict(MODEL, MACHINE, options=Options(backend="gloo")).hidden_comm_cost_s == 0.0
+
+
+def test_the_output_says_whether_the_cost_rests_on_priors():
+    told = predict(MODEL, MACHINE, calibration=given(compute_slowdown=1.2, communication_slowdown=1.1))
+    prior = predict(MODEL, MACHINE)
+    for found, known in ((told, True), (prior, False)):
+        assert found.document()["provenance"]["hidden_comm_known"] is known
+        [line] = hidden_cost(found)
+        assert line.endswith("costs both" if known else "costs both, by priors")
+        assert f"{100 * found.hidden_comm_cost_s / found.iteration_s:.1f} %" in line
+    assert hidden_cost(predict(MODEL, MACHINE, gpus_per_node=1)) == []
