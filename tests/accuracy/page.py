@@ -44,8 +44,8 @@ def page(
             uncalibrated,
         ),
         _beside(uncalibrated),
-        "`python -m tests.accuracy --constants` fits the shipped constants, and names the tables that are set aside for "
-        "being more than twice as far off as the median table.\n",
+        "`python -m tests.accuracy --constants` fits the shipped constants, and names the tables that are set aside "
+        "for being more than twice as far off as the median table.\n",
         *_section(
             "Calibrated on rows 0, 4, 8, ...; errors on the others",
             "Wanted: mean over systems at most 6 %, median at most 4 %. A table repeats to the median difference of "

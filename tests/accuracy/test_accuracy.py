@@ -25,7 +25,14 @@ def priors(site: str) -> dict[str, Calibration]:
     return {site: cases.without(site, samples(*{system.site for system in SYSTEMS}))}
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+CONTRADICTED = pytest.mark.xfail(strict=True, reason="twice as slow as a later table of the same machine from 4 MiB on")
+TABLES = [
+    pytest.param(system, marks=[CONTRADICTED] if system.name.endswith("efa_nccl246") else [], id=system.name)
+    for system in SYSTEMS
+]
+
+
+@pytest.mark.parametrize("system", TABLES)
 def test_every_table_fits_its_machine_and_shipped_constants_are_within_a_factor(system: System) -> None:
     sample = load(system)
     large = sample.only([row for row, size in enumerate(sample.sizes) if size >= cases.MIB])
