@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.comparison_text import text
+from ddpsim.cli.comparison_text import text, varying
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import SweptCaps, swept_caps
-from ddpsim.cli.output import Output
+from ddpsim.cli.output import Output, note
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
@@ -22,6 +23,7 @@ from ddpsim.options.text import counts
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
+    from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.goal import Goal
 
 
@@ -79,6 +81,7 @@ def compare(
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
     ] = None,
+    plot: Annotated[str | None, plot_option("Draw steps with their bands over node counts, a panel a model.")] = None,
     report: ReportFile = None,
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
@@ -90,7 +93,8 @@ def compare(
     from ddpsim.planning.prices import prices_of
 
     check_destination(out, as_json=output.as_json)
-    check_report(report, output, {"-o": out})
+    check_destination(plot)
+    check_report(report, output, {"-o": out, "--plot": plot})
     bound = share(efficiency, "efficiency")
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
@@ -120,6 +124,8 @@ def compare(
         warn_of_pace(row.prediction, told)
     if out:
         deliver(out, "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in found.rows))
+    if plot:
+        draw(found, plot)
     deliver_report(
         report,
         lambda pages: pages.compare_report(
@@ -127,6 +133,21 @@ def compare(
         ),
     )
     output.emit(found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (out, report))
+
+
+def draw(found: Comparison, path: str) -> None:
+    """Draw the step over the node count, a panel a model, a line a machine with what else is varied there."""
+    from ddpsim.plots import plot_steps
+
+    panels: dict[str, dict[str, list[tuple[str, tuple[float, float, float]]]]] = {}
+    for model in found.models:
+        rows = found.of(model)
+        lines = panels.setdefault(model, {})
+        for row in rows:
+            label = ", ".join([row.machine, *(f"{name} {value(row)}" for name, value in varying(rows))])
+            lines.setdefault(label, []).append((str(row.nodes), row.step_s))
+    plot_steps(panels, path, "nodes")
+    note(f"wrote {path}")
 
 
 def _goal(

@@ -30,15 +30,15 @@ def text(found: Comparison, efficiency: float) -> str:
 
 def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     rows = found.of(model)
-    varying = _varying(rows)
+    columns = varying(rows)
     yield _title(model, rows)
     yield ""
-    yield _table([*_PLACE, *varying, *_TIME], rows)
+    yield _table([*_PLACE, *columns, *_TIME], rows)
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
         yield ""
-        yield _table([*_PLACE, *varying, *_cost(rows)], [row for row in rows if row.price is not None])
+        yield _table([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None])
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
@@ -66,7 +66,7 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
     return ", ".join(parts)
 
 
-def _varying(rows: Sequence[ComparisonRow]) -> list[Column]:
+def varying(rows: Sequence[ComparisonRow]) -> list[Column]:
     """Return the columns of what differs from row to row beside machine and nodes."""
     columns: list[Column] = [
         ("precision", lambda row: row.prediction.workload.precision),

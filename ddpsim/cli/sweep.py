@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from ddpsim.cli.options import (
     swept_caps,
 )
 from ddpsim.cli.output import Output, ms, note, note_once, percent, table
+from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
@@ -29,6 +30,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.stopping import Stopped, stopping_on_signals
+from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ def sweep(
             "--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line; - is standard output."
         ),
     ] = None,
+    plot: Annotated[
+        str | None, plot_option("Draw steps with their bands over bucket caps, a line a node count.")
+    ] = None,
     report: ReportFile = None,
 ) -> None:
     """Predict every bucket cap at every node count.
@@ -72,7 +77,8 @@ def sweep(
     from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)
-    check_report(report, output, {"-o": out})
+    check_destination(plot)
+    check_report(report, output, {"-o": out, "--plot": plot})
     refuse_beside_plan(plan, options, bucket_cap_mb)
     model = load_workload(workload)
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
@@ -83,7 +89,9 @@ def sweep(
     base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
     entries = _computed(question, points_of(node_counts, caps, base), by, out)
     labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
-    documents = [json.loads(entry.document) for entry in entries] if output.as_json or report else []
+    documents = [json.loads(entry.document) for entry in entries] if output.as_json or report or plot else []
+    if plot:
+        _draw(documents, labels, f"{model.name}\non {question.topology.name}", plot)
     deliver_report(
         report,
         lambda pages: pages.sweep_report(
@@ -167,6 +175,19 @@ def _write_part(found: Mapping[int, Entry], total: int, out: str | None, journal
 
 def _lines(entries: Iterable[Entry]) -> str:
     return "".join(f"{entry.document}\n" for entry in entries)
+
+
+def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, path: str) -> None:
+    """Draw the step over the bucket cap, a line a node count."""
+    from ddpsim.plots import plot_steps
+
+    lines: dict[str, list[tuple[str, tuple[float, float, float]]]] = {}
+    for document, label in zip(documents, labels, strict=True):
+        step = tuple(float(document[key]) for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
+        ranks = f"{counted(document['nodes'], 'node')}, {counted(document['world_size'], 'rank')}"
+        lines.setdefault(ranks, []).append((label, (step[0], step[1], step[2])))
+    plot_steps({title: lines}, path, "bucket cap (MiB)")
+    note(f"wrote {path}")
 
 
 def _caps_text(caps: BucketCaps, plan: str | None) -> str:

@@ -7,15 +7,26 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.plots import CapCurve, plot_caps, plot_errors, plot_sizes, plot_timeline, plot_topology, plot_validation
+from ddpsim.plots import (
+    CapCurve,
+    plot_caps,
+    plot_errors,
+    plot_sizes,
+    plot_steps,
+    plot_timeline,
+    plot_topology,
+    plot_validation,
+)
 from ddpsim.topology.spec import load_topology
 from tests.traces import example_trace
 
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
 CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
+STEPS = [("1", (0.1, 0.09, 0.12)), ("2", (0.2, 0.19, 0.24))]
 PICTURES: dict[str, Callable[[Path], None]] = {
     "caps": lambda path: plot_caps({"m": dict.fromkeys("abc", CAPS), "one": {"a": CAPS}}, path),
     "sizes": lambda path: plot_sizes({"predicted": [(8, 10.0), (1 << 20, 90.0)], "measured": [(64, 11.0)]}, path),
+    "steps": lambda path: plot_steps({"m": dict.fromkeys("abc", STEPS), "one": {"a": STEPS}}, path, "nodes"),
     "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
     "errors": lambda path: plot_errors({"lab": [(0.1, 0.102, 0.01), (2.0, 1.9, 0.0)]}, path),
     "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
@@ -69,6 +80,22 @@ def test_equal_curves_all_show_and_panels_share_a_ratio(tmp_path: Path, monkeypa
     lines = [line for line in first.lines if ": default 110 ms" in str(line.get_label())]
     assert len({float(line.get_xdata()[0]) for line in lines}) == 3
     assert {tuple(line.get_ydata()) for line in lines} == {(0.1 / 0.11, 0.09 / 0.11, 0.12 / 0.11)}
+
+
+def test_steps_show_side_by_side_with_their_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    panels = {"m": dict.fromkeys("ab", STEPS), "one": {"a": STEPS[1:]}}
+    figure = drawn(monkeypatch, "steps", lambda: plot_steps(panels, tmp_path / "x.png", "nodes"))
+    first, second = figure.axes
+    assert first.get_ylim() == second.get_ylim()
+    assert [text.get_text() for text in first.get_xticklabels()] == ["1", "2"]
+    (left, right) = (container[0] for container in first.containers)
+    assert list(left.get_ydata()) == list(right.get_ydata()) == pytest.approx([100, 200])
+    assert list(left.get_xdata()) == [place - 0.25 for place in right.get_xdata()]
+    ends = first.containers[0][2][0].get_segments()
+    assert [tuple(point[1] for point in segment) for segment in ends] == [
+        pytest.approx((90, 120)),
+        pytest.approx((190, 240)),
+    ]
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, module: str, draw: Callable[[], None]) -> Figure:
