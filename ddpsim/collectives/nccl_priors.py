@@ -98,8 +98,8 @@ PRIORS: tuple[Constant, ...] = (
         "nccl.nic.lone",
         0.549,
         "1",
-        f"of the rate between nodes that one rank a node has, whose GPU sends and receives at once; {_TUNING} (0.7 of "
-        f"0.92 below two ranks a node, before 2.9); {_TABLES}",
+        f"of the rate between nodes that one rank a node has, over RoCE and EFA; {_TUNING} (0.7 of 0.92 below two "
+        f"ranks a node, before 2.9); {_TABLES}",
         log_std=0.3,
     ),
     Constant("nccl.nvls.start_s", 3.85e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),

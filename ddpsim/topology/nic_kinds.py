@@ -61,6 +61,12 @@ NIC_KINDS: Mapping[str, NicKind] = {
 }
 """What a card may be; `ethernet` is `tcp` of which nobody said that it is not RoCE."""
 
+LONE = frozenset({"roce", "efa"})
+"""Kinds of which one rank a node was measured to reach about half of what several reach (`nccl.nic.lone`).
+
+Three sites; four nodes of one GPU over InfiniBand (Baskerville) reach all of it, and sockets (its 25 GbE) too.
+"""
+
 RDMA_FROM = 100e9 / 8
 """Bytes per second of a port from which a card is likely to be one that can do RDMA.
 

@@ -88,7 +88,7 @@ CITED = (
     System("h100_4of8_nvswitch.csv", "dgx-h100", 1, "h100-4of8", 4),
     System("gcp_a3mega_2node_16xH100.csv", "a3mega", 2, "a3mega"),
     System("gcp_a4_2node_16xB200_roce.csv", "dgx-b200", 2, "a4"),
-    System("gcp_dranet_2node_2xH200_roce.csv", "dgx-h100", 2, "dranet"),
+    System("gcp_dranet_2node_2xH200_roce.csv", "dgx-h100-roce", 2, "dranet"),
     System("cscs_alps_2node_8xGH200_slingshot.csv", "gh200-quad", 2, "alps"),
     System("modal_1node_8xA100_sxm40.csv", "dgx-a100", 1, "modal"),
     System("crusoe_2node_16xA100_ib.csv", "dgx-a100", 2, "crusoe"),

@@ -90,7 +90,6 @@ class EntryCosts:
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
         self._hopper = generation(layout.shape.sm) >= generation(90)
-        self._lone = layout.nodes > 1 and layout.per_node == 1
         self._latency_factor = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
@@ -210,7 +209,7 @@ class EntryCosts:
         part = self._get[f"efficiency.{efficient_as(group, layout.shape.sm)}.{protocol}"]
         if group == NET and layout.nic_share:
             part *= self._get[f"nic.share.{layout.nic_share}"]
-        if group in (NET, HOST) and self._lone:
+        if group in (NET, HOST) and layout.lone:
             part *= self._get["nic.lone"]
         return part
 
