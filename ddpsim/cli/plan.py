@@ -214,7 +214,10 @@ def _hidden(rows: Sequence[PlanRow]) -> list[str]:
     if not rows:
         return []
     most = max(rows, key=lambda row: row.gain)
-    part, whole = (f"{100 * share:.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
+    part, whole = (f"{100 * abs(share):.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
+    if most.gain_from_hidden_comm < 0:
+        free = "if communication cost computation nothing"
+        return [f"the gain of {whole} on {_where([most])} would be {part} more {free}"]
     return [f"of the gain of {whole} on {_where([most])}, {part} rests on what communication costs computation"]
 
 

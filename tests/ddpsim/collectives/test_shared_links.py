@@ -84,10 +84,10 @@ def test_many_channels_over_two_nodes(sizes: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("machine", ["dgx-1v x2", "dgx-1v"])
-def test_equal_pairs_apart_end_within_five_percent(machine: str) -> None:
+def test_equal_pairs_apart_end_within_five_percent_and_on_one_dgx_1v_within_ten(machine: str) -> None:
     difference, where = worst(machine, [(size, size) for size in SIZES[2:]], OFFSETS[1:])
     # Two of 5 MiB on one node keep their phase, as where all hops are alike.
-    assert difference < {"dgx-1v": 0.063}.get(machine, 0.05), where
+    assert difference < {"dgx-1v": 0.1}.get(machine, 0.05), where
 
 
 @pytest.mark.parametrize("size", SIZES[2:])

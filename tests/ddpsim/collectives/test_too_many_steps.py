@@ -8,6 +8,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.steps import MOST_TRANSFERS, refuse_too_many
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -34,7 +35,7 @@ def test_what_is_counted_before_is_what_is_made(
         monkeypatch.setattr(f"ddpsim.collectives.{place}.refuse_too_many", counted.append)
     options = CollectiveOptions(fidelity="steps", algorithm=algorithm)
     collectives = Collectives(None, load_topology(machine).place(nodes), backend="nccl", options=options)
-    made = collectives.transport.steps(MIB).transfers
+    made = collectives.transport.steps(Operation.ALLREDUCE, MIB).transfers
     collectives.allreduce(MIB)
     assert set(counted) == {made}
 

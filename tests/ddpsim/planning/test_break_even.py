@@ -68,7 +68,7 @@ def test_ranks_that_fit_a_machine_are_cheaper_there(advice, row):
 def test_no_sync_saves_more_the_more_steps_it_spans(advice, row):
     saved = [each.saving[0] for each in advice.accumulating]
     assert saved == sorted(saved)
-    options = Options(no_sync_every=4)
+    options = Options(accumulate=4)
     local = predict(load_workload("resnet50"), MACHINE, nodes=4, options=options, band=False).iteration_s
     assert saved[1] == pytest.approx(1 - local / row.prediction.iteration_s, rel=1e-3)
 

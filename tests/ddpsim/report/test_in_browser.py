@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,29 @@ def opened(request: pytest.FixtureRequest, browser: Page, plan_page: Path) -> Pa
 
 @pytest.fixture
 def timeline(plan_page: Path) -> dict[str, Any]:
-    """The timeline's data; its first choice is the one that is shown first."""
+    """The timeline's data."""
     return next(part for part in pages.data(plan_page.read_text())["sections"] if part["kind"] == "timeline")
+
+
+@pytest.fixture
+def first(plan_page: Path) -> int:
+    """The number of the choice that is shown first."""
+    [selected] = [o for o in pages.parse(plan_page.read_text()).all("option") if "selected" in o.attributes]
+    return int(str(selected.attributes["value"]))
+
+
+def choose(page: Page, number: int) -> None:
+    """Choose another row's steps from the list."""
+    page.run(
+        f"(e => {{ e.value = {number}; e.dispatchEvent(new Event('change')); }})(document.querySelector('.choice'))"
+    )
+
+
+def that_waits(timeline: dict[str, Any]) -> int:
+    """Return the number of the choice whose upper step waits longest for its buckets."""
+    phases = [choice["steps"][0]["phases"] for choice in timeline["choices"]]
+    waits_us = [sum(high - low for name, low, high in each if name == "wait") for each in phases]
+    return waits_us.index(max(waits_us))
 
 
 def at_bucket(page: Page, number: int, share: float = 0.5) -> tuple[float, float]:
@@ -36,9 +58,23 @@ def at_bucket(page: Page, number: int, share: float = 0.5) -> tuple[float, float
     return box["x"] + share * box["width"], row
 
 
-def bucket(timeline: dict[str, Any], number: int) -> dict[str, Any]:
-    step = timeline["choices"][0]["steps"][0]
+def at_time(page: Page, us: float) -> tuple[float, float]:
+    """Return where a time of the first step's computation is in the window, by the axis as it is drawn."""
+    top = page.box(SVG)["y"]
+    lines = page.run(f"[...document.querySelectorAll('{SVG} .grid')].map(e => e.getBoundingClientRect().x)")
+    low, high = view(page)
+    return lines[0] + (us / 1e3 - low) / (high - low) * (lines[-1] - lines[0]), top + 30
+
+
+def bucket(timeline: dict[str, Any], choice: int, number: int) -> dict[str, Any]:
+    step = timeline["choices"][choice]["steps"][0]
     return dict(zip(step["columns"], step["buckets"][number], strict=True))
+
+
+def ms(us: float) -> str:
+    """Return a time as the page writes it: thousandths below 10 ms, hundredths above."""
+    digits = Decimal("0.001" if abs(us) < 1e4 else "0.01")
+    return f"{Decimal(us / 1e3).quantize(digits, ROUND_HALF_UP)} ms"
 
 
 def view(page: Page) -> tuple[float, float]:
@@ -60,19 +96,25 @@ def test_the_verdict_is_seen_first(opened: Page, plan_page: Path) -> None:
 
 
 def test_pointing_at_a_bucket_tells_its_bytes_and_times(opened: Page, timeline: dict[str, Any]) -> None:
+    place = that_waits(timeline)
+    choose(opened, place)
     opened.mouse("Moved", *at_bucket(opened, 7))
-    told, seventh = opened.run(TOLD), bucket(timeline, 7)
+    told, seventh = opened.run(TOLD), bucket(timeline, place, 7)
     assert told.startswith("Bucket 7 (torch's default)")
     assert f"{seventh['size_bytes']:,} B" in told
-    assert f"ready at {seventh['ready_us'] / 1e3:.2f} ms" in told
-    assert f"{(seventh['finished_us'] - seventh['wire_us']) / 1e3:.2f} ms on the wire" in told
-    assert f"waited {(seventh['started_us'] - seventh['ready_us']) / 1e3:.2f} ms for its turn" in told
+    assert f"ready at {ms(seventh['ready_us'])}" in told
+    assert f"{ms(seventh['finished_us'] - seventh['wire_us'])} on the wire" in told
+    assert f"waited {ms(seventh['started_us'] - seventh['ready_us'])} for its turn" in told
 
 
-def test_pointing_at_the_computation_names_the_phase(opened: Page) -> None:
-    box = opened.box(SVG)
-    opened.mouse("Moved", box["x"] + 0.5 * box["width"], box["y"] + 30)
-    assert opened.run(TOLD).startswith("wait (torch's default): ")
+def test_pointing_at_the_computation_names_the_phase(opened: Page, timeline: dict[str, Any]) -> None:
+    place = that_waits(timeline)
+    choose(opened, place)
+    phases = {name: (low, high) for name, low, high in timeline["choices"][place]["steps"][0]["phases"]}
+    for name in ("forward", "backward", "wait"):
+        low, high = phases[name]
+        opened.mouse("Moved", *at_time(opened, (low + high) / 2))
+        assert opened.run(TOLD) == f"{name} (torch's default): {ms(high - low)}, from {ms(low)} to {ms(high)}."
 
 
 def test_buttons_zoom_and_move_both_steps_on_one_axis(opened: Page) -> None:
@@ -103,12 +145,14 @@ def test_a_drag_moves_and_the_wheel_zooms_around_the_pointer(opened: Page) -> No
     assert view(opened)[0] > near[0]
 
 
-def test_the_keyboard_does_what_the_mouse_does(opened: Page, timeline: dict[str, Any]) -> None:
+def test_the_keyboard_does_what_the_mouse_does(opened: Page, timeline: dict[str, Any], first: int) -> None:
     opened.run(f"document.querySelector('{SVG}').focus()")
     assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     opened.key("ArrowDown")
     opened.key("ArrowDown")
-    assert f"{bucket(timeline, 1)['size_bytes']:,} B" in opened.run(TOLD)
+    second = bucket(timeline, first, 1)
+    assert f"{second['size_bytes']:,} B" in opened.run(TOLD)
+    assert f"ready at {ms(second['ready_us'])}" in opened.run(TOLD)
     whole = view(opened)
     opened.key("+", "+")
     near = view(opened)
@@ -117,10 +161,12 @@ def test_the_keyboard_does_what_the_mouse_does(opened: Page, timeline: dict[str,
     assert view(opened) == whole
 
 
-def test_another_row_is_chosen_from_the_list(opened: Page, timeline: dict[str, Any]) -> None:
-    opened.run("(e => { e.value = 1; e.dispatchEvent(new Event('change')); })(document.querySelector('.choice'))")
-    step = timeline["choices"][1]["steps"][0]
-    assert f"{step['iteration_us'] / 1e3:.2f} ms" in opened.run("document.querySelector('.step h3').textContent")
+def test_another_row_is_chosen_from_the_list(opened: Page, timeline: dict[str, Any], first: int) -> None:
+    title, other = "document.querySelector('.step h3').textContent", (first + 1) % len(timeline["choices"])
+    assert opened.run(title).endswith(f": {ms(timeline['choices'][first]['steps'][0]['iteration_us'])}")
+    choose(opened, other)
+    step = timeline["choices"][other]["steps"][0]
+    assert opened.run(title).endswith(f": {ms(step['iteration_us'])}")
     assert opened.run(f"document.querySelectorAll('{SVG} .tick').length") > len(step["buckets"])
 
 
@@ -163,13 +209,13 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_a_tap_tells_and_two_fingers_zoom(browser: Page, plan_page: Path, timeline: dict[str, Any]) -> None:
+def test_a_tap_tells_and_two_fingers_zoom(browser: Page, plan_page: Path, timeline: dict[str, Any], first: int) -> None:
     browser.open(plan_page, 390)
     browser.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
     x, y = at_bucket(browser, 5)
     touch(browser, "Start", (x, y))
     touch(browser, "End")
-    assert f"{bucket(timeline, 5)['size_bytes']:,} B" in browser.run(TOLD)
+    assert f"{bucket(timeline, first, 5)['size_bytes']:,} B" in browser.run(TOLD)
     whole = view(browser)
     touch(browser, "Start", (x - 20, y), (x + 20, y))
     touch(browser, "Move", (x - 60, y), (x + 60, y))

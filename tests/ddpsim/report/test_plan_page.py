@@ -13,8 +13,17 @@ from ddpsim.report.rows import MOST_TIMELINES
 from tests import pages
 
 
-def row_of(planned: PlanReport, machine: str) -> PlanRow:
-    return next(row for row in planned.rows if row.chosen.topology.name == machine)
+def changed(planned: PlanReport) -> list[PlanRow]:
+    """Return the rows that are advised other buckets than torch's, the largest gain first."""
+    return sorted((row for row in planned.rows if not row.keep_default), key=lambda row: -row.gain)
+
+
+def place(row: PlanRow) -> str:
+    return f"4 nodes of {row.chosen.topology.name}"
+
+
+def test_the_plan_has_rows_of_both_kinds(planned: PlanReport) -> None:
+    assert 0 < len(changed(planned)) < len(planned.rows)
 
 
 def test_one_file_of_less_than_2_mb_needs_nothing_else(plan_page: Path) -> None:
@@ -42,10 +51,10 @@ def test_the_verdict_names_the_best_row_and_the_largest_gain(planned: PlanReport
     best = planned.best.chosen
     assert best.topology.name in first
     assert f"{32 * 8 / best.iteration_s:,.0f} samples a second" in first
-    changed = row_of(planned, "p3.16xlarge")
-    assert not changed.keep_default
-    assert f"save {100 * changed.gain:.1f} %" in second
-    assert "4 nodes of p3.16xlarge" in second
+    largest, *others = changed(planned)
+    assert f"save {100 * largest.gain:.1f} %" in second
+    assert re.findall(r"4 nodes of [\w.-]+\w", second) == [place(largest)]
+    assert re.findall(r"pay in (\d+) more row", second) == ([str(len(others))] if others else [])
     assert [sentence.count(". ") for sentence in (first, second)] == [0, 0]
 
 
@@ -57,9 +66,13 @@ def test_a_plan_that_changes_nothing_says_so(planned: PlanReport) -> None:
 
 def test_the_line_to_paste_stands_with_its_places(planned: PlanReport, plan_page: Path) -> None:
     pasted = pages.data(plan_page.read_text())["paste"]
-    changed = row_of(planned, "p3.16xlarge")
-    assert ["On 4 nodes of p3.16xlarge:", changed.advice] in pasted
-    assert changed.advice in [code.text for code in pages.parse(plan_page.read_text()).all("code")]
+    places = {line: where.removeprefix("On ").removesuffix(":").split(", ") for where, line in pasted}
+    assert len(places) == len(pasted)
+    assert {line: sorted(found) for line, found in places.items()} == {
+        row.advice: sorted(place(other) for other in planned.rows if other.advice == row.advice) for row in planned.rows
+    }
+    shown = [code.text for code in pages.parse(plan_page.read_text()).all("code")]
+    assert all(row.advice in shown for row in planned.rows)
 
 
 def test_the_table_holds_what_the_document_holds(planned: PlanReport, plan_page: Path) -> None:
@@ -75,7 +88,7 @@ def test_timelines_hold_the_buckets_of_both_plans(planned: PlanReport, plan_page
     sections = pages.data(plan_page.read_text())["sections"]
     [timeline] = [section for section in sections if section["kind"] == "timeline"]
     for row, choice in zip(planned.rows, timeline["choices"], strict=True):
-        assert choice["label"] == f"4 nodes of {row.chosen.topology.name}"
+        assert choice["label"] == place(row)
         for prediction, step in zip((row.default, row.best), choice["steps"], strict=False):
             assert step["iteration_us"] == pytest.approx(prediction.iteration_s * 1e6, abs=0.2)
             for summary, values in zip(prediction.summary.buckets, step["buckets"], strict=True):
@@ -85,9 +98,9 @@ def test_timelines_hold_the_buckets_of_both_plans(planned: PlanReport, plan_page
                 for name in ("ready", "launched", "started", "wire", "finished", "written"):
                     assert bucket[f"{name}_us"] == pytest.approx(getattr(summary, f"{name}_s") * 1e6, abs=0.2)
             assert len(step["gradients_us"]) == 391
-    chosen = next(number for number, row in enumerate(planned.rows) if not row.keep_default)
     [selected] = [o for o in pages.parse(plan_page.read_text()).all("option") if "selected" in o.attributes]
-    assert selected.attributes["value"] == str(chosen)
+    assert planned.rows[int(str(selected.attributes["value"]))] is changed(planned)[0]
+    assert selected.text == place(changed(planned)[0])
 
 
 def test_sources_of_machines_workloads_and_constants_are_named(plan_page: Path) -> None:
@@ -117,11 +130,13 @@ def test_names_are_shown_and_never_run(planned: PlanReport) -> None:
 
 
 def test_of_many_rows_those_that_change_something_keep_their_timelines(planned: PlanReport) -> None:
-    kept, [changed] = [r for r in planned.rows if r.keep_default], [r for r in planned.rows if not r.keep_default]
-    many = PlanReport((*kept * MOST_TIMELINES, changed))
+    kept, others = [row for row in planned.rows if row.keep_default], changed(planned)
+    many = PlanReport((*kept * MOST_TIMELINES, *reversed(others)))
     timeline = next(part for part in plan_report([many]).sections if isinstance(part, Timeline))
     assert len(timeline.choices) == MOST_TIMELINES
-    assert timeline.choices[timeline.first].label == "4 nodes of p3.16xlarge"
+    labels = [choice.label for choice in timeline.choices]
+    assert labels[-len(others) :] == [place(row) for row in reversed(others)]
+    assert labels[timeline.first] == place(others[0])
 
 
 def test_why_other_buckets_take_less_sums_to_what_they_save(planned: PlanReport, plan_page: Path) -> None:
@@ -129,9 +144,10 @@ def test_why_other_buckets_take_less_sums_to_what_they_save(planned: PlanReport,
         row["saved on"]: row
         for row in pages.table(pages.sections(plan_page.read_text())["Why other buckets take less"])
     }
-    changed = row_of(planned, "p3.16xlarge")
-    shown = rows["4 nodes of p3.16xlarge"]
-    saved = (changed.default.iteration_s - changed.best.iteration_s) * 1e3
-    assert shown["together ms"] == f"{saved:.2f}"
-    parts = [float(cell) for name, cell in shown.items() if name not in ("saved on", "together ms")]
-    assert sum(parts) == pytest.approx(saved, abs=0.03)
+    assert {place(row) for row in changed(planned)} <= set(rows)
+    named = {f"{place(row)}{', not advised' if row.keep_default else ''}": row for row in planned.rows}
+    for label, shown in rows.items():
+        saved = (named[label].default.iteration_s - named[label].best.iteration_s) * 1e3
+        assert shown["together ms"] == f"{saved:.2f}"
+        parts = [float(cell) for name, cell in shown.items() if name not in ("saved on", "together ms")]
+        assert sum(parts) == pytest.approx(saved, abs=0.03)

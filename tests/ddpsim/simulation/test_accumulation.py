@@ -11,16 +11,13 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.costs import Costs, undisturbed
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.rank import ADDED
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
-from tests.ddpsim.simulation.builders import workload
+from tests.ddpsim.simulation.builders import ALIKE, workload
 
 FOUR = {"accumulate": 4, "caps": BucketCaps(bucket_cap_mb=2)}
-ALIKE = undisturbed("nccl", None).with_values(
-    {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source="devices alike, nothing disturbed"
-)
 HOSTLESS = 1e-3
 """Share of the device's time that the host needs: it never holds the device up."""
 

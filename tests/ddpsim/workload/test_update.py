@@ -13,6 +13,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
 from ddpsim.workload.update import clipping_share, with_optimizer
+from tests.ddpsim.simulation.builders import ALIKE
 from tests.ddpsim.workload.test_estimate import shape_of
 
 NAME = "gpt2-small@a100-amp-b8"
@@ -35,7 +36,9 @@ def test_what_is_named_in_a_prediction_is_what_is_named_in_an_estimate(name, cli
 def test_a_prediction_carries_the_optimizer_and_tells_clipping_apart():
     workload = load_workload(NAME)
     fused, clipped = (
-        predict(workload, DGX, options=Options(optimizer="adamw-fused", clip_gradients=clip), band=False)
+        predict(
+            workload, DGX, options=Options(optimizer="adamw-fused", clip_gradients=clip), calibration=ALIKE, band=False
+        )
         for clip in (False, True)
     )
     # Seven passes over the parameters, and three more to clip, at the same bandwidth.
