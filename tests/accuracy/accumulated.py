@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import undisturbed
-from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.update import with_optimizer
+from tests.accuracy.step_workloads import updated
 from tests.accuracy.steps_judged import _rows
 from tests.accuracy.systems import machine
 
@@ -62,7 +59,9 @@ class Row:
 def rows(constants: Calibration | None = None) -> Iterator[Row]:
     """Yield the row without accumulation and the two with it, by `constants` or the priors."""
     table = [row for row in _rows(TABLE) if row["bucket_cap_mb"] in ("", "25.0")]
-    workload = _paced(next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3)
+    one_s = next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3
+    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
+    workload = updated(shipped, "adamw-fused", one_s)
     for row in table:
         if row["mode"] == "ddp":
             accumulate, sync = int(row["gas"]), "every" if row["no_sync"] == "0" else "last"
@@ -74,19 +73,6 @@ def rows(constants: Calibration | None = None) -> Iterator[Row]:
             )
             found = predict(workload, machine("8xrtxpro6000"), options=options, calibration=constants, band=False)
             yield Row(accumulate, sync, float(row["step_ms"]) * 1e-3, found)
-
-
-def _paced(one_s: float) -> Workload:
-    """Return the step with forward and backward at the pace that one GPU's step leaves them beside its optimizer."""
-    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
-    workload = with_optimizer(shipped, "adamw-fused", clipping=False)
-    update_s, *others_s = (
-        float(each.device_s[0]) for each in (workload.optimizer, workload.forward, workload.backward)
-    )
-    factor = (one_s - update_s) / sum(others_s)
-    forward, backward = (Phase(each.host_s, each.device_s * factor) for each in (workload.forward, workload.backward))
-    ready = np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s)
-    return replace(workload, estimated=False, forward=forward, backward=backward, gradient_ready_s=ready)
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def test_the_caps_of_a_machine_that_had_no_part_in_the_fit_come_in_order(rtx: li
     assert order(swept) == (15, 15)
     assert min(swept, key=lambda row: row.predicted_s).cap_mb == 25
     assert median(abs(overhead_error(row)) for row in rtx) <= 0.10
-    assert sum(map(in_reach, rtx)) >= 6
+    assert all(map(in_reach, rtx))
 
 
 def test_its_plan_keeps_the_default(rtx: list[Judged]) -> None:
