@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.workload import Phase, Workload
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.update import with_optimizer
+from tests.accuracy.step_workloads import updated
 from tests.accuracy.steps_judged import _rows
 from tests.accuracy.systems import machine
 
 TABLE = "rtxpro6000_nanogpt124m_ddp_bucket_sweep.csv"
-V100_SPREAD = 0.0256
-"""Spread of devices that PyTorch's table of V100s was found to have (docs/reference/published.md)."""
+UNDISTURBED = undisturbed("nccl", None)
+"""Priors but that computing and communicating at once costs nothing."""
+
+ALIKE = UNDISTURBED.with_values(
+    {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source="devices alike, nothing disturbed"
+)
+"""Nothing but communication and additions stands between a step and as many of one GPU."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,22 @@ class Row:
         return self.accumulate * self.predicted.iteration_s
 
     @property
+    def over_s(self) -> float:
+        """What the predicted step takes over that of one GPU."""
+        return self.accumulate * (self.predicted.iteration_s - self.predicted.local_s)
+
+    @property
     def error(self) -> float:
         """Of the step."""
         return self.predicted_s / self.measured_s - 1
 
 
-def rows(spread: float = 0.0) -> Iterator[Row]:
-    """Yield the row without accumulation and the two with it.
-
-    Args:
-        spread: of the devices' pace; 0 is the prior.
-    """
+def rows(constants: Calibration | None = None) -> Iterator[Row]:
+    """Yield the row without accumulation and the two with it, by `constants` or the priors."""
     table = [row for row in _rows(TABLE) if row["bucket_cap_mb"] in ("", "25.0")]
-    workload = _paced(next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3)
-    priors = Calibration.priors("nccl").with_values({"nccl.ddp.pace_spread": spread}, source="given")
+    one_s = next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3
+    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
+    workload = updated(shipped, "adamw-fused", one_s)
     for row in table:
         if row["mode"] == "ddp":
             accumulate, sync = int(row["gas"]), "every" if row["no_sync"] == "0" else "last"
@@ -66,31 +71,22 @@ def rows(spread: float = 0.0) -> Iterator[Row]:
                 accumulate=accumulate,
                 sync=sync,
             )
-            found = predict(workload, machine("8xrtxpro6000"), options=options, calibration=priors, band=False)
+            found = predict(workload, machine("8xrtxpro6000"), options=options, calibration=constants, band=False)
             yield Row(accumulate, sync, float(row["step_ms"]) * 1e-3, found)
 
 
-def _paced(one_s: float) -> Workload:
-    """Return the step with forward and backward at the pace that one GPU's step leaves them beside its optimizer."""
-    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
-    workload = with_optimizer(shipped, "adamw-fused", clipping=False)
-    update_s, *others_s = (
-        float(each.device_s[0]) for each in (workload.optimizer, workload.forward, workload.backward)
-    )
-    factor = (one_s - update_s) / sum(others_s)
-    forward, backward = (Phase(each.host_s, each.device_s * factor) for each in (workload.forward, workload.backward))
-    ready = np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s)
-    return replace(workload, estimated=False, forward=forward, backward=backward, gradient_ready_s=ready)
-
-
-if __name__ == "__main__":
-    for each in (0.0, V100_SPREAD):
-        print(f"devices that differ by {each:.4f}")
-        for row in rows(each):
-            local_s = row.accumulate * row.predicted.local_s
-            over, measured_over = (1e3 * (seconds - local_s) for seconds in (row.predicted_s, row.measured_s))
+def main() -> None:
+    """Print the rows by the priors, and with devices alike and nothing disturbed."""
+    for name, constants in (("priors", None), ("devices alike, nothing disturbed", ALIKE)):
+        print(name)
+        for row in rows(constants):
+            measured_over_s = row.measured_s - row.accumulate * row.predicted.local_s
             print(
                 f"  {row.accumulate} x, reduces {row.sync:5}: measured {row.measured_s * 1e3:.1f} ms, "
                 f"predicted {row.predicted_s * 1e3:.1f}, {100 * row.error:+.1f} %; "
-                f"over one GPU {measured_over:.1f} and {over:.1f} ms"
+                f"over one GPU {measured_over_s * 1e3:.1f} and {row.over_s * 1e3:.1f} ms"
             )
+
+
+if __name__ == "__main__":
+    main()

@@ -90,10 +90,9 @@ class Judged:
         system, dtype: of which table it is a row.
         row: of the CSV.
         measured_s, half_s: the step, and what rounding leaves open.
-        one_s: as many steps of one GPU as it has micro-batches.
+        one_s: as many steps of one GPU as the step has micro-batches.
         base_s, predicted_base_s: what the overhead is over, measured and predicted.
-        predicted: one iteration.
-        micro_batches: iterations a step.
+        predicted: one micro-batch of the step, in the mean.
         comm_s: the allreduce times of all its buckets, one after the other.
         hidden_s: what computing and communicating at once costs the predicted step.
     """
@@ -107,7 +106,6 @@ class Judged:
     base_s: float
     predicted_base_s: float
     predicted: Prediction
-    micro_batches: int
     comm_s: float
     hidden_s: float
 
@@ -118,19 +116,16 @@ class Judged:
 
     @property
     def predicted_s(self) -> float:
-        """The predicted step; micro-batches that all synchronise have one optimizer."""
-        whole = self.predicted.iteration_s * self.micro_batches
-        spared = 0 if self.predicted.options.no_sync_every > 1 else self.micro_batches - 1
-        return whole - spared * self.predicted.summary.optimizer_s
+        """The predicted step of the optimizer."""
+        return _step_s(self.predicted)
 
     @property
     def band_s(self) -> tuple[float, float] | None:
         """The 80 % band of the step; None where it was not asked for."""
         if not self.predicted.ends:
             return None
-        shares = (self.predicted.low_s, self.predicted.high_s)
-        low, high = (self.predicted_s * share / self.predicted.iteration_s for share in shares)
-        return low, high
+        accumulate = self.predicted.options.accumulate
+        return accumulate * self.predicted.low_s, accumulate * self.predicted.high_s
 
     @property
     def inside(self) -> bool:
@@ -188,9 +183,8 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
     less = str(system.one_gpu.get("less", ""))
     one_s = _seconds(system, found) - (float(found[less]) * 1e-3 if less else 0.0)
     workload = _workload(system, tuple(group.items()), dtype, one_s)
-    column = system.columns.get("micro_batches", "")
-    micro_batches = int(row.get(column, "") or 1)
-    base_s = predicted_base_s = one_s * micro_batches
+    options = _options(system, row)
+    base_s = predicted_base_s = one_s * options.accumulate
     in_force = calibration_of(system, row) or calibration
     predicted = _predicted(system, row, workload, band and _is(row, system.banded), in_force)
     free = _predicted(system, row, workload, False, undisturbed("nccl", in_force))
@@ -198,15 +192,19 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
         base = _one(rows, {**group, **system.base})
         base_s = _seconds(system, base)
         alone = calibration_of(system, base) or calibration
-        predicted_base_s = _predicted(system, base, workload, False, alone).iteration_s
+        predicted_base_s = _step_s(_predicted(system, base, workload, False, alone))
     transport = make_transport(predicted.placement, "nccl", in_force)
     comm_s = sum(transport.allreduce_s(bucket.size_bytes) for bucket in predicted.plan.buckets)
-    synced = 1 if predicted.options.no_sync_every > 1 else micro_batches
+    reductions = options.accumulate // options.sync_every
     half_s = float(row.get(system.columns.get("half", ""), "") or 0) * 1e-3
     return Judged(
-        system, dtype, row, _seconds(system, row), half_s, one_s * micro_batches, base_s, predicted_base_s, predicted,
-        micro_batches, comm_s * synced, max(predicted.iteration_s - free.iteration_s, 0.0) * micro_batches,
+        system, dtype, row, _seconds(system, row), half_s, one_s * options.accumulate, base_s, predicted_base_s,
+        predicted, comm_s * reductions, max(_step_s(predicted) - _step_s(free), 0.0),
     )  # fmt: skip
+
+
+def _step_s(predicted: Prediction) -> float:
+    return predicted.options.accumulate * predicted.iteration_s
 
 
 def _predicted(system: System, row: Row, workload: Workload, band: bool, calibration: Calibration | None) -> Prediction:
@@ -234,8 +232,9 @@ def _options(system: System, row: Row) -> Options:
         caps = BucketCaps(bucket_cap_mb=_WHOLE_MB)
     if scheme == "overlap_individual":
         caps, given["gradient_as_bucket_view"] = BucketCaps(bucket_cap_mb=0), True
-    if row.get(columns.get("last_only", "")) == "1":
-        given["no_sync_every"] = int(row[columns["micro_batches"]])
+    if micro_batches := row.get(columns.get("micro_batches", "")):
+        given["accumulate"] = int(micro_batches)
+        given["sync"] = "last" if row.get(columns.get("last_only", "")) == "1" else "every"
     return Options(caps=caps, **given)
 
 

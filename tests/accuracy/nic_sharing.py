@@ -25,7 +25,9 @@ from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import NodeTemplate
 from ddpsim.topology.placement import Placement
 from ddpsim.workload import Workload
-from tests.accuracy.steps_judged import baskerville_rows, gpt2_large
+from tests.accuracy.gpu_steps import systems
+from tests.accuracy.step_workloads import workload_of
+from tests.accuracy.steps_judged import baskerville_rows
 from tests.accuracy.systems import machine
 
 DTYPES = ("bfloat16", "float32")
@@ -100,8 +102,8 @@ def layouts(dtype: str, *, far: bool = True) -> list[Layout]:
     """Return the five layouts of GPT-2 Large with gradients of `dtype`."""
     rows = [row for row in baskerville_rows("ddp") if row["model"] == "gpt2-large"]
     steps = {(int(row["nodes"]), int(row["gpus_per_node"])): float(row["step_ms"]) * 1e-3 for row in rows}
-    workload = gpt2_large(steps.pop((1, 1)))
-    workload = replace(workload, parameters=tuple(replace(each, dtype=dtype) for each in workload.parameters))
+    [system] = (each for each in systems() if each.name == "baskerville")
+    workload = workload_of(system.workload, {}, system.gpu, steps.pop((1, 1)), dtype)
     return [
         Layout(*shape, measured_s, *_predicted(workload, placed(*shape, far=far)))
         for shape, measured_s in steps.items()

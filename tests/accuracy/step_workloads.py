@@ -15,6 +15,7 @@ from ddpsim.units import parse_time
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import Phase
+from ddpsim.workload.update import with_optimizer
 
 _HOST_S = 20e-6
 """Host time of a parameter's part of a phase: far below the device's."""
@@ -24,9 +25,9 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
     """Return the workload that `spec` describes, at a pace of `one_s` a step, as if it had been captured there.
 
     Args:
-        spec: `shipped`, the name of an estimate with columns of the group in braces; or `transformer`, shapes of the
-            parameters `before` the layers, of a `layer`, how many `layers`, and `after` them, with the `optimizer`'s
-            time.
+        spec: `shipped`, the name of an estimate with columns of the group in braces, and the `optimizer` where it is
+            stated; or `transformer`, shapes of the parameters `before` the layers, of a `layer`, how many `layers`, and
+            `after` them, with the `optimizer`'s time.
         group: columns that rows of this workload share.
         dtype: of gradients; empty keeps the workload's.
     """
@@ -39,7 +40,15 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
         from tests.accuracy.published_table import estimated
 
         found = estimated(name)
-    return known(found, one_s)
+    return updated(replace(found, device=gpu), spec["optimizer"], one_s) if "optimizer" in spec else known(found, one_s)
+
+
+def updated(workload: Workload, optimizer: str, one_s: float) -> Workload:
+    """Return `workload` with `optimizer` as it is counted, forward and backward at the pace that is left of `one_s`."""
+    changed = with_optimizer(workload, optimizer, clipping=False)
+    update_s = float(changed.optimizer.device_s[0])
+    paced = known(replace(changed, optimizer=Phase(np.zeros(1), np.zeros(1))), one_s - update_s)
+    return replace(paced, optimizer=changed.optimizer)
 
 
 def known(workload: Workload, one_s: float) -> Workload:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.accuracy.accumulated import V100_SPREAD, rows
+from tests.accuracy.accumulated import ALIKE, UNDISTURBED, rows
 
 
 def test_what_no_sync_saves_is_three_reductions_of_four() -> None:
-    plain, every, last = rows()
+    """Devices that differ and hidden communication slow the micro-batches that reduce nothing too: not here."""
+    plain, every, last = rows(ALIKE)
     assert (plain.accumulate, every.sync, last.sync) == (1, "every", "last")
-    assert every.predicted_s > last.predicted_s
-    over = [each.predicted_s - each.accumulate * each.predicted.local_s for each in (plain, every, last)]
-    assert over[1] == pytest.approx(4 * over[0], rel=0.05)
-    assert over[2] == pytest.approx(over[0], rel=0.05)
+    assert every.over_s == pytest.approx(4 * plain.over_s, rel=0.05)
+    assert last.over_s == pytest.approx(plain.over_s, rel=0.05)
 
 
-def test_most_of_what_no_sync_leaves_is_that_devices_differ() -> None:
-    """Micro-batches without communication are slower on eight devices than on one, as V100s said they would be."""
-    _, every, last = rows()
-    _, _, apart = rows(V100_SPREAD)
+def test_what_no_sync_leaves_is_that_devices_differ_as_v100s_did() -> None:
+    """Micro-batches that reduce nothing are slower on eight devices than on one; the priors say 7 % too much of it."""
+    _, every, last = rows(UNDISTURBED)
+    _, _, alike = rows(ALIKE)
     reduction_s = (every.measured_s - last.measured_s) / 3
     slower_s = last.measured_s - reduction_s - last.accumulate * last.predicted.local_s
-    assert 0.5 < (apart.predicted_s - last.predicted_s) / slower_s < 1
+    assert last.predicted_s - alike.predicted_s == pytest.approx(slower_s, rel=0.1)

@@ -8,7 +8,9 @@ from statistics import median
 
 import pytest
 
-from tests.accuracy.gpu_page import TARGET, advice, in_reach, order, overhead_error, sweeps
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.rank import ADDED
+from tests.accuracy.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps
 from tests.accuracy.gpu_steps import SYSTEMS, Judged, cases, judged, systems
 from tests.accuracy.step_workloads import transformer
 
@@ -47,7 +49,7 @@ def test_the_caps_of_a_machine_that_had_no_part_in_the_fit_come_in_order(rtx: li
     assert order(swept) == (15, 15)
     assert min(swept, key=lambda row: row.predicted_s).cap_mb == 25
     assert median(abs(overhead_error(row)) for row in rtx) <= 0.10
-    assert sum(map(in_reach, rtx)) >= 6
+    assert all(map(in_reach, rtx))
 
 
 def test_its_plan_keeps_the_default(rtx: list[Judged]) -> None:
@@ -56,11 +58,16 @@ def test_its_plan_keeps_the_default(rtx: list[Judged]) -> None:
     assert advice(swept[:1]) == "-"
 
 
-def test_rows_of_micro_batches_count_iterations_and_one_optimizer(rtx: list[Judged]) -> None:
-    every, last = (row for row in rtx if row.micro_batches == 4)
-    assert last.predicted_s == pytest.approx(4 * last.predicted.iteration_s)
-    assert every.predicted_s == pytest.approx(4 * every.predicted.iteration_s - 3 * every.predicted.summary.optimizer_s)
+def test_a_step_of_micro_batches_has_one_optimizer_and_adds_to_its_gradients(rtx: list[Judged]) -> None:
+    """Additions lengthen a backward, which hides more of its communication: they cost less than they take."""
+    [plain] = (row for row in rtx if row.cap_mb == DEFAULT_MB and row.predicted.options.accumulate == 1)
+    every, last = (row for row in rtx if row.predicted.options.accumulate == 4)
+    source, costs = plain.predicted.workload, Costs.of("nccl", None, plain.system.gpu)
+    added_s = ADDED * source.gradient_bytes / costs.copy_Bps + len(source.parameters) * costs.copy_s
+    one_update_s = 4 * plain.predicted_s - 3 * plain.predicted.summary.optimizer_s
+    assert one_update_s < every.predicted_s < one_update_s + 3 * added_s
     assert every.one_s == last.one_s == pytest.approx(4 * 0.12218)
+    assert every.comm_s == 4 * last.comm_s == 4 * plain.comm_s
 
 
 def test_the_page_holds_what_is_predicted_today(rtx: list[Judged]) -> None:

@@ -2,8 +2,6 @@
 
 from statistics import median
 
-import pytest
-
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.layout import Layout as NcclLayout
 from ddpsim.collectives.nccl.versions import CURRENT
@@ -39,10 +37,15 @@ def test_the_log_of_2_x_2_is_that_of_the_far_socket() -> None:
     assert times[""] == times["tree"] < times["ring"]
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_the_far_socket_explains_more_of_what_2_x_2_takes(far: bool) -> None:
-    errors = {each.name: each.error for each in nic_sharing.allreduces(far=far)}
-    assert (abs(errors["2 x 2, hdr, auto"]) < 0.2) == far
+def test_the_far_socket_explains_more_of_what_2_x_2_takes_and_not_all() -> None:
+    """The allreduce is predicted 28 % too short there, in its band, and without that assumption further off."""
+    near, far = (
+        next(each for each in nic_sharing.allreduces(far=far) if each.name == "2 x 2, hdr, auto")
+        for far in (False, True)
+    )
+    assert near.error < far.error < 0
+    assert abs(far.error) <= 0.3
+    assert far.low_s <= far.measured_s <= far.high_s
 
 
 def test_the_other_choices_are_as_published() -> None:
