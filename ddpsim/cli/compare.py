@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,10 +22,13 @@ from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
+from ddpsim.stopping import Stopped, stopping_on_signals
+from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.planning.comparison import Comparison
+    from ddpsim.planning.comparison_row import ComparisonRow
     from ddpsim.planning.goal import Goal
 
 
@@ -99,7 +104,8 @@ def compare(
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
     caps = swept_caps(bucket_cap_mb, options)
-    with by.crew(len(workload) * len(topology) * len((nodes or "").split(","))) as crew:
+    rows: list[ComparisonRow] = []
+    with _kept(rows, out), by.crew(len(workload) * len(topology) * len((nodes or "").split(","))) as crew:
         found = compare_all(
             workload,
             topology,
@@ -117,13 +123,14 @@ def compare(
             gpus_per_node=gpus_per_node,
             calibration=given.calibration_in_force(),
             executor=crew,
+            keep=rows.append,
             progress=Progress("predictions"),
         )
     told = set[str]()
     for row in found.rows:
         warn_of_pace(row.prediction, told)
     if out:
-        deliver(out, "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in found.rows))
+        deliver(out, _lines(found.rows))
     if plot:
         draw(found, plot)
     deliver_report(
@@ -133,6 +140,26 @@ def compare(
         ),
     )
     output.emit(found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (out, report))
+
+
+@contextmanager
+def _kept(rows: Sequence[ComparisonRow], out: str | None) -> Iterator[None]:
+    """Write the rows that are done where a comparison ends early, and say how many they are."""
+    try:
+        with stopping_on_signals():
+            yield
+    except (InputError, Stopped) as error:
+        if out and rows:
+            deliver(out, _lines(rows))
+            note(f"note: {counted(len(rows), 'row')} done; {out} has {'it' if len(rows) == 1 else 'them'}")
+        if isinstance(error, Stopped):
+            note(f"error: stopped by {error}")
+            raise typer.Exit(128 + error.number) from None
+        raise
+
+
+def _lines(rows: Sequence[ComparisonRow]) -> str:
+    return "".join(json.dumps(row.document(), allow_nan=False) + "\n" for row in rows)
 
 
 def draw(found: Comparison, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,6 +70,7 @@ def compare(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     executor: Executor | Crew | None = None,
+    keep: Callable[[ComparisonRow], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Predict every model on every machine, each with the workload of that machine's own GPU.
@@ -92,6 +93,7 @@ def compare(
         gpus_per_node: the first so many of each node; None is all.
         calibration: measured constants; None is the documented priors.
         executor: where the predictions are computed; None is here, one by one.
+        keep: called with each row as soon as it and those before it are done.
         progress: called with (rows done, rows in all).
 
     Raises:
@@ -125,6 +127,8 @@ def compare(
     for row in in_order(Points(one, points, crew)):
         price = known.get(row.machine) or known.get(row.prediction.topology.name)
         rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
+        if keep is not None:
+            keep(rows[-1])
         show(len(rows), len(points))
     comparison = Comparison(_with_pareto(rows), goal)
     if goal is not None:
