@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 import time
 
-from ddpsim.cli.workers import processes
-
 from ddpsim.planning.compare import compare
+from ddpsim.workers.asked import Workers
 
 MACHINES = (
     "dgx-1v", "dgx-2", "dgx-a100", "dgx-h100", "dgx-b200", "hgx-h200", "p4d.24xlarge", "p5.48xlarge", "ndv4", "abci-a",
@@ -20,7 +19,7 @@ MACHINES = (
 def main(model: str) -> None:
     """Compare and print rows and seconds."""
     start = time.perf_counter()
-    with processes(len(MACHINES) * 12) as executor:
+    with Workers().crew(len(MACHINES) * 12) as executor:
         found = compare([model], MACHINES, nodes=(1, 2, 4, 8), batch_sizes=(8, 16, 32), executor=executor)
     print(f"{model}: {len(found.rows)} rows with bands in {time.perf_counter() - start:.1f} s")
 
