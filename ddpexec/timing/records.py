@@ -102,7 +102,7 @@ class Records:
 
     def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
         """Return the buckets, and how long this rank waited for them."""
-        ends = [self._finished(bucket) for bucket in note.buckets]
+        ends = [self._finished(bucket, note.finish) for bucket in note.buckets]
         launches = [self._host(bucket.launched) for bucket in note.buckets]
         queued = [max(self._at(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)]
         started = begun(queued, ends, self._lanes, self._groups)
@@ -132,10 +132,13 @@ class Records:
         begin, end = (self._at(moment) for moment in note.finish)
         return write_back(begin, end, ends, [bucket.size_bytes for bucket in note.buckets])
 
-    def _finished(self, bucket: BucketNote) -> float:
-        """Return the end of a bucket: its own stamp, but no later than the return of the wait for it."""
+    def _finished(self, bucket: BucketNote, waiting: Pair | None) -> float:
+        """Return the end of a bucket: its own stamp, but no later than the return of the wait for it, or for all.
+
+        The backend wakes who waits before its own thread takes the stamp, which on a busy host can be long after.
+        """
         stamps = [moment for moment in (bucket.finished(),) if moment is not None]
-        stamps += [bucket.waited[1]] if bucket.waited is not None else []
+        stamps += [pair[1] for pair in (bucket.waited, waiting) if pair is not None]
         return min((self._at(moment) for moment in stamps), default=self._at(bucket.launched))
 
     def _lanes_of(self, buckets: Sequence[BucketTimes]) -> list[int]:

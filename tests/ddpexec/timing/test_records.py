@@ -57,3 +57,13 @@ def test_the_parts_of_a_step_are_what_was_stamped() -> None:
     assert [(g.parameter, g.hook_s) for g in it.gradients] == [(1, 112.0), (0, 113.0)]
     [bucket] = it.buckets
     assert (bucket.ready_s, bucket.started_s, bucket.finished_s, bucket.written_s) == (113.0, 113.2, 114.75, 114.9)
+
+
+@pytest.mark.parametrize("waited", [(14.0, 14.5), None], ids=["each is waited for", "torch waits for all"])
+def test_a_stamp_taken_late_ends_with_the_wait(waited: tuple[float, float] | None) -> None:
+    note = Note(0, True, 10.0)
+    note.backward, note.finish, note.end = (11.0, 14.5), (14.0, 14.5), 16.0
+    note.hooks = {0: (12.0, 12.1)}
+    note.buckets = [BucketNote(0, (0,), 80, 12.2, lambda: 16.5, waited)]
+    [bucket] = Records(0, HostClock(), "gloo").iteration(note, 0).buckets
+    assert bucket.finished_s == bucket.written_s == 14.5
