@@ -1,0 +1,101 @@
+"""Schemes by name: the shipped ones, and anybody's own by `package.module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.schedules import schemes
+from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.setup import Setup
+from ddpsim.units import parse_size
+
+Make = Callable[[Setup], Schedule]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A scheme is a name and what makes its schedule.
+
+    Attributes:
+        name: as it was asked for: `priority:4MiB`.
+        make: from a setup to a schedule.
+    """
+
+    name: str
+    make: Make
+
+    def schedule(self, setup: Setup) -> Schedule:
+        """Return the schedule of `setup`, checked.
+
+        Raises:
+            PlanError: a schedule that cannot be carried out; it names the message or the parameter.
+            InputError: a scheme of one's own that returns no schedule.
+        """
+        made = self.make(setup)
+        if not isinstance(made, Schedule):
+            what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
+            raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
+        made = replace(made, scheme=self.name)
+        check(made, setup.parameters, setup.world_size)
+        return made
+
+
+def _plain(make: Make) -> Callable[[str, str], Make]:
+    def read(name: str, options: str) -> Make:
+        if options:
+            raise InputError(f"takes no options, got {options!r}", place=f"scheme {name!r}", remedy=f"write {name}")
+        return make
+
+    return read
+
+
+def _priority(name: str, options: str) -> Make:
+    segment = round(parse_size(options, f"scheme {name!r}")) if options else None
+    if segment is not None and segment < 1:
+        raise InputError("a segment of 0 bytes", place=f"scheme {name!r}", remedy="write e.g. priority:4MiB")
+    return lambda setup: schemes.priority(setup, segment)
+
+
+_SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
+    "ddp": _plain(schemes.ddp),
+    "naive": _plain(schemes.naive),
+    "flat": _plain(schemes.flat),
+    "priority": _priority,
+    "dear": _plain(schemes.dear),
+    "zero1": _plain(schemes.zero1),
+    "zero2": _plain(schemes.zero2),
+}
+"""By name, what reads a scheme's options."""
+
+
+def scheme_named(text: str) -> Scheme:
+    """Return the scheme that `text` names: `ddp`, `priority:4MiB`, `package.module:function`, ...
+
+    Raises:
+        UnknownNameError: no such scheme; it names the nearest.
+        InputError: options that the scheme does not take, or a function that cannot be imported.
+    """
+    name, _, options = text.partition(":")
+    if "." in name:
+        return Scheme(text, _own(name, options))
+    if name not in _SCHEMES:
+        raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
+    return Scheme(text, _SCHEMES[name](name, options))
+
+
+def _own(module: str, function: str) -> Make:
+    place = f"scheme '{module}:{function}'"
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"cannot be imported: {error}", place=place, remedy="name package.module:function") from error
+    if not callable(found):
+        raise InputError("is no function", place=place, remedy="name a function from a setup to a schedule")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""Points of an iteration: where messages begin to be possible, and where a rank waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from ddpsim.errors import PlanError
+
+
+class Kind(StrEnum):
+    """A kind of point says what a rank is about to do, or has just done, with a parameter or with all of them.
+
+    An iteration passes them in this order: forward needs a parameter, backward needs it, its gradient is ready,
+    backward has ended, the optimizer is about to update the parameter, it has updated it.
+    """
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    GRADIENT = "gradient"
+    BACKWARD_END = "backward_end"
+    OPTIMIZER = "optimizer"
+    UPDATED = "updated"
+
+
+WAITING = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_END, Kind.OPTIMIZER)
+"""Kinds of points at which a rank can wait for a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of an iteration; written `gradient:3`, or `backward_end`.
+
+    Attributes:
+        kind: what happens there.
+        parameter: registration index of whose; None for the end of backward.
+    """
+
+    kind: Kind
+    parameter: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.parameter is None else f"{self.kind.value}:{self.parameter}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the point that `text` names.
+
+        Raises:
+            PlanError: text that names none.
+
+        >>> Point.parse("gradient:3")
+        Point(kind=<Kind.GRADIENT: 'gradient'>, parameter=3)
+        """
+        kind, colon, number = text.partition(":")
+        whole = kind == Kind.BACKWARD_END
+        if kind not in tuple(Kind) or bool(colon) == whole or not (whole or (number.isascii() and number.isdigit())):
+            remedy = (
+                f"write `{Kind.BACKWARD_END}`, or {', '.join(k for k in Kind if k != Kind.BACKWARD_END)} and `:INDEX`"
+            )
+            raise PlanError(f"{text!r} is no point of an iteration", remedy=remedy)
+        return cls(Kind(kind), None if whole else int(number))
+
+
+BACKWARD_END = Point(Kind.BACKWARD_END)
+
+
+def points(kind: Kind, parameters: tuple[int, ...]) -> tuple[Point, ...]:
+    """Return the point `kind` of each of `parameters`."""
+    return tuple(Point(kind, index) for index in parameters)

@@ -1,0 +1,220 @@
+"""A schedule: what one iteration of data-parallel training sends, when, and what waits for it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ddpsim.bucketing.assign import Parameter
+from ddpsim.errors import PlanError
+from ddpsim.schedules.message import WORLD, Message, cut
+from ddpsim.schedules.points import Kind
+
+SCHEMA = "ddpsim.schedule/1"
+
+Update = Literal["after_backward", "before_use"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A sharding says over how many ranks each kind of state is split; 1 is a copy on every rank."""
+
+    parameters: int = 1
+    gradients: int = 1
+    optimizer: int = 1
+
+
+WHOLE = Sharding()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule is messages in the order in which they are launched, on every rank alike.
+
+    Attributes:
+        scheme: name of the scheme that made it, with its options.
+        messages: of one iteration.
+        update: when the optimizer updates a parameter: all of them after backward, or each group just before the
+            next forward needs one of it, where a message that blocks `optimizer:I` may come in as late.
+        sharding: which state is split over ranks.
+        groups: ranks of each process group beside `world`: `shard` is so many consecutive ranks, `replica` the ranks of
+            one place in each shard group.
+        overlap: whether messages may begin before backward has ended.
+    """
+
+    scheme: str
+    messages: tuple[Message, ...]
+    update: Update = "after_backward"
+    sharding: Sharding = WHOLE
+    groups: dict[str, int] = field(default_factory=dict)
+    overlap: bool = True
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.scheme}: {len(self.messages)} messages, {self.size_bytes} bytes>"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all messages, as nccl-tests counts them."""
+        return sum(message.size_bytes for message in self.messages)
+
+    def in_segments(self, align_bytes: int = 1) -> Schedule:
+        """Return this schedule with every message cut into its segments."""
+        pieces = tuple(cut(self.messages, align_bytes))
+        return Schedule(
+            scheme=self.scheme,
+            messages=pieces,
+            update=self.update,
+            sharding=self.sharding,
+            groups=self.groups,
+            overlap=self.overlap,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the schedule as its file has it."""
+        return {
+            "schema": SCHEMA,
+            "scheme": self.scheme,
+            "update": self.update,
+            "messages": [message_document(message) for message in self.messages],
+            "fingerprint": self.fingerprint(),
+        }
+
+    def fingerprint(self) -> str:
+        """Return what is equal where two schedules are: 16 hexadecimal digits."""
+        text = json.dumps([self.update, [message_document(message) for message in self.messages]], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    """Return a message as a schedule file has it."""
+    found: dict[str, Any] = {
+        "id": message.id,
+        "op": message.op.value,
+        "parameters": list(message.parameters),
+        "bytes": message.size_bytes,
+        "group": message.group,
+        "stream": message.stream,
+        "priority": message.priority,
+        "segment_bytes": message.segment_bytes,
+        "after": [*map(str, message.after), *(f"message:{name}" for name in message.after_messages)],
+        "blocks": [*map(str, message.blocks)],
+    }
+    if message.part is not None:
+        found["part"] = list(message.part)
+    if message.every != 1:
+        found["every"] = message.every
+    return found
+
+
+def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) -> None:
+    """Refuse a schedule that cannot be carried out, or that would not train `parameters` on `world_size` ranks.
+
+    Raises:
+        PlanError: names used twice or not known, a message that waits for itself, a gradient that no message sums or
+            that two do, parameters beyond the model, shards that do not divide the world; it names the message or the
+            parameter.
+    """
+    known = _known(schedule)
+    for message in schedule:
+        _check_names(message, known, schedule, len(parameters))
+    _check_circles(known)
+    for name, ranks in schedule.groups.items():
+        if ranks < 1 or world_size % ranks:
+            what, remedy = f"groups of {ranks} ranks do not divide a world of {world_size}", "give a divisor"
+            raise PlanError(what, place=f"group {name!r}", remedy=remedy)
+    if world_size > 1:
+        _check_cover(schedule, parameters)
+
+
+def _known(schedule: Schedule) -> dict[str, Message]:
+    known: dict[str, Message] = {}
+    for message in schedule:
+        if known.setdefault(message.id, message) is not message:
+            raise PlanError("two messages have this name", place=f"message {message.id!r}", remedy="rename one")
+    return known
+
+
+def _check_names(message: Message, known: dict[str, Message], schedule: Schedule, count: int) -> None:
+    place = f"message {message.id!r}"
+    for name in message.after_messages:
+        if name not in known:
+            raise PlanError(f"waits for {name!r}, which is no message", place=place, remedy="name one of the schedule")
+    if message.group != WORLD and message.group not in schedule.groups:
+        remedy = f"use {', '.join([WORLD, *schedule.groups])}"
+        raise PlanError(f"{message.group!r} is no group of the schedule", place=place, remedy=remedy)
+    named = [*message.parameters, *(p.parameter for p in (*message.after, *message.blocks) if p.parameter is not None)]
+    for index in named:
+        if not 0 <= index < count:
+            raise PlanError(f"parameter {index} is not in a model of {count}", place=place, remedy="count from 0")
+
+
+def _check_circles(known: dict[str, Message]) -> None:
+    done: set[str] = set()
+    for start in known:
+        path: list[str] = []
+        stack = [(start, iter(known[start].after_messages))]
+        path.append(start)
+        while stack:
+            name, rest = stack[-1]
+            following = next((each for each in rest if each not in done), None)
+            if following is None:
+                done.add(name)
+                path.pop()
+                stack.pop()
+            elif following in path:
+                circle = " -> ".join([*path[path.index(following) :], following])
+                raise PlanError(
+                    f"waits for itself: {circle}", place=f"message {following!r}", remedy="break the circle"
+                )
+            else:
+                path.append(following)
+                stack.append((following, iter(known[following].after_messages)))
+
+
+def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
+    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits."""
+    summing: dict[int, list[Message]] = {}
+    awaited = {name for message in schedule for name in message.after_messages}
+    for message in schedule:
+        if message.op.reduces and gradients(message):
+            if not message.blocks and message.id not in awaited:
+                what = "nothing waits for it"
+                raise PlanError(what, place=f"message {message.id!r}", remedy="let it block `optimizer:INDEX`")
+            for index in message.parameters:
+                summing.setdefault(index, []).append(message)
+    for index, parameter in enumerate(parameters):
+        found, place = summing.get(index, []), f"parameter {index} ({parameter.name})"
+        if not found:
+            raise PlanError("no message sums its gradient", place=place, remedy="cover every parameter")
+        if len(found) > 1 and not _fit(found):
+            names = ", ".join(message.id for message in found)
+            raise PlanError(f"its gradient is summed by more than one message: {names}", place=place, remedy="keep one")
+
+
+def _fit(parts: Sequence[Message]) -> bool:
+    """Whether messages are parts of the same parameters, one behind the other."""
+    ranges = sorted(message.part for message in parts if message.part is not None)
+    if len(ranges) < len(parts) or len({message.parameters for message in parts}) > 1:
+        return False
+    return all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+
+
+def gradients(message: Message) -> tuple[int, ...]:
+    """Return the parameters whose gradients must be ready before `message`."""
+    return tuple(p.parameter for p in message.after if p.kind is Kind.GRADIENT and p.parameter is not None)
+
+
+def parameters_at(schedule: Schedule, kind: Kind) -> frozenset[int]:
+    """Return the parameters at whose point `kind` something may be launched or waited for."""
+    named = (point for message in schedule for point in (*message.after, *message.blocks) if point.kind is kind)
+    return frozenset(point.parameter for point in named if point.parameter is not None)

@@ -1,0 +1,163 @@
+"""Schemes that keep a whole copy of the model on every rank: a function each, from a setup to a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ddpsim.operations import Operation
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.planned import urgent_first
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+
+
+def ddp(setup: Setup) -> Schedule:
+    """Torch's DDP: an allreduce a bucket, launched in order under backward, whose end waits for all."""
+    return Schedule(
+        scheme="ddp",
+        messages=tuple(
+            replace(message, blocks=(BACKWARD_END,))
+            for message in _reductions(setup, setup.buckets, Operation.ALLREDUCE, "bucket")
+        ),
+    )
+
+
+def naive(setup: Setup) -> Schedule:
+    """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
+    alone = [(index,) for index in range(len(setup.parameters))]
+    return _after_backward(
+        Schedule(scheme="naive", messages=tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p")))
+    )
+
+
+def flat(setup: Setup) -> Schedule:
+    """One allreduce of all gradients of a dtype, after backward; the optimizer waits for it."""
+    by_dtype: dict[str, list[int]] = {}
+    for index, parameter in enumerate(setup.parameters):
+        by_dtype.setdefault(parameter.dtype, []).append(index)
+    groups = [tuple(group) for group in by_dtype.values()]
+    return _after_backward(
+        Schedule(scheme="flat", messages=tuple(_reductions(setup, groups, Operation.ALLREDUCE, "all")))
+    )
+
+
+def without_overlap(schedule: Schedule) -> Schedule:
+    """Return `schedule` with nothing sent before backward has ended."""
+    return replace(_after_backward(schedule), overlap=False)
+
+
+def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
+    """Buckets in an order agreed beforehand, urgent for the next forward first; forward waits for each, not for all.
+
+    Sources: P3 (Jayarajan et al., 2019), TicTac (Hashemi et al., 2019), ByteScheduler (Peng et al., 2019); the order
+    planned as in PACE (Bao et al., 2020).
+
+    Args:
+        segment_bytes: most bytes sent at once, so that a more urgent bucket waits for no more than that.
+    """
+    places = {place: rank for rank, place in enumerate(setup.in_forward_order(setup.buckets))}
+    whole = [
+        replace(message, priority=places[place], segment_bytes=segment_bytes, blocks=points(Kind.OPTIMIZER, group))
+        for place, (message, group) in enumerate(
+            zip(_reductions(setup, setup.buckets, Operation.ALLREDUCE, "bucket"), setup.buckets, strict=True)
+        )
+    ]
+    pieces = [piece for message in whole for piece in message.segments(align_bytes=16)]
+    if setup.time_s is not None and setup.ready_s:
+        time_s = setup.time_s
+        pieces = urgent_first(
+            pieces, lambda piece: setup.last_ready(piece.parameters), lambda piece: time_s(piece.op, piece.size_bytes)
+        )
+    name = "priority" if segment_bytes is None else f"priority:{segment_bytes}"
+    return Schedule(scheme=name, messages=tuple(pieces), update="before_use")
+
+
+def dear(setup: Setup) -> Schedule:
+    """Reduce-scatter a bucket under backward, all-gather it under the next forward, which waits for each.
+
+    Source: DeAR (Zhang et al., 2023).
+    """
+    halves = list(_reductions(setup, setup.buckets, Operation.REDUCE_SCATTER, "scatter"))
+    gathers = [
+        Message(
+            id=f"gather {place}",
+            op=Operation.ALL_GATHER,
+            size_bytes=halves[place].size_bytes,
+            parameters=setup.buckets[place],
+            after=(BACKWARD_END,),
+            after_messages=(halves[place].id,),
+            blocks=points(Kind.OPTIMIZER, setup.buckets[place]),
+            every=setup.every,
+        )
+        for place in setup.in_forward_order(setup.buckets)
+    ]
+    return Schedule(scheme="dear", messages=(*halves, *gathers), update="before_use")
+
+
+def zero1(setup: Setup) -> Schedule:
+    """ZeRO-1: gradients reduce-scattered under backward, each rank updates its part, parameters all-gathered then.
+
+    Source: ZeRO (Rajbhandari et al., 2020), section 5.1.
+    """
+    return replace(_zero(setup), scheme="zero1", sharding=Sharding(optimizer=setup.world_size))
+
+
+def zero2(setup: Setup) -> Schedule:
+    """ZeRO-2: ZeRO-1, where a rank keeps no gradient but those of its part. The messages are the same.
+
+    Source: ZeRO (Rajbhandari et al., 2020), section 5.2.
+    """
+    sharding = Sharding(gradients=setup.world_size, optimizer=setup.world_size)
+    return replace(_zero(setup), scheme="zero2", sharding=sharding)
+
+
+def _zero(setup: Setup) -> Schedule:
+    everything = tuple(range(len(setup.parameters)))
+    halves = [
+        replace(message, blocks=points(Kind.OPTIMIZER, group))
+        for message, group in zip(
+            _reductions(setup, setup.buckets, Operation.REDUCE_SCATTER, "scatter"), setup.buckets, strict=True
+        )
+    ]
+    gathers = [
+        Message(
+            id=f"gather {place}",
+            op=Operation.ALL_GATHER,
+            size_bytes=halves[place].size_bytes,
+            parameters=setup.buckets[place],
+            after=points(Kind.UPDATED, setup.buckets[place]),
+            blocks=points(Kind.FORWARD, everything),
+            every=setup.every,
+        )
+        for place in setup.in_forward_order(setup.buckets)
+    ]
+    return Schedule(scheme="zero", messages=(*halves, *gathers))
+
+
+def _reductions(setup: Setup, groups: Sequence[tuple[int, ...]], operation: Operation, name: str) -> Iterator[Message]:
+    for place, group in enumerate(groups):
+        yield Message(
+            id=f"{name} {place}",
+            op=operation,
+            size_bytes=setup.size_bytes(group),
+            parameters=group,
+            after=points(Kind.GRADIENT, group),
+            every=setup.every,
+        )
+
+
+def _after_backward(schedule: Schedule) -> Schedule:
+    """Return `schedule` with its messages after backward, awaited by the optimizer where its end waited for them."""
+    late = []
+    for message in schedule:
+        blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
+        late.append(
+            replace(
+                message,
+                after=tuple(dict.fromkeys((*message.after, BACKWARD_END))),
+                blocks=tuple(dict.fromkeys((*blocks, *points(Kind.OPTIMIZER, message.parameters)))),
+            )
+        )
+    return replace(schedule, messages=tuple(late))

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.errors import InputError, PlanError
+from ddpsim.operations import Operation
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.points import Kind, Point, points
+from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.schemes import ddp, dear
+from ddpsim.schedules.setup import Setup
+from tests.ddpsim.schedules.test_issuing import setup_of
+
+SETUP = setup_of((3, 2), (1, 0))
+
+
+@pytest.mark.parametrize("name", ["ddp", "naive", "flat", "priority", "priority:128B", "dear", "zero1", "zero2"])
+def test_every_scheme_sums_each_gradient_once_and_is_read_back_by_name(name: str) -> None:
+    schedule = scheme_named(name).schedule(SETUP)
+    assert schedule.scheme == name
+    summed = sum(m.size_bytes for m in schedule if m.op.reduces)
+    assert summed == SETUP.size_bytes(range(4))
+    assert schedule.fingerprint() == scheme_named(name).schedule(SETUP).fingerprint()
+
+
+def test_segments_tile_their_message() -> None:
+    message = Message(id="b", op=Operation.ALLREDUCE, size_bytes=1000, parameters=(0,), segment_bytes=300)
+    assert [piece.part for piece in message.segments(16)] == [(0, 288), (288, 576), (576, 864), (864, 1000)]
+    assert sum(piece.size_bytes for piece in message.segments(16)) == 1000
+
+
+def changed(**changes: object) -> Callable[[Schedule], Schedule]:
+    return lambda schedule: replace(
+        schedule,
+        messages=(replace(schedule.messages[0], **changes), *schedule.messages[1:]),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed(after_messages=("gather 0",)), "waits for itself: .*gather 0"),
+        (changed(after_messages=("lost",)), "'lost', which is no message"),
+        (changed(id="scatter 1"), "two messages have this name"),
+        (changed(parameters=(3,)), "no message sums"),
+        (changed(parameters=(3, 2, 1)), "more than one message: scatter 0, scatter 1"),
+        (changed(parameters=(3, 2, 9)), "parameter 9 is not in a model of 4"),
+        (changed(group="shard"), "'shard' is no group"),
+        (lambda schedule: replace(schedule, groups={"shard": 3}), "groups of 3 ranks do not divide a world of 4"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_named(change: Callable[[Schedule], Schedule], said: str) -> None:
+    with pytest.raises(PlanError, match=said) as caught:
+        check(change(dear(SETUP)), SETUP.parameters, SETUP.world_size)
+    assert any(
+        name in str(caught.value) for name in ("message '", "parameter 2 (layer2.weight)", "group '", "parameter 1 (")
+    )
+
+
+def test_a_sum_that_nobody_awaits_is_refused() -> None:
+    with pytest.raises(PlanError, match="nothing waits"):
+        check(changed(blocks=())(ddp(SETUP)), SETUP.parameters, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"segment_bytes": 0}, "segment of 0"),
+        ({"every": 0}, "every 0"),
+        ({"part": (4, 4)}, "no part"),
+        ({"blocks": points(Kind.GRADIENT, (0,))}, "nothing can wait at gradient:0"),
+    ],
+)
+def test_messages_refuse_what_they_cannot_be(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        Message(id="m", op=Operation.ALLREDUCE, size_bytes=8, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["gradient", "gradient:x", "backward_end:1", "lunch:3", "gradient:-1"])
+def test_text_that_is_no_point_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="no point"):
+        Point.parse(text)
+
+
+def test_points_are_read_back() -> None:
+    for point in (Point(Kind.BACKWARD_END), Point(Kind.FORWARD, 12)):
+        assert Point.parse(str(point)) == point
+
+
+@pytest.mark.parametrize("text", ["dpp", "ddp:4", "priority:0B", "priority:fast", "json:dumps", "nowhere.module:f"])
+def test_names_that_are_no_scheme_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        scheme_named(text)
+
+
+def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
+    with pytest.raises(InputError, match="no `ddpsim"):
+        scheme_named("tests.ddpsim.schedules.test_schedule:nothing").schedule(SETUP)
+
+
+def nothing(setup: Setup) -> None:
+    return None
