@@ -32,7 +32,7 @@ class GpuRank(Rank):
         previous: Book | None = None
         for index in range(self.setting.iterations):
             if index >= RUN_AHEAD:
-                yield self._ends[index - RUN_AHEAD]
+                yield from self.stream.host_waits(self._ends[index - RUN_AHEAD])
             book = Book(index, self.setting.plan(index), 0.0)
             self._at_start(book, previous)
             yield from self._forward(book)
@@ -58,83 +58,87 @@ class GpuRank(Rank):
         self.record(book)
 
     def _forward(self, book: Book) -> Process:
-        setting, pace = self.setting, self.setting.pace(book.index)
+        setting, pace, stream = self.setting, self.setting.pace(book.index), self.stream
         if setting.broadcasts(book.index):
-            yield self.env.timeout(len(setting.workload.buffers) * setting.costs.buffer_s)
+            stream.host_s += len(setting.workload.buffers) * setting.costs.buffer_s
             copies = setting.costs.copies_s(len(setting.workload.buffers), setting.workload.buffer_bytes)
-            self.stream.work(copies)
+            stream.work(copies)
             for size in setting.broadcast_bytes():
-                yield self.env.timeout(setting.costs.launch_s)
-                self.stream.wait(self.communicator.launch(size, self.stream.mark(), "broadcast").done)
-            self.stream.work(copies)
+                stream.host_s += setting.costs.launch_s
+                stream.wait(self.communicator.launch(size, stream.mark(), "broadcast", stream.host_s).done)
+            stream.work(copies)
 
             def broadcast_done() -> None:
                 book.buffer_broadcast_s = self.env.now - book.start_s
 
-            self.stream.call(broadcast_done)
-        self.stream.work(pace.forward_work)
-        yield self.env.timeout(pace.forward_host + setting.forward_host_s())
-        self.stream.not_before(self.env.now)
+            stream.call(broadcast_done)
+        stream.work(pace.forward_work)
+        stream.host_s += pace.forward_host + setting.forward_host_s()
 
         def forward_done() -> None:
             book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s
 
-        self.stream.call(forward_done)
+        stream.call(forward_done)
         if "after_forward" in setting.workload.synchronises:
-            yield self.stream.mark()
+            yield from stream.host_waits(stream.mark())
 
     def _backward(self, book: Book) -> Process:
-        pace, costs, options = self.setting.pace(book.index), self.setting.costs, self.setting.options
-        synced, adds = self.setting.synced(book.index), self.setting.adds(book.index)
+        setting, stream, pace, costs = self.setting, self.stream, self.setting.pace(book.index), self.setting.costs
+        synced, adds = setting.synced(book.index), setting.adds(book.index)
         queue, unused = self.queue_for(book, pace)
         launches: dict[int, Reduction] = {}
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
-        for position, parameter in enumerate(pace.order):
-            self.stream.work(float(pace.work[position]))
-            owed += float(pace.host[position]) + (costs.hook_s if adds else 0.0)
-            yield self.env.timeout(owed)
-            self.stream.not_before(self.env.now + float(pace.lag[position]))
+        gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
+        for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
+            stream.work(work_s)
+            owed += host_s + (costs.hook_s if adds else 0.0)
+            stream.host_s += owed
+            if lag_s > 0:
+                stream.not_before(stream.host_s + lag_s)
             if adds:
-                self.stream.work(self.setting.add_s(parameter))
-            self._note_gradient(book, parameter, self.env.now)
+                stream.work(setting.add_s(parameter))
+            stream.call(self._note_gradient, book, parameter, stream.host_s)
             owed = 0.0
             if not synced:
                 continue
             owed = costs.hook_s
-            copy = costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
-            self.stream.work(copy)
+            copy = setting.copy_s(parameter)
+            stream.work(copy)
             copied += copy
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):
                 sends = self.sends(book, number)
-                yield self.env.timeout(owed + sends.host_s + len(sends.messages) * costs.launch_s)
+                stream.host_s += owed + sends.host_s + len(sends.messages) * costs.launch_s
                 owed = 0.0
                 copied += sends.encode_s
                 launches[number] = self._launch(book, number, sends)
-        self.stream.work(pace.tail_work)
-        yield self.env.timeout(owed + pace.tail_host)
-        self.stream.not_before(self.env.now)
-        self.stream.call(lambda: spent(copied))
+        stream.work(pace.tail_work)
+        stream.host_s += owed + pace.tail_host
+        stream.call(spent, copied)
+        yield from self._finish(book, launches, unused)
+        if "after_backward" in setting.workload.synchronises:
+            yield from stream.host_waits(stream.mark())
+
+    def _finish(self, book: Book, launches: dict[int, Reduction], unused: list[int]) -> Process:
+        """Wait for every bucket and write it back."""
+        setting, stream = self.setting, self.stream
         bitmap = None
-        if launches and options.find_unused_parameters:
-            yield self.env.timeout(costs.launch_s)
-            bitmap = self.communicator.launch(
-                BITMAP_BYTES * len(self.setting.workload.parameters), after=self.stream.mark()
-            )
+        if launches and setting.options.find_unused_parameters:
+            stream.host_s += setting.costs.launch_s
+            size_bytes = BITMAP_BYTES * len(setting.workload.parameters)
+            bitmap = self.communicator.launch(size_bytes, after=stream.mark(), launched_s=stream.host_s)
         missing = set(unused)
         for number, launch in launches.items():
-            yield self.env.timeout(costs.finish_s)
+            stream.host_s += setting.costs.finish_s
             if bitmap is not None and missing.intersection(book.plan.buckets[number].parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 self._wait(book, bitmap)
                 bitmap = None
-                yield self.stream.mark()
+                yield from stream.host_waits(stream.mark())
             self._write_back(book, number, launch)
         if bitmap is not None:
             self._wait(book, bitmap)
-        if "after_backward" in self.setting.workload.synchronises:
-            yield self.stream.mark()
 
     def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
         """Note backward's computing time: its interval less copies and less what DDP made the device idle."""
@@ -151,10 +155,7 @@ class GpuRank(Rank):
         return end
 
     def _note_gradient(self, book: Book, parameter: int, hook_s: float) -> None:
-        def note() -> None:
-            book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
-
-        self.stream.call(note)
+        book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
 
     def _launch(self, book: Book, number: int, sends: Sends) -> Reduction:
         ready = self.stream.mark()
@@ -167,7 +168,7 @@ class GpuRank(Rank):
             self.stream.work(sends.encode_s)
             ready = self.stream.mark()
         self.stream.work(len(sends.messages) * self.setting.enter_s)
-        return Reduction(self.communicator, sends, after=ready)
+        return Reduction(self.communicator, sends, after=ready, launched_s=self.stream.host_s)
 
     def _write_back(self, book: Book, number: int, launch: Reduction) -> None:
         self._wait(book, launch)
@@ -197,7 +198,7 @@ class GpuRank(Rank):
         self.stream.call(begin)
         if self.setting.optimises(book.index):
             self.stream.work(pace.optimizer_work)
-            yield self.env.timeout(pace.optimizer_host)
-        self.stream.not_before(self.env.now)
+            self.stream.host_s += pace.optimizer_host
+        self.stream.not_before(self.stream.host_s)
         if "after_optimizer" in self.setting.workload.synchronises:
-            yield self.stream.mark()
+            yield from self.stream.host_waits(self.stream.mark())

@@ -94,6 +94,10 @@ class Setting:
         share = 1.0 if self.workload.one_clock else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
 
+    def copy_s(self, parameter: int) -> float:
+        """Return the time of copying one gradient into its bucket."""
+        return self.costs.copies_s(1, self.workload.parameters[parameter].size_bytes)
+
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
         return (

@@ -80,6 +80,7 @@ class Reduction:
         communicator: of the rank.
         sends: what is sent.
         after: event on this rank's device before which the first message cannot begin.
+        launched_s: when the host hands the messages over; None is now.
 
     Attributes:
         done: succeeds when the gradients are there.
@@ -87,13 +88,19 @@ class Reduction:
 
     __slots__ = ("_decode_s", "_env", "_launches", "done")
 
-    def __init__(self, communicator: SimulatedCommunicator, sends: Sends, after: simpy.Event | None = None) -> None:
+    def __init__(
+        self,
+        communicator: SimulatedCommunicator,
+        sends: Sends,
+        after: simpy.Event | None = None,
+        launched_s: float | None = None,
+    ) -> None:
         self._env, self._decode_s = communicator.env, sends.decode_s
         self._launches: list[Launch] = []
         for pause_s, size_bytes in sends.messages:
             if self._launches:
                 after = self._later(self._launches[-1].done, pause_s)
-            self._launches.append(communicator.launch(size_bytes, after))
+            self._launches.append(communicator.launch(size_bytes, after, launched_s=launched_s))
         self.done = self._later(self._launches[-1].done, sends.decode_s)
 
     @property

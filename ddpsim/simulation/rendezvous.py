@@ -105,10 +105,21 @@ class SimulatedCommunicator:
             for _ in range(streams_per_group):
                 env.process(self._stream(queue))
 
-    def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
-        """Launch a collective now; it begins when its stream is free and `after` has happened."""
+    def launch(
+        self,
+        size_bytes: int,
+        after: simpy.Event | None = None,
+        operation: Operation = "allreduce",
+        launched_s: float | None = None,
+    ) -> Launch:
+        """Launch a collective now; it begins when its stream is free and `after` has happened.
+
+        Args:
+            launched_s: when its host launches it, where that is later than now; `after` must not come before it.
+        """
         group = self._launched % len(self._queues)
-        launch = Launch(self._launched, size_bytes, operation, group, after, self.env.event(), self.env.now)
+        launched_s = self.env.now if launched_s is None else launched_s
+        launch = Launch(self._launched, size_bytes, operation, group, after, self.env.event(), launched_s)
         self._queues[group].put(launch)
         self._launched += 1
         return launch
