@@ -41,6 +41,7 @@ def test_routes_constants_and_doubts_know_every_kind(kind) -> None:
     assert kind.family in COLLECTIVES
     assert kind.share is None or f"nccl.nic.share.{kind.share}" in PRIORS
     assert Layout(machine.place(), CURRENT).nic_share == kind.share
+    assert [Layout(machine.place(2, ranks), CURRENT).lone for ranks in (1, 2)] == [kind.lone, False]
     assert kind.source
 
 
