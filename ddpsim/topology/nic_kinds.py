@@ -77,17 +77,16 @@ virtual cards of this rate (ENA, gVNIC, Azure's accelerated networking) do not.
 
 
 ONE_STREAM = 10e9 / 8
-"""Bytes per second of a port that TCP fills: processors keep up with it.
+"""Bytes per second that TCP carries whatever the port: processors keep up with it.
 
-Of faster ones NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
+Of faster ports NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
 200.
 """
 
 
-def share_of(name: str, bandwidth: float) -> str | None:
-    """Return which constant says what part of its rate a port of kind `name` carries; None where it is all."""
-    share = NIC_KINDS[name].share
-    return None if share == "tcp" and bandwidth <= ONE_STREAM else share
+def least_share(name: str, bandwidth: float) -> float:
+    """Return the part of its rate that a port of kind `name` carries at least, whatever its constant says."""
+    return min(ONE_STREAM / bandwidth, 1.0) if NIC_KINDS[name].share == "tcp" else 0.0
 
 
 def nic_kind(name: str) -> NicKind:
