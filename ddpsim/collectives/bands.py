@@ -19,8 +19,9 @@ from ddpsim.topology.graph import Placement
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:
 # `python -m tests.accuracy` prints both (`tests.accuracy.bands.scores`).
 _LOW, _HIGH = -1.6, 3.3
-# Of a normal distribution, in standard deviations.
-_NINETIETH = 1.2816
+NINETIETH = 1.2816
+"""The 90th percentile of a normal distribution, in standard deviations."""
+
 _STEP = 1e-4
 """Of the numerical derivatives, in logarithms of constants, as in `ddpsim.calibrating.fitting`; chosen by hand."""
 
@@ -43,7 +44,7 @@ def band_factors(
     by_rows = [None if doubt is None else (math.exp(_LOW * doubt), math.exp(_HIGH * doubt)) for doubt in doubts]
     if None not in by_rows:
         return [ends for ends in by_rows if ends is not None]
-    constants = _NINETIETH * _log_std(placement, calibration, sizes, algorithm, operation)
+    constants = NINETIETH * _log_std(placement, calibration, sizes, algorithm, operation)
     low = np.exp(-np.hypot(constants, min(calibration.residual_low or 0.0, 0.0))).tolist()
     high = np.exp(np.hypot(constants, max(calibration.residual_high or 0.0, 0.0))).tolist()
     return [ends or others for ends, others in zip(by_rows, zip(low, high, strict=True), strict=True)]

@@ -104,8 +104,7 @@ def _far_gpus(
     placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
 ) -> list[Doubt]:
     """Return the doubt of which GPUs of its nodes a job gets, where some are farther from the NIC than others."""
-    measured = backend == "nccl" and collectives.covers(calibration, placement, backend, algorithm)
-    if backend != "nccl" or measured:
+    if backend != "nccl" or collectives.covers(calibration, placement, backend, algorithm):
         return []
     wire = far_from_nics(placement, calibration, sizes, algorithm)
     if wire is None:

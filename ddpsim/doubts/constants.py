@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.doubts.causes import HOST_COSTS, scaled_ends
 from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES
 from ddpsim.simulation.costs import DOUBT
-
-_NINETIETH = 1.2816
-"""Of a normal distribution, in standard deviations."""
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
@@ -25,7 +23,7 @@ def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
     if not ddp:
         if constant.log_std is None:
             return None, None
-        factor = math.exp(_NINETIETH * constant.log_std)
+        factor = math.exp(NINETIETH * constant.log_std)
         return constant.value / factor, constant.value * factor
     if constant.fitted:
         extra = 1.0 if name.endswith("_slowdown") else 0.0

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_HALF_OF_MEDIAN = 1.2816 / 0.6745
+from ddpsim.collectives.bands import NINETIETH
+
+_HALF_OF_MEDIAN = NINETIETH / 0.6745
 """Of a normal distribution: half an 80 % band over the median absolute error."""
 
 
@@ -85,7 +87,7 @@ COPIES = {
 }
 """Of copies into and out of buckets at their priors; what takes longer is above."""
 
-_TWO_FITS = math.log(0.509 / 0.178) / math.sqrt(2) * 1.2816
+_TWO_FITS = math.log(0.509 / 0.178) / math.sqrt(2) * NINETIETH
 """Half an 80 % band of a price of which two fits to one table, ResNet-50 alone and both models, are known: 0.96."""
 
 _BESIDE = Spread(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpsim.errors import TopologyError
+from ddpsim.topology import xml_devices
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH
 from ddpsim.topology.layouts import gpu_model, nvlink_layout
@@ -21,10 +22,8 @@ from ddpsim.units import counted, format_bandwidth
 UNKNOWN_NIC_MBPS = 10_000
 """What NCCL takes for a NIC of unknown speed."""
 
-_GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _MODEL_OF_SM = {60: "P100", 70: "V100", 75: "T4", 80: "A100", 90: "H100", 100: "B200"}
 _MODEL_OF_DEVICE = {"0x20b0": "A100", "0x20b2": "A100", "0x2330": "H100", "0x1db1": "V100", "0x1db5": "V100"}
-_CLASS_OF_HELD = {"gpu": "0x030200", "nic": "0x020000", "pci": "0x060400"}
 _KNOWN = {
     "system": {"version"},
     "cpu": {"numaid", "affinity", "arch", "vendor", "familyid", "modelid", "host_hash"},
@@ -56,16 +55,16 @@ def read_nccl_xml(text: str, place: str, *, gpu: str | None = None, name: str = 
 
 
 class _System:
-    """It is one file, read: devices in the order of their numbers, and the tree that they hang in."""
+    """A file that was read has devices, in the order of their numbers, and the tree that they hang in."""
 
     def __init__(self, root: Element, place: str, gpu: str | None) -> None:
         self._root, self._place, self._choice = root, place, gpu
-        self._cpus = sorted(root.all("cpu"), key=lambda cpu: _integer(cpu, "numaid", 0))
+        self._cpus = sorted(root.all("cpu"), key=lambda cpu: xml_devices.integer(cpu, "numaid", 0))
         pcis = list(root.all("pci"))
-        _check(pcis, place)
-        self._unknown = sum(_classified(pci) for pci in pcis)
-        self._gpus = _numbered([pci for pci in pcis if _is(pci, "0x03")], place)
-        self._nets = _nets(root)
+        xml_devices.check(pcis, place)
+        self._unknown = sum(xml_devices.classify(pci) for pci in pcis)
+        self._gpus = xml_devices.gpus_in_order([pci for pci in pcis if xml_devices.is_of_class(pci, "0x03")], place)
+        self._nets = xml_devices.nets_in_order(root)
         if not self._gpus:
             raise TopologyError("no GPU (<pci class=0x03...>) in it", place=place, remedy="give a GPU node's file")
         self._slot = PCIE_X16_BANDWIDTH[3]
@@ -73,7 +72,7 @@ class _System:
     def document(self, name: str) -> dict[str, object]:
         """Return the file as a topology's mapping."""
         gpus, links, source = self._gpu_facts()
-        unknown = [net for net in self._nets if not _integer(net, "speed", 0)]
+        unknown = [net for net in self._nets if not xml_devices.integer(net, "speed", 0)]
         notes = [source] + (["NIC speeds are not in the file: 10 Gb/s, as NCCL takes them"] if unknown else [])
         if self._unknown:
             notes.append(f"{counted(self._unknown, 'PCI device')} of no stated class left out")
@@ -101,7 +100,7 @@ class _System:
             said = f"NVLinks as of {self._choice}, by --gpu{doubt}"
             return gpus, dict(nvlink_layout(self._choice, count, "gpu")), said
         first = described[0]
-        sm = _integer(first, "sm", 0)
+        sm = xml_devices.integer(first, "sm", 0)
         if "gcn" in first.attributes:
             return {"count": count, "model": self._stated_model(first), "sm": 0}, {}, "an AMD GPU; PCIe only"
         links = self._nvlinks(described)
@@ -114,7 +113,7 @@ class _System:
         if "gcn" in stated:
             return f"gfx{stated['gcn'].removeprefix('gfx')}"
         device = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", ""))
-        return device or (_MODEL_OF_SM.get(_integer(gpu, "sm", 0)) if gpu is not None else None)
+        return device or (_MODEL_OF_SM.get(xml_devices.integer(gpu, "sm", 0)) if gpu is not None else None)
 
     def _ask_for_gpu(self) -> None:
         if self._choice is not None:
@@ -134,7 +133,7 @@ class _System:
         for source, gpu in enumerate(described):
             for link in gpu.all("nvlink"):
                 target = numbers.get(link.attributes.get("target", "").lower())
-                count = _integer(link, "count", 1)
+                count = xml_devices.integer(link, "count", 1)
                 # Some dumps name a link from a GPU to itself; no byte takes it, as in NCCL's own graph.
                 if target == source:
                     continue
@@ -170,22 +169,22 @@ class _System:
         gpus: list[int] = []
         nics: list[object] = []
         switches: list[dict[str, object]] = []
-        for child in _flattened(parent):
+        for child in xml_devices.flattened(parent):
             if child in self._gpus:
                 gpus.append(self._gpus.index(child))
                 self._width(f"gpu{gpus[-1]}", child, devices)
-            elif _is(child, "0x0604"):
+            elif xml_devices.is_of_class(child, "0x0604"):
                 branch, inner = self._branch(child, devices)
                 switch = {**branch, "switches": inner} if inner else branch
                 if switch:
-                    switches.append(switch | {"bandwidth": format_bandwidth(_bandwidth(child))})
-            elif ports := [self._nets.index(net) for net in _nets_of(child)]:
+                    switches.append(switch | {"bandwidth": format_bandwidth(xml_devices.link_bandwidth(child))})
+            elif ports := [self._nets.index(net) for net in xml_devices.nets_of(child)]:
                 nics.append(ports if len(ports) > 1 else ports[0])
                 self._width(f"nic{ports[0]}", child, devices)
         return ({"gpus": gpus} if gpus else {}) | ({"nics": nics} if nics else {}), switches
 
     def _width(self, device: str, pci: Element, devices: dict[str, str]) -> None:
-        if (bandwidth := _bandwidth(pci)) != self._slot:
+        if (bandwidth := xml_devices.link_bandwidth(pci)) != self._slot:
             devices[device] = format_bandwidth(bandwidth)
 
     def _cpu(self) -> dict[str, object]:
@@ -197,9 +196,9 @@ class _System:
         return {"sockets": max(1, len(self._cpus)), "arch": arch, "vendor": vendor, "model": model}
 
     def _nic(self, net: Element) -> dict[str, object]:
-        speed = _integer(net, "speed", 0) or UNKNOWN_NIC_MBPS
+        speed = xml_devices.integer(net, "speed", 0) or UNKNOWN_NIC_MBPS
         nic: dict[str, object] = {"rate": format_bandwidth(speed * 1e6 / 8), "kind": net.attributes["kind"]}
-        latency = _number(net, "latency")
+        latency = xml_devices.number(net, "latency")
         if latency:
             nic["latency"] = f"{latency!r}us"
         if "gdr" in net.attributes:
@@ -219,100 +218,7 @@ class _System:
             yield from self._extras(child, f"{where}/{child.tag}[{label}]")
 
 
-def _check(pcis: list[Element], place: str) -> None:
-    for pci in pcis:
-        if "busid" not in pci.attributes:
-            raise TopologyError("<pci> without `busid`", place=f"{place}: line {pci.line}", remedy='write busid="..."')
-
-
-def _classified(pci: Element) -> bool:
-    """Give a device without `class` the one that what it holds implies, as NCCL's reader does; True where none does."""
-    if pci.attributes.get("class"):
-        return False
-    held = {child.tag for child in pci.children}
-    pci.attributes["class"] = next((number for tag, number in _CLASS_OF_HELD.items() if tag in held), "")
-    return not pci.attributes["class"]
-
-
-def _numbered(pcis: list[Element], place: str) -> list[Element]:
-    """Return GPUs by their device number, or where the file has none by bus id, as CUDA numbers equal GPUs."""
-    described = [[inner for inner in pci.children if inner.tag == "gpu"] for pci in pcis]
-    for several in (gpus for gpus in described if len(gpus) > 1):
-        what = f"{len(several)} <gpu> lines in one <pci>"
-        raise TopologyError(what, place=f"{place}: line {several[1].line}", remedy="give each GPU its <pci>")
-    numbers = [_integer(inner, "dev", -1) for gpus in described for inner in gpus]
-    if len(set(numbers)) == len(pcis) and min(numbers, default=-1) >= 0:
-        return [pci for _, pci in sorted(zip(numbers, pcis, strict=True), key=lambda pair: pair[0])]
-    return sorted(pcis, key=lambda pci: pci.attributes["busid"])
-
-
-def _nets(root: Element) -> list[Element]:
-    found = [net for child in (*root.all("pci"), *root.all("cpu")) for net in _nets_of(child)]
-    numbers = [_integer(net, "dev", -1) for net in found]
-    if len(set(numbers)) == len(found) and min(numbers, default=-1) >= 0:
-        return [net for _, net in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
-    return found
-
-
-def _nets_of(element: Element) -> list[Element]:
-    """Return the ports of a card, or of the cards without a PCI device right under a socket."""
-    nets = [net for nic in element.children if nic.tag == "nic" for net in nic.children if net.tag == "net"]
-    if element.tag == "pci" and _is(element, "0x02") and not nets:
-        nic = Element("nic", {}, element.line, [Element("net", {}, element.line)])
-        element.children.append(nic)
-        nets = nic.children
-    for net in nets:
-        net.attributes.setdefault("kind", _nic_kind(element, net))
-    return nets
-
-
-def _nic_kind(pci: Element, net: Element) -> str:
-    if pci.attributes.get("vendor") == "0x1d0f" and pci.attributes.get("device", "").startswith("0xefa"):
-        return "efa"
-    if _is(pci, "0x0207"):
-        return "infiniband"
-    return "roce" if net.attributes.get("gdr") == "1" else "ethernet"
-
-
-def _flattened(parent: Element) -> Iterator[Element]:
-    """Yield what hangs under `parent`, with the inner half of a two-level Broadcom switch left out, as NCCL does."""
-    for child in parent.children:
-        if child.tag == "nic" and parent.tag == "cpu" and any(net.tag == "net" for net in child.children):
-            yield Element("pci", {"busid": "", "class": "0x020000"}, child.line, [child])
-        elif child.tag == "pci":
-            if _broadcom_level(parent) == "0" and _broadcom_level(child) == "1":
-                yield from _flattened(child)
-            else:
-                yield child
-
-
-def _broadcom_level(pci: Element) -> str | None:
-    get = pci.attributes.get
-    ours = get("vendor") == "0x1000" and get("device") in ("0xc010", "0xc030") and get("subsystem_vendor") == "0x1000"
-    return get("subsystem_device", "0x0000")[2:3] if ours else None
-
-
-def _is(pci: Element, prefix: str) -> bool:
-    return pci.attributes.get("class", "").startswith(prefix)
-
-
-def _bandwidth(pci: Element) -> float:
-    match = re.match(r"(\d{1,3}(?:\.\d)?) ", pci.attributes.get("link_speed", "") + " ")
-    generation = _GENERATION.get(float(match[1]), 3) if match else 3
-    return PCIE_X16_BANDWIDTH[generation] * (_integer(pci, "link_width", 0) or 16) / 16
-
-
 def _intel(cpu: dict[str, str]) -> str:
     model = int(stated) if re.fullmatch(r"\d{1,9}", stated := cpu.get("modelid", "")) else 85
     ages = ((207, "emerald-rapids"), (143, "sapphire-rapids"), (85, "skylake"))
     return next((name for least, name in ages if model >= least), "broadwell")
-
-
-def _integer(element: Element, key: str, default: int) -> int:
-    text = element.attributes.get(key, "")
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else default
-
-
-def _number(element: Element, key: str) -> float:
-    text = element.attributes.get(key, "")
-    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else 0.0

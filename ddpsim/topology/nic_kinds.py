@@ -19,6 +19,7 @@ class NicKind:
         share: which constant `nccl.nic.share.*` says what part of the port's rate it carries; None for all of it.
         family: of `ddpsim.doubts.spreads.COLLECTIVES`, with which its errors go.
         source: of `gpudirect` and `in_order`.
+        lone: whether one rank a node was measured to reach about half of what several reach (`nccl.nic.lone`).
     """
 
     name: str
@@ -28,6 +29,7 @@ class NicKind:
     family: str
     source: str
     in_order: bool = True
+    lone: bool = False
 
 
 _VERBS = "NCCL src/transport/net_ib.cc: verbs on both link layers, GPUDirect by nvidia-peermem or DMA-BUF"
@@ -36,7 +38,7 @@ NIC_KINDS: Mapping[str, NicKind] = {
     kind.name: kind
     for kind in (
         NicKind("infiniband", "NET/IB", True, None, "InfiniBand or RoCE", _VERBS),
-        NicKind("roce", "NET/IB", True, None, "InfiniBand or RoCE", _VERBS),
+        NicKind("roce", "NET/IB", True, None, "InfiniBand or RoCE", _VERBS, lone=True),
         NicKind(
             "efa",
             "NET/OFI",
@@ -45,6 +47,7 @@ NIC_KINDS: Mapping[str, NicKind] = {
             "EFA",
             "aws-ofi-nccl src/platform-aws.cpp: GPUDirect from p4d on, NCCL_PROTO=simple before p5",
             in_order=False,
+            lone=True,
         ),
         NicKind("slingshot", "NET/OFI", True, "slingshot", "Slingshot", "libfabric's cxi provider, FI_HMEM"),
         NicKind(
@@ -59,12 +62,10 @@ NIC_KINDS: Mapping[str, NicKind] = {
         NicKind("ethernet", "NET/Socket", False, "tcp", "TCP", "NCCL src/transport/net_socket.cc: host buffers only"),
     )
 }
-"""What a card may be; `ethernet` is `tcp` of which nobody said that it is not RoCE."""
+"""What a card may be; `ethernet` is `tcp` of which nobody said that it is not RoCE.
 
-LONE = frozenset({"roce", "efa"})
-"""Kinds of which one rank a node was measured to reach about half of what several reach (`nccl.nic.lone`).
-
-Three sites; four nodes of one GPU over InfiniBand (Baskerville) reach all of it, and sockets (its 25 GbE) too.
+`lone` is of three sites; four nodes of one GPU over InfiniBand (Baskerville) reach all of it, and sockets (its 25 GbE)
+too.
 """
 
 RDMA_FROM = 100e9 / 8
@@ -76,17 +77,16 @@ virtual cards of this rate (ENA, gVNIC, Azure's accelerated networking) do not.
 
 
 ONE_STREAM = 10e9 / 8
-"""Bytes per second of a port that TCP fills: processors keep up with it.
+"""Bytes per second that TCP carries whatever the port: processors keep up with it.
 
-Of faster ones NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
+Of faster ports NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
 200.
 """
 
 
-def share_of(name: str, bandwidth: float) -> str | None:
-    """Return which constant says what part of its rate a port of kind `name` carries; None where it is all."""
-    share = NIC_KINDS[name].share
-    return None if share == "tcp" and bandwidth <= ONE_STREAM else share
+def least_share(name: str, bandwidth: float) -> float:
+    """Return the part of its rate that a port of kind `name` carries at least, whatever its constant says."""
+    return min(ONE_STREAM / bandwidth, 1.0) if NIC_KINDS[name].share == "tcp" else 0.0
 
 
 def nic_kind(name: str) -> NicKind:

@@ -8,20 +8,14 @@ and nothing is fitted to these rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.costs import undisturbed
-from ddpsim.workload.files import load_workload
-from tests.accuracy.step_workloads import updated
-from tests.accuracy.steps_judged import _rows
-from tests.accuracy.systems import machine
+from tests.accuracy.gpu_steps import prediction
+from tests.accuracy.gpu_systems import cases, step_s, system_named
 
-TABLE = "rtxpro6000_nanogpt124m_ddp_bucket_sweep.csv"
 UNDISTURBED = undisturbed("nccl", None)
 """Priors but that computing and communicating at once costs nothing."""
 
@@ -58,21 +52,11 @@ class Row:
 
 def rows(constants: Calibration | None = None) -> Iterator[Row]:
     """Yield the row without accumulation and the two with it, by `constants` or the priors."""
-    table = [row for row in _rows(TABLE) if row["bucket_cap_mb"] in ("", "25.0")]
-    one_s = next(float(row["step_ms"]) for row in table if row["mode"] == "single") * 1e-3
-    shipped = replace(load_workload("gpt2-small@a100-amp-b8"), device="RTXPRO6000")
-    workload = updated(shipped, "adamw-fused", one_s)
-    for row in table:
-        if row["mode"] == "ddp":
-            accumulate, sync = int(row["gas"]), "every" if row["no_sync"] == "0" else "last"
-            options = Options(
-                caps=BucketCaps(bucket_cap_mb=25.0),
-                gradient_as_bucket_view=True,
-                accumulate=accumulate,
-                sync=sync,
-            )
-            found = predict(workload, machine("8xrtxpro6000"), options=options, calibration=constants, band=False)
-            yield Row(accumulate, sync, float(row["step_ms"]) * 1e-3, found)
+    system = system_named("rtxpro6000")
+    for dtype, row in cases(system):
+        if row["bucket_cap_mb"] == "25.0":
+            found = prediction(system, dtype, row, calibration=constants, local=True)
+            yield Row(found.options.accumulate, found.options.sync, step_s(system, row), found)
 
 
 def main() -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddpsim.files import write_whole
-from tests.accuracy import residuals
+from tests.accuracy import gpu_steps, residuals
+from tests.accuracy.gpu_systems import systems
 from tests.accuracy.residuals import Row
 from tests.accuracy.spreading import Judged, judge, spreads
-from tests.accuracy.steps_judged import Step, steps
 from tests.accuracy.systems import LATER, load_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,13 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def page(rows: Sequence[Row], judged_steps: Sequence[Step]) -> str:
+def steps() -> Iterator[gpu_steps.Judged]:
+    """Yield every published step whose band is predicted, each without its page's measurements of the network."""
+    for system in systems():
+        yield from (step for step in gpu_steps.judged(replace(system, curves={})) if step.band_s is not None)
+
+
+def page(rows: Sequence[Row], judged_steps: Sequence[gpu_steps.Judged]) -> str:
     """Return the page."""
     later = {system.name for system in LATER}
     cases = {
@@ -55,7 +62,7 @@ def page(rows: Sequence[Row], judged_steps: Sequence[Step]) -> str:
         tables="\n".join(_table(cases)),
         families="\n".join(_families(cases["all"])),
         spreads="\n".join(f"| {name} | {low:+.2f} | {high:+.2f} |" for name, (low, high) in spreads(rows).items()),
-        steps="\n".join(_steps(judged_steps)),
+        steps="\n".join(step_rows(judged_steps)),
         pages="\n".join(_pages(judged_steps)),
     )
 
@@ -83,22 +90,34 @@ def _families(found: Judged) -> Iterator[str]:
         yield f"| {name} | {len(sites)} | {len(chosen)} | {inside:.0%} | {widths[len(widths) // 2]:.0%} |"
 
 
-def _steps(found: Sequence[Step]) -> Iterator[str]:
+def step_rows(found: Sequence[gpu_steps.Judged]) -> Iterator[str]:
+    """Yield the page's line of each step."""
     for step in found:
-        guess = step.predicted
-        times = (step.measured_s, guess.iteration_s, guess.low_s, guess.high_s)
+        times = (step.measured_s, step.predicted_s, *_band_s(step))
         measured, predicted, low, high = (f"{1e3 * each:.1f}" for each in times)
         held = "in" if step.inside else "out"
-        most = guess.doubts[0].name
-        yield f"| {step.page} | {step.name} | {measured} | {predicted} | {low} to {high} | {held} | {most} |"
+        most = step.predicted.doubts[0].name
+        name = ", ".join(
+            f"{column.replace('_', ' ')} {step.row[column]}" for column in step.system.label if step.row[column]
+        )
+        yield f"| {_page(step)} | {name} | {measured} | {predicted} | {low} to {high} | {held} | {most} |"
 
 
-def _pages(found: Sequence[Step]) -> Iterator[str]:
-    for name in dict.fromkeys(step.page for step in found):
-        own = [step for step in found if step.page == name]
-        widths = sorted((step.predicted.high_s - step.predicted.low_s) / step.predicted.iteration_s for step in own)
+def _pages(found: Sequence[gpu_steps.Judged]) -> Iterator[str]:
+    for name in dict.fromkeys(map(_page, found)):
+        own = [step for step in found if _page(step) == name]
+        widths = sorted((_band_s(step)[1] - _band_s(step)[0]) / step.predicted_s for step in own)
         inside = sum(step.inside for step in own)
         yield f"| {name} | {inside} of {len(own)} | {widths[len(widths) // 2]:.0%} |"
+
+
+def _page(step: gpu_steps.Judged) -> str:
+    return f"{step.system.name}, {step.dtype}" if len(step.system.dtypes) > 1 else step.system.name
+
+
+def _band_s(step: gpu_steps.Judged) -> tuple[float, float]:
+    assert step.band_s is not None
+    return step.band_s
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from statistics import median
 
 from ddpsim.files import write_whole
 from ddpsim.planning.planner import plan
-from tests.accuracy.gpu_steps import Judged, System, calibration_of, cases, judge, systems
+from tests.accuracy.gpu_steps import Judged, judge
+from tests.accuracy.gpu_systems import System, calibration_of, cases, systems
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "reference" / "gpu-steps.md"

@@ -1,85 +1,18 @@
-"""Published data-parallel steps of real GPUs, a YAML and a CSV each in `steps/systems`, and the same steps predicted.
-
-Nothing is fitted to a system but its one-GPU step and, where its page has them, its own allreduce times.
-"""
+"""Published data-parallel steps of real GPUs, each beside its prediction and what simpler predictors say."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import yaml
-
-from ddpsim.bucketing import BucketCaps
-from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.measured import read_table
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.simulation.costs import undisturbed
-from ddpsim.workload import Workload
-from tests.accuracy.step_workloads import workload_of
+from tests.accuracy import gpu_systems
+from tests.accuracy.gpu_systems import Row, System, calibration_of, cases
 from tests.accuracy.systems import machine
-
-SYSTEMS = Path(__file__).with_name("steps") / "systems"
-_WHOLE_MB = 1e6
-"""A cap that puts every gradient in one bucket."""
-
-Row = Mapping[str, str]
-Filter = Mapping[str, str | Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """What a page says of its machine and its steps, and which columns of its CSV hold what.
-
-    Attributes:
-        title, note, role: for the page; `role` says whether it judges.
-        machine: shipped, or in `machines/`.
-        gpu: whose multiprocessors and memory the workload's device has.
-        rows: the CSV, from `steps/`.
-        columns: of `step` (ms) and, where there are, `half` (of its rounding), `nodes`, `gpus` (of a node), `cap`
-            (MiB), `scheme`, `micro_batches`, `last_only`.
-        one_gpu: values of columns that pick the row of one GPU without DDP in a row's group; `less` names a column to
-            subtract from its step.
-        judged: values that pick the rows to predict.
-        workload: as `step_workloads.workload_of` takes it.
-        base: the row that overheads are over, predicted too; the one-GPU row where empty.
-        left_out: rows that are not judged, by their values.
-        group, label: columns that rows of one workload share, and that name a row.
-        curves: allreduce tables by `NODESxGPUS`, or by nodes alone.
-        dtypes: of gradients, each a table of its own; empty keeps the workload's.
-        options: of the job.
-        banded: values that pick the rows whose bands are predicted, which takes long for many parameters; empty: all.
-        first_bucket_mb: cap of the first bucket in every row whose own is larger.
-    """
-
-    name: str
-    title: str
-    role: str
-    note: str
-    machine: str
-    gpu: str
-    rows: str
-    columns: Mapping[str, str]
-    one_gpu: Filter
-    judged: Filter
-    workload: Mapping[str, Any]
-    base: Filter = field(default_factory=dict)
-    left_out: Sequence[Filter] = ()
-    group: Sequence[str] = ()
-    label: Sequence[str] = ()
-    curves: Mapping[str, str] = field(default_factory=dict)
-    dtypes: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    banded: Filter = field(default_factory=dict)
-    first_bucket_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +82,6 @@ class Judged:
         return float(text) if text else None
 
 
-def systems() -> Iterator[System]:
-    """Yield every system that is described, by name."""
-    for path in sorted(SYSTEMS.glob("*.yaml")):
-        yield System(name=path.stem, **yaml.safe_load(path.read_text(encoding="utf-8")))
-
-
 def judged(system: System, *, band: bool = True, calibration: Calibration | None = None) -> Iterator[Judged]:
     """Yield each row of `system` beside its prediction.
 
@@ -166,129 +93,50 @@ def judged(system: System, *, band: bool = True, calibration: Calibration | None
         yield judge(system, dtype, row, band=band, calibration=calibration)
 
 
-def cases(system: System) -> Iterator[tuple[str, Row]]:
-    """Yield the dtype of gradients and the row of each case to judge."""
-    for dtype in system.dtypes or ("",):
-        for row in _rows(system):
-            left = any(_is(row, each) for each in system.left_out)
-            if _is(row, system.judged) and not left and _ranks(system, row) > 1:
-                yield dtype, row
-
-
 def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibration: Calibration | None = None) -> Judged:
     """Return one row of `system` beside its prediction; arguments as those of `judged`."""
-    rows = _rows(system)
-    group = {column: row[column] for column in system.group}
-    found = _one(rows, {**group, **{k: v for k, v in system.one_gpu.items() if k != "less"}})
-    less = str(system.one_gpu.get("less", ""))
-    one_s = _seconds(system, found) - (float(found[less]) * 1e-3 if less else 0.0)
-    workload = _workload(system, tuple(group.items()), dtype, one_s)
-    options = _options(system, row)
-    base_s = predicted_base_s = one_s * options.accumulate
+    options = gpu_systems.options(system, row)
+    one_s = options.accumulate * gpu_systems.one_gpu_s(system, row)
+    base_s = predicted_base_s = one_s
     in_force = calibration_of(system, row) or calibration
-    predicted = _predicted(system, row, workload, band and _is(row, system.banded), in_force)
-    free = _predicted(system, row, workload, False, undisturbed("nccl", in_force))
+    banded = band and gpu_systems.matches(row, system.banded)
+    predicted = prediction(system, dtype, row, band=banded, calibration=in_force)
+    free = prediction(system, dtype, row, calibration=undisturbed("nccl", in_force))
     if system.base:
-        base = _one(rows, {**group, **system.base})
-        base_s = _seconds(system, base)
+        base = gpu_systems.row_beside(system, row, system.base)
+        base_s = gpu_systems.step_s(system, base)
         alone = calibration_of(system, base) or calibration
-        predicted_base_s = _step_s(_predicted(system, base, workload, False, alone))
+        predicted_base_s = _step_s(prediction(system, dtype, base, calibration=alone))
     transport = make_transport(predicted.placement, "nccl", in_force)
     comm_s = sum(transport.allreduce_s(bucket.size_bytes) for bucket in predicted.plan.buckets)
     reductions = options.accumulate // options.sync_every
-    half_s = float(row.get(system.columns.get("half", ""), "") or 0) * 1e-3
     return Judged(
-        system, dtype, row, _seconds(system, row), half_s, one_s * options.accumulate, base_s, predicted_base_s,
-        predicted, comm_s * reductions, max(_step_s(predicted) - _step_s(free), 0.0),
+        system, dtype, row, gpu_systems.step_s(system, row), gpu_systems.half_s(system, row), one_s, base_s,
+        predicted_base_s, predicted, comm_s * reductions, max(_step_s(predicted) - _step_s(free), 0.0),
     )  # fmt: skip
 
 
-def _step_s(predicted: Prediction) -> float:
-    return predicted.options.accumulate * predicted.iteration_s
+def prediction(
+    system: System, dtype: str, row: Row, *, calibration: Calibration | None, band: bool = False, local: bool = False
+) -> Prediction:
+    """Return what is predicted of `row`, by `calibration` or the priors.
 
-
-def _predicted(system: System, row: Row, workload: Workload, band: bool, calibration: Calibration | None) -> Prediction:
-    nodes, gpus = _place(system, row)
+    Args:
+        local: whether to simulate one rank without communication too; else its step is said to be 1 s.
+    """
+    nodes, gpus = gpu_systems.place(system, row)
     return predict(
-        workload,
+        gpu_systems.workload(system, dtype, row),
         machine(system.machine),
         nodes=nodes,
         gpus_per_node=gpus,
-        options=_options(system, row),
+        options=gpu_systems.options(system, row),
         calibration=calibration,
         band=band,
-        local_s=1.0,
+        local_s=None if local else 1.0,
         brief=True,
     )
 
 
-def _options(system: System, row: Row) -> Options:
-    columns, given = system.columns, dict(system.options)
-    cap, scheme = (row.get(columns.get(name, ""), "") for name in ("cap", "scheme"))
-    caps = BucketCaps(bucket_cap_mb=float(cap)) if cap else BucketCaps()
-    if cap and system.first_bucket_mb is not None and float(cap) > system.first_bucket_mb:
-        caps = BucketCaps(bucket_cap_mb=float(cap), first_bucket_mb=system.first_bucket_mb)
-    if scheme == "flat":
-        caps = BucketCaps(bucket_cap_mb=_WHOLE_MB)
-    if scheme == "overlap_individual":
-        caps, given["gradient_as_bucket_view"] = BucketCaps(bucket_cap_mb=0), True
-    if micro_batches := row.get(columns.get("micro_batches", "")):
-        given["accumulate"] = int(micro_batches)
-        given["sync"] = "last" if row.get(columns.get("last_only", "")) == "1" else "every"
-    return Options(caps=caps, **given)
-
-
-def calibration_of(system: System, row: Row) -> Calibration | None:
-    """Return the calibration by the allreduce table of the row's layout; None where the page has none."""
-    nodes, gpus = _place(system, row)
-    table = system.curves.get(f"{nodes}x{gpus}") or system.curves.get(str(nodes))
-    return None if table is None or _ranks(system, row) == 1 else _calibrated(system.machine, table, nodes or 1)
-
-
-@cache
-def _calibrated(name: str, table: str, nodes: int) -> Calibration:
-    return calibrate([read_table(SYSTEMS.parent / table)], machine(name), nodes=[nodes]).calibration
-
-
-@cache
-def _read(path: Path) -> tuple[Row, ...]:
-    with path.open(encoding="utf-8") as file:
-        return tuple(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-def _rows(system: System) -> tuple[Row, ...]:
-    return _read(SYSTEMS.parent / system.rows)
-
-
-_workloads: dict[tuple[object, ...], Workload] = {}
-
-
-def _workload(system: System, group: tuple[tuple[str, str], ...], dtype: str, one_s: float) -> Workload:
-    key = (system.name, group, dtype)
-    if key not in _workloads:
-        named = workload_of(system.workload, dict(group), system.gpu, one_s, dtype)
-        _workloads[key] = replace(named, device=system.gpu)
-    return _workloads[key]
-
-
-def _place(system: System, row: Row) -> tuple[int, int | None]:
-    nodes, gpus = (row.get(system.columns.get(name, ""), "") for name in ("nodes", "gpus"))
-    return int(nodes or 1), int(gpus) if gpus else None
-
-
-def _ranks(system: System, row: Row) -> int:
-    nodes, gpus = _place(system, row)
-    return nodes * (gpus or machine(system.machine).place(1).world_size)
-
-
-def _seconds(system: System, row: Row) -> float:
-    return float(row[system.columns["step"]]) * 1e-3
-
-
-def _one(rows: Sequence[Row], values: Filter) -> Row:
-    [found] = [row for row in rows if _is(row, values)]
-    return found
-
-
-def _is(row: Row, values: Filter) -> bool:
-    return all(row[name] == value if isinstance(value, str) else row[name] in value for name, value in values.items())
+def _step_s(predicted: Prediction) -> float:
+    return predicted.options.accumulate * predicted.iteration_s

@@ -25,12 +25,11 @@ from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.node import NodeTemplate
 from ddpsim.topology.placement import Placement
 from ddpsim.workload import Workload
-from tests.accuracy.gpu_steps import systems
-from tests.accuracy.step_workloads import workload_of
-from tests.accuracy.steps_judged import baskerville_rows
+from tests.accuracy.gpu_systems import Row, cases, rows_of, step_s, system_named, workload
 from tests.accuracy.systems import machine
 
-DTYPES = ("bfloat16", "float32")
+_SYSTEM = system_named("baskerville")
+DTYPES = _SYSTEM.dtypes
 FAR = (2, 3)
 """GPUs on the socket without the NIC, in `machines/baskerville.yaml`."""
 MESSAGE_BYTES = 708_000_000 * 2
@@ -75,6 +74,11 @@ class Layout:
         return self.bare_s / self.measured_s - 1, self.from_rows_s / self.measured_s - 1
 
 
+def baskerville_rows(kind: str) -> list[Row]:
+    """Return the page's rows of `kind`: `ddp`, `allreduce` (over NCCL) or `allreduce-gloo`."""
+    return [row for row in rows_of(_SYSTEM) if row["kind"] == kind]
+
+
 def placed(nodes: int, gpus: int, *, far: bool) -> Placement:
     """Return the layout's placement; `far` puts that of 2 x 2 on the socket without the NIC."""
     box = machine("baskerville")
@@ -100,17 +104,15 @@ def allreduces(*, far: bool = True) -> Iterator[Allreduce]:
 
 def layouts(dtype: str, *, far: bool = True) -> list[Layout]:
     """Return the five layouts of GPT-2 Large with gradients of `dtype`."""
-    rows = [row for row in baskerville_rows("ddp") if row["model"] == "gpt2-large"]
-    steps = {(int(row["nodes"]), int(row["gpus_per_node"])): float(row["step_ms"]) * 1e-3 for row in rows}
-    [system] = (each for each in systems() if each.name == "baskerville")
-    workload = workload_of(system.workload, {}, system.gpu, steps.pop((1, 1)), dtype)
-    return [
-        Layout(*shape, measured_s, *_predicted(workload, placed(*shape, far=far)))
-        for shape, measured_s in steps.items()
-    ]
+    found = []
+    for _, row in cases(replace(_SYSTEM, dtypes=(dtype,))):
+        shape = int(row["nodes"]), int(row["gpus_per_node"])
+        predicted = _predicted(workload(_SYSTEM, dtype, row), placed(*shape, far=far))
+        found.append(Layout(*shape, step_s(_SYSTEM, row), *predicted))
+    return found
 
 
-def _predicted(workload: Workload, placement: Placement) -> tuple[float, float]:
+def _predicted(job: Workload, placement: Placement) -> tuple[float, float]:
     """Return the step without measurements, and from the rows of the algorithm that NCCL takes for its buckets."""
     algorithm = make_transport(placement, "nccl").choice(BUCKET_BYTES).algorithm
     forced = _rows().get((placement.nodes, placement.gpus_per_node, algorithm))
@@ -126,8 +128,8 @@ def _predicted(workload: Workload, placement: Placement) -> tuple[float, float]:
     topology = placement.topology
     assert isinstance(topology, Topology)
     shape = {"nodes": placement.nodes, "gpus_per_node": placement.gpus_per_node}
-    bare = predict(workload, topology, **shape, band=False)
-    from_rows = predict(workload, topology, **shape, options=Options(algorithm=algorithm), calibration=own, band=False)
+    bare = predict(job, topology, **shape, band=False)
+    from_rows = predict(job, topology, **shape, options=Options(algorithm=algorithm), calibration=own, band=False)
     return bare.iteration_s, from_rows.iteration_s
 
 

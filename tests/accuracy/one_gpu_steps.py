@@ -8,12 +8,13 @@ for the accumulation, 8 with weights in 16 bits, 4 with checkpointing, 1 for the
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
+from tests.accuracy.rows import read_rows
 
 FOLDER = Path(__file__).parent / "steps"
 
@@ -61,23 +62,22 @@ class Step:
 
 def steps() -> list[Step]:
     """Return every row, in the file's order."""
-    with (FOLDER / "steps.csv").open(encoding="utf-8", newline="") as file:
-        return [
-            Step(
-                row["source"],
-                row["gpu"],
-                row["model"],
-                row["precision"],
-                int(row["batch_size"]),
-                int(row["sequence_length"] or 0),
-                row["fused_attention"] == "yes",
-                row["optimizer"],
-                int(row["accumulation"]),
-                float(row["step_ms"]) / 1e3,
-                row["as_published"],
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [
+        Step(
+            row["source"],
+            row["gpu"],
+            row["model"],
+            row["precision"],
+            int(row["batch_size"]),
+            int(row["sequence_length"] or 0),
+            row["fused_attention"] == "yes",
+            row["optimizer"],
+            int(row["accumulation"]),
+            float(row["step_ms"]) / 1e3,
+            row["as_published"],
+        )
+        for row in read_rows(FOLDER / "steps.csv")
+    ]
 
 
 def sources() -> dict[str, dict[str, object]]:

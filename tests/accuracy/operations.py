@@ -5,7 +5,6 @@ It writes docs/reference/operations.md. The rows are of `steps/rtxpro6000_collec
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
+from tests.accuracy.rows import read_rows
 
 _HERE = Path(__file__).parent
 PAGE = _HERE.parents[1] / "docs" / "reference" / "operations.md"
@@ -47,11 +47,9 @@ class Judged:
 
 def table(operation: Operation, gpus: int) -> MeasuredTable:
     """Return the published rows of an operation on some GPUs."""
-    with open(_HERE / "steps" / "rtxpro6000_collectives.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     lines = [
         f"{row['bytes']},{float(row['time_ms']) * 1e3},{row['busbw_GBps']}"
-        for row in rows
+        for row in read_rows(_HERE / "steps" / "rtxpro6000_collectives.csv")
         if Operation.named(row["op"]) is operation and int(row["gpus"]) == gpus
     ]
     header = [f"# operation: {operation}", f"# ranks: {gpus}", "# nodes: 1", "# nccl: 2.27.5"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.estimate import estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
+from tests.accuracy.rows import read_rows
 
 MODELS = ("resnet50", "resnext50_32x4d")
 MORE_MODELS = ("resnet101", "resnext101_32x8d")
@@ -73,11 +73,11 @@ _MORE_P50 = {
 def published() -> tuple[Times, Times]:
     """Return the medians, and the 75th percentiles by which the page compares caps of 25 and 1."""
     medians, quartiles = {}, {}
-    for row in _rows(SCALING / "pytorch_ddp_benchmark_dgx1v.csv"):
+    for row in read_rows(SCALING / "pytorch_ddp_benchmark_dgx1v.csv"):
         case = Case(row["model"], 0 if row["layout"] == "no ddp" else int(row["gpus"]))
         medians[case] = Measured.of(float(row["p50_s"]), int(row["p50_ex_per_s"]))
         quartiles[case] = Measured.of(float(row["p75_s"]), int(row["p75_ex_per_s"]))
-    for row in _rows(SCALING / "pytorch_ddp_bucket_cap_1_vs_25_dgx1v.csv"):
+    for row in read_rows(SCALING / "pytorch_ddp_bucket_cap_1_vs_25_dgx1v.csv"):
         noisy = float(row["p95_s"]) > NOISY * float(row["p75_s"])
         case = Case(row["model"], int(row["gpus"]), int(row["bucket_cap_mb"]))
         quartiles[case] = Measured.of(float(row["p75_s"]), int(row["p75_ex_per_s"]), noisy)
@@ -85,11 +85,6 @@ def published() -> tuple[Times, Times]:
         for gpus, (seconds, per_s) in zip((0, *GPUS), times, strict=True):
             medians[Case(model, gpus)] = Measured.of(seconds, per_s)
     return medians, quartiles
-
-
-def _rows(path: Path) -> Iterable[dict[str, str]]:
-    with path.open() as file:
-        yield from csv.DictReader(line for line in file if not line.startswith("#"))
 
 
 class Predictor:

@@ -6,7 +6,6 @@ or of a table's site those of the fold that left it out (`residuals.constants`).
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
 from ddpsim.jobs.collective import CollectiveOptions
 from tests.accuracy.residuals import constants
+from tests.accuracy.rows import read_rows
 from tests.accuracy.systems import TABLES, System, load, machine
 
 APART = 0.05
@@ -160,8 +160,7 @@ def _of_tables() -> Iterator[Case]:
 
 
 def _of_figures() -> Iterator[Case]:
-    lines = (TABLES / FIGURES).read_text(encoding="utf-8").splitlines()
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for row in read_rows(TABLES / FIGURES):
         major, minor = row["nccl"].split(".")[:2]
         yield Case(
             source=row["source"],

@@ -54,7 +54,7 @@ def spreads(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Return by class the 10th and 90th percentile of errors, drawn towards those of all rows where sites are few."""
     together = _ends(rows)
     found = {}
-    for name in {spread.name for pair in COLLECTIVES.values() for spread in pair}:
+    for name in dict.fromkeys(spread.name for pair in COLLECTIVES.values() for spread in pair):
         own = [row for row in rows if klass(row) == name]
         sites = len({row.site for row in own})
         ends = _ends(own) if own else together

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ddpsim.doubts.spreads import COLLECTIVES
+from tests.accuracy import gpu_steps
+from tests.accuracy.coverage import TARGET, step_rows
+from tests.accuracy.gpu_systems import cases, system_named
 from tests.accuracy.residuals import Row, rows, systems
 from tests.accuracy.spreading import interval_score, judge, klass, quantile, spreads
-from tests.accuracy.steps_judged import baskerville
 
 
 def test_bands_cover_unseen_sites_and_score_better_than_a_constant_one() -> None:
@@ -44,7 +48,11 @@ def test_tables_name_machines_that_hold_them() -> None:
     assert len({system.table for system in systems()}) == len(systems()) > 80
 
 
-def test_steps_inside_a_node_lie_in_their_bands() -> None:
-    found = {step.name: step.inside for step in baskerville()}
-    assert found["1 x 2 GPUs"]
-    assert found["1 x 4 GPUs"]
+def test_steps_inside_a_node_lie_in_their_bands_and_on_the_page() -> None:
+    system = replace(system_named("baskerville"), curves={})
+    page = TARGET.read_text(encoding="utf-8").splitlines()
+    for dtype, row in cases(system):
+        if (dtype, row["nodes"]) == ("bfloat16", "1"):
+            step = gpu_steps.judge(system, dtype, row)
+            assert step.inside
+            assert set(step_rows([step])) <= set(page)

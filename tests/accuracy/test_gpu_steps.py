@@ -11,7 +11,8 @@ import pytest
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.rank import ADDED
 from tests.accuracy.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps
-from tests.accuracy.gpu_steps import SYSTEMS, Judged, cases, judged, systems
+from tests.accuracy.gpu_steps import Judged, judged
+from tests.accuracy.gpu_systems import SYSTEMS, cases, systems
 from tests.accuracy.step_workloads import transformer
 
 FOUND = {system.name: system for system in systems()}

@@ -208,7 +208,7 @@ class EntryCosts:
         layout = self.layout
         part = self._get[f"efficiency.{efficient_as(group, layout.shape.sm)}.{protocol}"]
         if group == NET and layout.nic_share:
-            part *= self._get[f"nic.share.{layout.nic_share}"]
+            part *= max(self._get[f"nic.share.{layout.nic_share}"], layout.least_nic_share)
         if group in (NET, HOST) and layout.lone:
             part *= self._get["nic.lone"]
         return part

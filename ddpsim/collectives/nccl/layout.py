@@ -15,7 +15,7 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import NodeTemplate, Placement
-from ddpsim.topology.nic_kinds import LONE, share_of
+from ddpsim.topology.nic_kinds import least_share, nic_kind
 from ddpsim.topology.paths import KINDS, Route
 from ddpsim.topology.vertices import VertexKind
 
@@ -53,8 +53,9 @@ class Layout:
         between = (load for load in self.tree.loads if load.group in (NET, HOST))
         self.nvls_tree = Pattern.of([*self.nvls.loads, *between])
         nics = [nic for each in placement.classes for nic in each.template.nics] if placement.nodes > 1 else []
-        self.lone = placement.gpus_per_node == 1 and any(nic.kind in LONE for nic in nics)
-        self.nic_share = min((share for nic in nics if (share := share_of(nic.kind, nic.bandwidth))), default=None)
+        self.lone = placement.gpus_per_node == 1 and any(nic_kind(nic.kind).lone for nic in nics)
+        self.nic_share = min((share for nic in nics if (share := nic_kind(nic.kind).share)), default=None)
+        self.least_nic_share = min((least_share(nic.kind, nic.bandwidth) for nic in nics), default=0.0)
         self.nic_latency_s = max((nic.latency_s for nic in nics), default=0.0)
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
         self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)

@@ -15,7 +15,8 @@ from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, NET
-from ddpsim.collectives.nccl.tuning import Entry, operation_table
+from ddpsim.collectives.nccl.operation_tuning import operation_table
+from ddpsim.collectives.nccl.tuning import Entry
 from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import ByOperation, Choice, Steps

@@ -1,6 +1,6 @@
 """NCCL's own cost model: what it believes each algorithm and protocol costs, by which it picks one.
 
-Source: NCCL's `src/graph/tuning.cc` (`ncclTopoTuneModel`, `ncclTopoGetAlgoTime`); `nccl_versions` has the constants.
+Source: NCCL's `src/graph/tuning.cc` (`ncclTopoTuneModel`, `ncclTopoGetAlgoTime`); `versions` has the constants.
 It selects; it does not predict well. Times inside are microseconds, bandwidths GB/s, as there.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ddpsim.collectives.nccl.versions import (
@@ -24,12 +24,11 @@ from ddpsim.collectives.nccl.versions import (
     Release,
     release,
 )
-from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
 class InSwitch:
-    """Says how many channels an in-switch reduction has, and the GB/s of one inside the node and at the NIC."""
+    """A reduction in the switch has some channels, each of so many GB/s inside the node and at the NIC."""
 
     channels: int
     inside: float
@@ -127,38 +126,6 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     return latency_us + size_bytes / (1000 * bandwidth)
 
 
-@lru_cache(maxsize=256)
-def operation_table(shape: Shape, operation: Operation) -> tuple[Entry, ...]:
-    """Return every protocol of a ring that NCCL may run an operation by, other than an allreduce.
-
-    Its bandwidth is p over its steps of its bus bandwidth, where a rooted operation counts p steps. What scatters or
-    gathers takes the base latency and half an allreduce's steps, what is rooted one hop's, since channels are alike
-    (`sameChannels`). LL on one node has a third of the bandwidth instead of a quarter, except to reduce, up to 2.22.
-    Trees run allreduces alone.
-    """
-    known = release(shape.version)
-    if shape.nodes == 1 and operation is not Operation.REDUCE and known.ll_share == 1 / 4:
-        known = replace(known, ll_share=1 / 3)
-    return tuple(
-        Entry(
-            RING,
-            entry.protocol,
-            _operation_latency_us(known, shape, entry, operation),
-            _ring_bandwidth(known, shape, entry.protocol) / _bus_share(shape) / operation.sent(shape.ranks),
-        )
-        for entry in table(shape)
-        if entry.algorithm == RING
-    )
-
-
-def _operation_latency_us(known: Release, shape: Shape, ring: Entry, operation: Operation) -> float:
-    base_us = known.base[RING][ring.protocol]
-    if not operation.rooted:
-        return base_us + (ring.latency_us - base_us) / 2
-    hop_us = known.net if shape.nodes > 1 else known.nvlink if shape.nvlink else known.pci
-    return base_us + hop_us[RING][ring.protocol]
-
-
 def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> Entry:
     """Return the entry NCCL picks, among those of `algorithm` where one is forced."""
     entries = [entry for entry in table(shape) if algorithm in (None, entry.algorithm)]
@@ -197,7 +164,7 @@ def _entries(shape: Shape) -> Iterator[Entry]:
     for protocol in PROTOCOLS:
         if (protocol == LL128 and not shape.ll128) or (protocol != SIMPLE and shape.simple_only):
             continue
-        yield Entry(RING, protocol, _ring_latency_us(known, shape, protocol), _ring_bandwidth(known, shape, protocol))
+        yield Entry(RING, protocol, _ring_latency_us(known, shape, protocol), ring_bandwidth(known, shape, protocol))
         if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == 2004 and shape.nodes > 1)):
             latency_us, bandwidth = _tree_latency_us(known, shape, protocol), _tree_bandwidth(known, shape, protocol)
             yield Entry(TREE, protocol, latency_us, bandwidth)
@@ -220,18 +187,19 @@ def _total(known: Release, shape: Shape, channel: float) -> float:
     return min(total, known.ampere_total) if limited and known.ampere_total else total
 
 
-def _bus_share(shape: Shape) -> float:
+def bus_share(shape: Shape) -> float:
     """Return the algorithm bandwidth of a ring for each GB/s of bus bandwidth."""
     return shape.ranks / (2 * (shape.ranks - 1)) if shape.ranks > 1 else 1.0
 
 
-def _ring_bandwidth(known: Release, shape: Shape, protocol: str) -> float:
+def ring_bandwidth(known: Release, shape: Shape, protocol: str) -> float:
+    """Return the algorithm bandwidth in GB/s that NCCL believes a ring has."""
     total = _total(known, shape, shape.channel_bandwidth)
     if protocol == LL:
         total = min(_ll_limit(known, shape), total * known.ll_share)
     if protocol == LL128:
         total = min(0.92 * total, shape.channels * known.ring_ll128[generation(shape.sm)])
-    return total * _bus_share(shape)
+    return total * bus_share(shape)
 
 
 def _ll_limit(known: Release, shape: Shape) -> float:
@@ -263,7 +231,7 @@ def _nvls_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float:
     """Return NVLS' algorithm bandwidth: from 2.23 on of two operations in flight over all but one channel's switch."""
     if known.nvls_tree is None:
         return graph.channels * min(graph.inside, graph.across) * 5 / 6
-    return graph.channels * min(_switch_bandwidth(shape, graph), graph.across) * _bus_share(shape)
+    return graph.channels * min(_switch_bandwidth(shape, graph), graph.across) * bus_share(shape)
 
 
 def _nvls_tree_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float:
@@ -271,7 +239,7 @@ def _nvls_tree_bandwidth(known: Release, shape: Shape, graph: InSwitch) -> float
         return graph.channels * min(graph.inside, graph.across if shape.nodes <= 2 else graph.across / 2) * 5 / 6
     limit = known.nvls_tree[min(generation(shape.sm), 3)][_index(shape)]
     across = graph.across * (2 if shape.nodes <= 2 else 1)
-    return graph.channels * min(_switch_bandwidth(shape, graph), across, limit) * _bus_share(shape)
+    return graph.channels * min(_switch_bandwidth(shape, graph), across, limit) * bus_share(shape)
 
 
 def _switch_bandwidth(shape: Shape, graph: InSwitch) -> float:

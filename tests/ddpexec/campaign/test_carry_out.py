@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 
 from ddpexec.campaign import predicting, stages
-from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
-from ddpexec.campaign.time_left import START_S, TimeLeft, least_step_s, spoken
 from ddpexec.netlab import support
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import UnknownNameError
 from ddpsim.workload.files import load_workload, save_workload
 from tests.ddpexec.campaign.pretended import FILE, PretendedLab, go
 
@@ -111,34 +108,6 @@ def test_a_fault_in_one_configuration_leaves_the_others_alone(
     assert "Traceback" in (tmp_path / "runs" / first.name / "failure.txt").read_text()
 
 
-def test_each_line_of_progress_tells_the_time_left(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
-    lines: list[str] = []
-    carry_out(campaign, tmp_path, lines.append)
-    heads = [line for line in lines if line.startswith("[")]
-    assert [re.sub("about .* left", "about T left", head) for head in heads] == [
-        "[1/2] mlp-flat-wire2-default (about T left)",
-        "[2/2] mlp-flat-wire2-cap5 (about T left)",
-    ]
-
-
-def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:
-    first, second = campaign.configurations
-    time_left = TimeLeft(campaign.configurations, 3.0)
-    expected_s = time_left.seconds
-    step_s = least_step_s(second)
-    assert step_s is not None
-    assert expected_s == pytest.approx(2 * 2 * (START_S + 8 * step_s))
-    time_left.done(first, expected_s)
-    assert time_left.seconds == pytest.approx(expected_s)
-    time_left.done(second, None)
-    assert time_left.seconds == 0
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (89.6, "90 s"), (725, "12 min"), (7500, "2 h 5 min")])
-def test_durations_are_spoken(seconds: float, words: str) -> None:
-    assert spoken(seconds) == words
-
-
 def test_a_changed_configuration_is_done_anew_and_a_changed_network_measured_anew(
     campaign: Campaign, lab: PretendedLab, tmp_path: Path
 ) -> None:
@@ -161,14 +130,6 @@ def test_a_prediction_says_when_it_was_written_and_from_what(
     ]
     assert all(stamp["written_at"].endswith("Z") for stamp in stamps)
     assert len({stamp["inputs_fingerprint"] for stamp in stamps}) == 2
-
-
-def test_steps_that_would_last_too_long_are_all_named(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
-    slow = parse_campaign(FILE.replace("1gbit", "10mbit"), "c.yaml")
-    with pytest.raises(InputError) as told:
-        go(slow, tmp_path)
-    assert all(each.name in str(told.value) for each in slow.configurations)
-    assert lab.commands == []
 
 
 def test_a_run_is_what_a_user_would_type() -> None:

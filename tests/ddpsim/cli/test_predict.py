@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -117,47 +116,6 @@ def test_sweeps_table_says_which_caps(
     assert [line.split()[2] for line in lines[1:]] == labels
 
 
-def test_plan_advises_and_writes_a_plan_that_predict_takes(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
-    plan, plot = tmp_path / "plan.json", tmp_path / "plan.png"
-    result = ddpsim("plan", "--workload", tiny, *HERE, "-o", plan, "--plot", plot, "--json")
-    row = result.document["rows"][0]
-    assert result.document["best"] == row
-    assert row["iteration_s"] <= row["default_iteration_s"]
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    taken = ddpsim("predict", "--workload", tiny, *HERE, "--plan", plan, "--json").document
-    assert taken["iteration_s"] == pytest.approx(row["iteration_s"])
-    text = ddpsim("plan", "--workload", tiny, *HERE).out
-    assert row["torch"] in text
-    assert "V100, estimated" in text
-
-
-def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
-    plot = tmp_path / "plan.png"
-    both = ("plan", "--workload", tiny, "--workload", other, *HERE)
-    document = ddpsim(*both, "--json", "--plot", plot).document
-    assert [row["workload"] for row in document["rows"]] == ["tiny", "other"]
-    assert document["best"] is None
-    alone = ddpsim("plan", "--workload", other, *HERE, "--json").document
-    assert document["best_by_workload"]["other"] == alone["best"] == alone["rows"][0]
-    text = ddpsim(*both).out
-    assert text.index("tiny\n") < text.index("other\n")
-    assert text.count("DistributedDataParallel") == 2
-    ddpsim(*both, "-o", tmp_path / "plan.json").refused("--out", "2 workloads", "one workload at a time")
-
-
-def test_plan_reads_a_machine_from_standard_input_once(
-    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(tiny.read_text().replace('"tiny"', '"other"'))
-    monkeypatch.setattr("sys.stdin", io.StringIO("name: typed\nnode: dgx-1v\n"))
-    both = ("--workload", tiny, "--workload", other, "--bucket-cap-mb", "1")
-    rows = ddpsim("plan", *both, "--topology", "-", "--json").document["rows"]
-    assert [(row["workload"], row["topology"]) for row in rows] == [("tiny", "typed"), ("other", "typed")]
-
-
 @pytest.mark.parametrize("command", ["predict", "sweep", "buckets"])
 def test_an_option_of_one_value_given_twice_is_refused(ddpsim: Callable, tiny: Path, command: str) -> None:
     here = () if command == "buckets" else HERE
@@ -191,15 +149,6 @@ def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: P
     [bucket] = step["buckets"]
     assert bucket["finished_s"] - bucket["wire_s"] == pytest.approx(alone["time_us"] * 1e-6, rel=0.01)
     assert step["iteration_s"] > ring["iteration_s"]
-
-
-def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
-    rows = ddpsim("plan", "--workload", tiny, *HERE, "--bucket-cap-mb", "1,2", "--json").document["rows"]
-    assert [point["bucket_cap_mb"] for point in rows[0]["sweep"]] == [1, 2]
-    first = ("--bucket-cap-mb", "2", "--first-bucket-mb", "1")
-    [row] = ddpsim("plan", "--workload", tiny, *HERE, *first, "--json").document["rows"]
-    alone = ddpsim("predict", "--workload", tiny, *HERE, *first, "--json").document
-    assert row["sweep"][0]["iteration_s"] == pytest.approx(alone["iteration_s"], rel=1e-12)
 
 
 @pytest.mark.parametrize(

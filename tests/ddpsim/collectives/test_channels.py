@@ -1,9 +1,7 @@
 """Channels found on a graph: capacities kept, every GPU visited once, as many as an exhaustive search finds."""
 
-from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +9,10 @@ from hypothesis import strategies as st
 
 from ddpsim import shipped
 from ddpsim.collectives.channels import Channels, find_channels
-from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.ring_search import Limits, RingSearch
 from ddpsim.errors import InputError
 from ddpsim.topology.graph import NodeTemplate, Topology
-from ddpsim.topology.paths import KINDS, Paths, find_paths
+from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
 
 
@@ -260,30 +256,6 @@ def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
     channels = find_channels(template("dgx-1v"), network=True)
     assert channels.channel_bandwidth < channels.tree_intra_bandwidth <= 2 * channels.channel_bandwidth
     assert all(len(tree.routes) == 7 and tree.nic_in == tree.nic_out for tree in channels.trees)
-
-
-def test_nodes_of_a_kind_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[tuple[str, ...]] = []
-
-    class Counted(RingSearch):
-        def __init__(
-            self, paths: Paths, capacities: dict[str, float], gpus: Sequence[str], *more: Any, **kw: Any
-        ) -> None:
-            searches.append(tuple(gpus))
-            super().__init__(paths, capacities, gpus, *more, **kw)
-
-    monkeypatch.setattr("ddpsim.collectives.channels.RingSearch", Counted)
-    # A bandwidth that no other test has, so that nothing is known yet.
-    text = (
-        "name: x\nnodes: 64\nnode: dgx-1v\n"
-        "degraded: [{link: gpu0-gpu1, bandwidth: 19.125GB/s}, {node: 7, link: gpu0-gpu2, bandwidth: 9.125GB/s}]\n"
-    )
-    placement = parse_topology(text, "x.yaml").place()
-    Layout(placement, CURRENT)
-    assert len(searches) == 2  # node 7 and the others
-    Layout(placement, CURRENT, expand=True)
-    Layout(placement, 2008)
-    assert len(searches) == 2
 
 
 LINKS = st.lists(st.integers(0, 3), min_size=6, max_size=6)

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.tuning import InSwitch, Shape, best, ll_max, table, time_us, tree_max
-from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE, release
-from ddpsim.topology.spec import parse_topology
+from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -184,19 +182,6 @@ def test_a_simple_rings_plateau_begins_at_4_kib_a_rank_before_2_23() -> None:
         assert time_us(simple, shape, size) == pytest.approx(expected)
 
 
-def test_versions_between_two_known_ones_have_the_older_ones_constants() -> None:
-    assert [release(v).first for v in (2003, 2005, 2010, 2011, 2013, 2022, 2023, 2030)] == [
-        2005,
-        2005,
-        2009,
-        2011,
-        2013,
-        2013,
-        2023,
-        2023,
-    ]
-
-
 @pytest.mark.parametrize(
     ("sm", "nodes", "protocol", "channel"),
     [(80, 2, SIMPLE, 23.6), (80, 4, LL128, 17.8), (90, 2, LL128, 36.7), (100, 2, SIMPLE, 42.8), (100, 9, SIMPLE, 24.0)],
@@ -290,23 +275,6 @@ def test_with_one_rank_a_node_a_ring_takes_the_latency_a_tree_takes_between_node
     single = replace(TWO_A100, ranks=2)
     assert entry(single, RING, LL)[0] == pytest.approx(6.6 + 2 * (5.0 + 0.6))
     assert entry(replace(single, version=2008), RING, LL)[0] == pytest.approx(3.6 + 2 * (2.7 + 0.6))
-
-
-OWN_NIC = """name: x
-nodes: 2
-node:
-  gpus: {count: 2, model: MODEL}
-  nvswitch: {links_per_gpu: 12}
-  pcie: {switches: [{gpus: [0], nics: [0]}, {gpus: [1], nics: [1]}]}
-  nics: [{count: 2, rate: 200Gb/s}]
-"""
-
-
-@pytest.mark.parametrize(("model", "allowed"), [("A100", False), ("H100", True)])
-def test_ll128_goes_through_another_gpu_to_a_nic_from_hopper_on(model: str, allowed: bool) -> None:
-    layout = Layout(parse_topology(OWN_NIC.replace("MODEL", model), "x.yaml").place(2), CURRENT)
-    assert layout.channels_of(0).nic_kind == "PXN"
-    assert layout.shape.ll128 is allowed
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_routes_constants_and_doubts_know_every_kind(kind) -> None:
     assert kind.family in COLLECTIVES
     assert kind.share is None or f"nccl.nic.share.{kind.share}" in PRIORS
     assert Layout(machine.place(), CURRENT).nic_share == kind.share
+    assert [Layout(machine.place(2, ranks), CURRENT).lone for ranks in (1, 2)] == [kind.lone, False]
     assert kind.source
 
 
@@ -56,8 +57,13 @@ def test_ethernet_is_tcp_until_it_is_said_to_be_roce() -> None:
 
 
 def test_tcp_fills_a_slow_port_and_a_part_of_a_fast_one() -> None:
-    shares = [Layout(two_nodes("tcp", rate).place(), CURRENT).nic_share for rate in ("1Gb/s", "10Gb/s", "25Gb/s")]
-    assert shares == [None, None, "tcp"]
+    rates = (1, 10, 12, 16, 17, 25)
+    times = [gib_s(two_nodes("tcp", f"{rate}Gb/s")) for rate in rates]
+    carried = [gib_s(two_nodes("infiniband", f"{rate}Gb/s", more=", gpudirect: false")) for rate in rates]
+    share = PRIORS["nccl.nic.share.tcp"].value
+    parts = [full / time for full, time in zip(carried, times, strict=True)]
+    assert parts == pytest.approx([1, 1, 10 / 12, 10 / 16, share, share], rel=0.01)
+    assert sorted(times, reverse=True) == pytest.approx(times)
 
 
 def test_a_gpu_without_peer_to_peer_has_no_gpudirect_whatever_the_card() -> None:
