@@ -141,13 +141,17 @@ def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float])
     speed = {link: _sum(there.values()) for link, there in on.items()}  # how fast links fill while all rise together
     level = 0.0
     while growing:
-        full_at = {link: level + max(left[link], 0.0) / value for link, value in speed.items()}
-        next_level = min(min(limited.values()), min(full_at.values(), default=math.inf))
+        full_at = {link: level + (room if (room := left[link]) > 0.0 else 0.0) / value for link, value in speed.items()}
+        first_limited = min(limited.values())
+        next_level = min(first_limited, min(full_at.values(), default=math.inf))
         for link, value in speed.items():
             left[link] -= value * (next_level - level)
         level = next_level
-        stops = {i for i, slope in growing.items() if slope * level >= demands[i].limit * (1 - 1e-12)}
-        stops.update(*(on[link] for link, at in full_at.items() if at <= level * (1 + 1e-12)))
+        stops: set[int] = set()
+        if first_limited <= level * (1 + 1e-9):  # else none is near its limit
+            stops = {i for i, slope in growing.items() if slope * level >= demands[i].limit * (1 - 1e-12)}
+        full = level * (1 + 1e-12)
+        stops.update(*(on[link] for link, at in full_at.items() if at <= full))
         for index in stops:
             rates[index] = min(growing.pop(index) * level, demands[index].limit)
             del limited[index]

@@ -73,7 +73,7 @@ class CpuRank(Rank):
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
                 continue
-            hook = costs.hook_s + costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
+            hook = costs.hook_s + self.setting.copy_s(parameter)
             yield from self.processor.serve(hook)
             complete = queue.start(unused) if position == 0 and unused else []
             for number in complete + queue.ready(parameter):

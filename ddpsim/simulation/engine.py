@@ -243,8 +243,9 @@ def _busy_ranks(collectives: Collectives, costs: Costs) -> Callable[[bool], None
     def change(busy: bool) -> None:
         nonlocal busy_count
         busy_count += 1 if busy else -1
-        network.set_speed(1 / slowdown if busy_count else 1.0)
-        network.set_host_speed(1 / steps if busy_count else 1.0)
+        if busy_count == (1 if busy else 0):  # the first that begins, or the last that ends
+            network.set_speed(1 / slowdown if busy else 1.0)
+            network.set_host_speed(1 / steps if busy else 1.0)
 
     return change
 

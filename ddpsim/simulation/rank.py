@@ -58,6 +58,7 @@ class Setting:
     iterations: int
     ddp: bool = True
     alone: bool = False
+    _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
 
     @property
     def enter_s(self) -> float:
@@ -96,7 +97,9 @@ class Setting:
 
     def copy_s(self, parameter: int) -> float:
         """Return the time of copying one gradient into its bucket."""
-        return self.costs.copies_s(1, self.workload.parameters[parameter].size_bytes)
+        if not self._copies_s:
+            self._copies_s += [self.costs.copies_s(1, each.size_bytes) for each in self.workload.parameters]
+        return self._copies_s[parameter]
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
