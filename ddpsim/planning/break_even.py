@@ -12,11 +12,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Assumptions, Doubt
 from ddpsim.errors import InputError
+from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import Curve, crossing, crossing_band
 from ddpsim.planning.efficiency import local_s
-from ddpsim.planning.planner import CAPS_MB, pipeline_plan
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction

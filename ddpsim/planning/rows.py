@@ -25,7 +25,7 @@ class PlanRow:
     """A row is the best plan that was found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is.
+        best: the plan found; within `best_buckets.TELLING` of the fastest tried, and worth it where any tried is.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
