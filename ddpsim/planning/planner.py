@@ -95,8 +95,7 @@ class Cell:
         document: dict[str, Any] = json.loads(entry.document)
         default = self._recalled(document["default"])
         best = default if document["best"] is None else self._recalled(document["best"])
-        backend = self.options.backend_for(self.workload)
-        constants = constants_in_force(backend, self.calibration)
+        constants = constants_in_force(self.options.backend_for(default.workload), self.calibration)
         return PlanRow(
             best=best,
             default=default,
