@@ -88,7 +88,8 @@ def compare(
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
 
-    A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file.
+    A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file. What is done before
+    a comparison is stopped lies beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.options.rates import link_rates, share
     from ddpsim.planning.compare import Comparing

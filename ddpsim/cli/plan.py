@@ -59,7 +59,8 @@ def plan(
 ) -> None:
     """Find the bucket sizes that make an iteration shortest.
 
-    Each row is set beside torch's default: the gain, and the line to paste.
+    Each row is set beside torch's default: the gain, and the line to paste. What is done before a plan is stopped lies
+    beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.planning.planner import cells_of, report_of, task_of
     from ddpsim.topology.spec import load_topology

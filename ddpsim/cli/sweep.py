@@ -65,8 +65,8 @@ def sweep(
 ) -> None:
     """Predict every bucket cap at every node count.
 
-    For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o, and the
-    same command goes on from there.
+    For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o or
+    --report, and the same command goes on from there.
     """
     from ddpsim.planning.sweep import Question, points_of
     from ddpsim.topology.spec import load_topology

@@ -38,7 +38,10 @@ class SimulatedRun:
     options: Options
     calibration: Calibration | None = None
     brief: bool = False
-    _trace: Simulated | None = field(init=False, default=None, repr=False)
+    _trace: Simulated | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
 
     @classmethod
     def of(

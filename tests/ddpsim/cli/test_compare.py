@@ -58,3 +58,14 @@ def test_bad_input_is_one_message_with_its_place(capsys, options, says):
     assert says in error
     assert "Traceback" not in error
     assert error.count("error: ") == 1
+
+
+def test_what_the_best_comes_to_stands_below_it_and_a_kept_pace_is_named(capsys):
+    goal = ["--deadline", "30min", "--samples-per-epoch", "1281167", "--price", "dgx-1v=9EUR/h"]
+    assert run([*BASE, *goal]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [cheapest] = [number for number, line in enumerate(lines) if line.startswith("cheapest that meets 30 min: ")]
+    assert lines[cheapest + 1].endswith("; its whole band meets it")
+    assert lines[0].endswith("each GPU's pace estimated")
+    assert run(["compare", "--workload", "resnet50@recorded", "--topology", "dgx-a100"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("pace of V100 estimated")
