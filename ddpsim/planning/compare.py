@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.checks import check_given
 from ddpsim.options.rates import link_rates as parse_rates
 from ddpsim.planning.advice_kept import advice_task, recalled_advice
 from ddpsim.planning.break_even import check_bound
@@ -18,7 +19,6 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
-from ddpsim.planning.sweep import check_given
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.cluster import Topology

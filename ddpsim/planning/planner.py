@@ -10,13 +10,13 @@ from typing import Any
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.options.checks import check_given
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.entries import entry_of
 from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
-from ddpsim.planning.sweep import check_given
 from ddpsim.prediction.kept import kept, recalled
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options

@@ -9,8 +9,8 @@ from functools import partial
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
 from ddpsim.markup import element
+from ddpsim.options.checks import check_given
 from ddpsim.planning.entries import entry_of
 from ddpsim.planning.keys import Keys
 from ddpsim.prediction.document import flat
@@ -155,13 +155,3 @@ def points_of(nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: 
     base = options or Options()
     each = [replace(base, caps=cap) for cap in caps]
     return [Point(count, asked) for count in nodes for asked in each]
-
-
-def check_given(what: str, values: Sequence[object]) -> None:
-    """Refuse an axis without a value.
-
-    Raises:
-        InputError: where there is none.
-    """
-    if not values:
-        raise InputError("nothing is given", place=what, remedy="give at least one")
