@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ddpsim.planning import comparison_point
 from ddpsim.version import __version__
 
 RUN = """
@@ -148,3 +150,28 @@ def test_prices_and_goals_are_asked_anew_of_rows_that_are_there(
     met = ddpsim(*words, "--samples-per-second", "1")
     assert "note: 4 of 4 predictions are in" in met.err
     assert met.code == 0
+
+
+def test_a_lost_worker_leaves_the_other_rows_and_the_rest_is_computed_later(
+    tiny: Path, tmp_path: Path, ddpsim: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    words = ("compare", "--workload", tiny, "--topology", "dgx-1v", "--nodes", "1,2,3,4", "--workers", 2, "-o", out)
+    predict = comparison_point.predict
+
+    def deadly(*arguments: Any, **given: Any) -> Any:
+        if given["nodes"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return predict(*arguments, **given)
+
+    monkeypatch.setattr(comparison_point, "predict", deadly)
+    lost = ddpsim(*words)
+    assert lost.code == 2
+    assert f"error: {tiny} on dgx-1v, 3 nodes: was lost with its worker twice" in lost.err
+    assert "; the same command goes on from there" in lost.err
+    there = [json.loads(line)["nodes"] for line in out.read_text().splitlines()]
+    assert {1, 2} <= set(there) <= {1, 2, 4}
+    monkeypatch.undo()
+    again = ddpsim(*words)
+    assert f"note: {len(there)} of 4 predictions are in {out}.partial already" in again.err
+    assert [json.loads(line)["nodes"] for line in out.read_text().splitlines()] == [1, 2, 3, 4]
