@@ -43,9 +43,10 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
-        if advice.break_even and advice.break_even[0].row.model == model:
+        if advice.row.model == model and (lines := list(_advised(advice, efficiency))):
             yield ""
-            yield from _advice(advice, efficiency)
+            yield _advised_row(advice.row)
+            yield from (f"    {line}" for line in lines)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
@@ -221,21 +222,24 @@ def _where(row: ComparisonRow) -> str:
     return ", ".join(parts)
 
 
-def _advice(advice: Advice, efficiency: float) -> Iterator[str]:
-    first = advice.break_even[0].row
-    at = "" if first.link_rate is None else f", {_link(first)}"
-    yield f"{first.machine}, batch {first.batch_size}, {first.prediction.workload.precision}{at}"
+def _advised_row(row: ComparisonRow) -> str:
+    at = "" if row.link_rate is None else f", {_link(row)}"
+    return f"{row.machine}, batch {row.batch_size}, {row.prediction.workload.precision}{at}"
+
+
+def _advised(advice: Advice, efficiency: float) -> Iterator[str]:
+    """Yield what is worth knowing of a machine, a line each."""
     for found in advice.break_even:
-        yield f"    {_break_even(found, efficiency)}"
+        yield _break_even(found, efficiency)
     if advice.apart is not None:
         cost = advice.apart
         shares = _shares(cost.cost)
         kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
         times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
-        yield f"    {cost.ranks} ranks take {times}: {kept}, {shares} less"
+        yield f"{cost.ranks} ranks take {times}: {kept}, {shares} less"
     for each in advice.accumulating:
-        saved = f"saves {_shares(each.saving)} of a step on {_nodes(first)}"
-        yield f"    no_sync, reducing every {each.every} steps, {saved}"
+        saved = f"saves {_shares(each.saving)} of a step on {_nodes(advice.row)}"
+        yield f"no_sync, reducing every {each.every} steps, {saved}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:

@@ -37,6 +37,7 @@ def recalled_advice(row: ComparisonRow, entry: Entry) -> Advice:
     document: dict[str, Any] = json.loads(entry.document)
     apart = document["apart"]
     return Advice(
+        row,
         break_even=tuple(BreakEven(row, *found) for found in document["break_even"]),
         apart=None if apart is None else Apart(row, **{**apart, "cost": tuple(apart["cost"])}),
         accumulating=tuple(Accumulating(row, every, tuple(saving)) for every, saving in document["accumulating"]),
