@@ -29,7 +29,7 @@ def test_representations_are_short() -> None:
     found = predict(workload, machine, options=Options(iterations=1))
     report = plan(workload, [machine], caps=[BucketCaps(bucket_cap_mb=10)])
     priors = Calibration.priors("nccl")
-    held = [workload, machine, found, found.trace, found.trace.iterations[0], found.plan, found.placement]
+    held = [workload, machine, found, found.trace, found.trace.iterations[0], found.plan, found.placement, found.run]
     for each in [*held, found.summary, found.options, report, report.rows[0], priors]:
         assert len(repr(each)) < 600, type(each)
         assert type(each).__name__ in repr(each)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import BucketCaps, Prediction, compare, load_topology, load_workload, plan, predict, sweep, validate
-from ddpsim.planning.rows import SHOWN, PlanReport
+from ddpsim.markup import SCREEN
+from ddpsim.planning.rows import PlanReport
 from ddpsim.units import format_time
 from tests import pages
 
@@ -42,9 +43,9 @@ def test_a_plan_shows_a_row_a_machine_and_says_how_many_are_left() -> None:
     assert [(row["machine"], row["nodes"]) for row in rows] == [("p3.16xlarge", "1"), ("p3.16xlarge", "2")]
     for shown, row in zip(rows, report.rows, strict=True):
         assert (shown["step"], shown["paste"]) == (format_time(row.chosen.iteration_s), row.advice)
-    many = pages.parse(PlanReport(report.rows * SHOWN)._repr_html_())
-    assert len(pages.table(many)) == SHOWN
-    assert f"and {SHOWN} more" in many.text
+    many = pages.parse(PlanReport(report.rows * SCREEN)._repr_html_())
+    assert len(pages.table(many)) == SCREEN
+    assert f"and {SCREEN} more" in many.text
 
 
 def test_a_comparison_shows_what_binds() -> None:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.cli.comparison_text import text, varying
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
+from ddpsim.cli.keeping import keeping
 from ddpsim.cli.options import SweptCaps, swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode, warn_of_pace
-from ddpsim.cli.progress import Progress
+from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
-from ddpsim.stopping import Stopped, stopping_on_signals
-from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
@@ -91,10 +88,11 @@ def compare(
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
 
-    A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file.
+    A workload is put on each machine's own GPU; NAME@recorded keeps the pace of its file. What is done before
+    a comparison is stopped lies beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.options.rates import link_rates, share
-    from ddpsim.planning.compare import compare as compare_all
+    from ddpsim.planning.compare import Comparing
     from ddpsim.planning.prices import prices_of
 
     check_destination(out, as_json=output.as_json)
@@ -104,58 +102,38 @@ def compare(
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
     known = prices_of(price or [], prices, topology)
     caps = swept_caps(bucket_cap_mb, options)
-    rows: list[ComparisonRow] = []
-    with _kept(rows, out), by.crew(len(workload) * len(topology) * len((nodes or "").split(","))) as crew:
-        found = compare_all(
-            workload,
-            topology,
-            nodes=[None] if nodes is None else counts(nodes, "nodes"),
-            batch_sizes=[None] if batch_size is None else counts(batch_size, "batch_size", "8,16,32"),
-            precisions=[None] if precision is None else precision.split(","),
-            link_rates=link_rates(link_rate or []) or [None],
-            caps=caps,
-            prices=known,
-            samples_per_epoch=samples_per_epoch,
-            goal=goal,
-            advice=advice,
-            efficiency=bound,
-            options=options,
-            gpus_per_node=gpus_per_node,
-            calibration=given.calibration_in_force(),
-            executor=crew,
-            keep=rows.append,
-            progress=Progress("predictions"),
+    asked = Comparing.of(
+        workload,
+        topology,
+        nodes=[None] if nodes is None else counts(nodes, "nodes"),
+        batch_sizes=[None] if batch_size is None else counts(batch_size, "batch_size", "8,16,32"),
+        precisions=[None] if precision is None else precision.split(","),
+        link_rates=link_rates(link_rate or []) or [None],
+        caps=caps,
+        prices=known,
+        samples_per_epoch=samples_per_epoch,
+        goal=goal,
+        efficiency=bound,
+        options=options,
+        gpus_per_node=gpus_per_node,
+        calibration=given.calibration_in_force(),
+    )
+    with keeping(by, len(asked.points), out, report) as done:
+        found = asked.found(
+            done.computed(asked.rows_task(), "predictions", out, lambda entries: _lines(asked.rows(entries)))
         )
-    told = set[str]()
-    for row in found.rows:
-        warn_of_pace(row.prediction, told)
-    if out:
-        deliver(out, _lines(found.rows))
+        if advice:
+            found = asked.advised(found, done.computed(asked.advice_task(found), "machines' advice"))
+        done.deliver(out, lambda: _lines(found.rows))
     if plot:
         draw(found, plot)
     deliver_report(
         report,
         lambda pages: pages.compare_report(
-            found, calibration=given.calibration_in_force(), notes=sorted(told), command=made_by(context)
+            found, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
         ),
     )
     output.emit(found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (out, report))
-
-
-@contextmanager
-def _kept(rows: Sequence[ComparisonRow], out: str | None) -> Iterator[None]:
-    """Write the rows that are done where a comparison ends early, and say how many they are."""
-    try:
-        with stopping_on_signals():
-            yield
-    except (InputError, Stopped) as error:
-        if out and rows:
-            deliver(out, _lines(rows))
-            note(f"note: {counted(len(rows), 'row')} done; {out} has {'it' if len(rows) == 1 else 'them'}")
-        if isinstance(error, Stopped):
-            note(f"error: stopped by {error}")
-            raise typer.Exit(128 + error.number) from None
-        raise
 
 
 def _lines(rows: Sequence[ComparisonRow]) -> str:

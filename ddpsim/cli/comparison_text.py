@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.break_even import BreakEven
     from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.comparison_row import ComparisonRow
+    from ddpsim.planning.goal import Goal
 
 Column = tuple[str, Callable[["ComparisonRow"], object]]
 _BOUND = {"computation": "GPU", "host": "host", "communication": "comm."}
@@ -42,9 +43,10 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
-        if advice.break_even and advice.break_even[0].row.model == model:
+        if advice.row.model == model and (lines := list(_advised(advice, efficiency))):
             yield ""
-            yield from _advice(advice, efficiency)
+            yield _advised_row(advice.row)
+            yield from (f"    {line}" for line in lines)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
@@ -53,7 +55,7 @@ def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
 
 
 def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
-    """Return model, batch and precision where all rows have the same, and that their pace was estimated."""
+    """Return model, batch and precision where all rows have the same, and whose pace it is where that was estimated."""
     parts = [model]
     precisions = {row.prediction.workload.precision for row in rows}
     batches = {row.batch_size for row in rows}
@@ -62,7 +64,8 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
     if len(batches) == 1:
         parts.append(f"batch {batches.pop()} a GPU")
     if all(row.prediction.workload.estimated for row in rows):
-        parts.append("each GPU's pace estimated")
+        kept = dict.fromkeys(row.prediction.workload.device_label for row in rows if row.prediction.other_devices)
+        parts.append(f"pace of {', '.join(kept)} estimated" if kept else "each GPU's pace estimated")
     return ", ".join(parts)
 
 
@@ -179,16 +182,21 @@ def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> It
     if cost is not None and best.price is not None:
         what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.said()}"
         yield f"{what}: {_where(best)}, {_span(cost)} {best.price.currency} a million samples"
+        yield from _reached(best, found.goal)
         yield from _rivals(best, [row for row in fitting if row.price is not None], found)
         yield "front of cost over time (*): what nothing beats in both"
     elif found.goal is not None:
         yield f"meets {found.goal.said()}: {_where(best)}"
-    if found.goal is not None:
-        reached = found.goal.reached(best.samples_per_s)
-        sure = "its whole band meets it" if found.goal.met_by(best.samples_per_s[1]) else "the slow end misses it"
-        yield f"    {reached}; {sure}"
+        yield from _reached(best, found.goal)
     if unfit := [row for row in rows if row.fits is False]:
         yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_where, unfit)))}"
+
+
+def _reached(best: ComparisonRow, goal: Goal | None) -> Iterator[str]:
+    """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
+    if goal is not None:
+        sure = "its whole band meets it" if goal.met_by(best.samples_per_s[1]) else "the slow end misses it"
+        yield f"    {goal.reached(best.samples_per_s)}; {sure}"
 
 
 def _rivals(best: ComparisonRow, rows: Sequence[ComparisonRow], found: Comparison) -> Iterator[str]:
@@ -214,21 +222,24 @@ def _where(row: ComparisonRow) -> str:
     return ", ".join(parts)
 
 
-def _advice(advice: Advice, efficiency: float) -> Iterator[str]:
-    first = advice.break_even[0].row
-    at = "" if first.link_rate is None else f", {_link(first)}"
-    yield f"{first.machine}, batch {first.batch_size}, {first.prediction.workload.precision}{at}"
+def _advised_row(row: ComparisonRow) -> str:
+    at = "" if row.link_rate is None else f", {_link(row)}"
+    return f"{row.machine}, batch {row.batch_size}, {row.prediction.workload.precision}{at}"
+
+
+def _advised(advice: Advice, efficiency: float) -> Iterator[str]:
+    """Yield what is worth knowing of a machine, a line each."""
     for found in advice.break_even:
-        yield f"    {_break_even(found, efficiency)}"
+        yield _break_even(found, efficiency)
     if advice.apart is not None:
         cost = advice.apart
         shares = _shares(cost.cost)
         kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
         times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
-        yield f"    {cost.ranks} ranks take {times}: {kept}, {shares} less"
+        yield f"{cost.ranks} ranks take {times}: {kept}, {shares} less"
     for each in advice.accumulating:
-        saved = f"saves {_shares(each.saving)} of a step on {_nodes(first)}"
-        yield f"    no_sync, reducing every {each.every} steps, {saved}"
+        saved = f"saves {_shares(each.saving)} of a step on {_nodes(advice.row)}"
+        yield f"no_sync, reducing every {each.every} steps, {saved}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:

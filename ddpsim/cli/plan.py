@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,11 +14,11 @@ from ddpsim.cli.breakdown import step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
+from ddpsim.cli.keeping import keeping
 from ddpsim.cli.options import PlanFile, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
-from ddpsim.cli.progress import Progress
+from ddpsim.cli.predict import GpusPerNode, largest_doubt
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
@@ -58,9 +59,10 @@ def plan(
 ) -> None:
     """Find the bucket sizes that make an iteration shortest.
 
-    Each row is set beside torch's default: the gain, and the line to paste.
+    Each row is set beside torch's default: the gain, and the line to paste. What is done before a plan is stopped lies
+    beside -o or --report, and the same command goes on from there.
     """
-    from ddpsim.planning.planner import plan as plan_all
+    from ddpsim.planning.planner import cells_of, report_of, task_of
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
@@ -73,30 +75,30 @@ def plan(
     options = replace(options, caps=BucketCaps())
     machines = [load_topology(name) for name in topology]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    reports, told = [], set[str]()
-    with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
-        for model in models:
-            found = plan_all(
-                model,
-                machines,
-                nodes=node_counts,
-                caps=caps,
-                options=options,
-                gpus_per_node=gpus_per_node,
-                calibration=given.calibration_in_force(options.backend_for(model)),
-                progress=Progress(f"plans of {model.name}"),
-                executor=crew,
-            )
-            for row in found.rows:
-                warn_of_pace(row.best, told)
-            reports.append(found)
-    write_plan(reports[0], out)
+    cells = [
+        cells_of(
+            model,
+            machines,
+            node_counts,
+            caps,
+            options,
+            gpus_per_node,
+            given.calibration_in_force(options.backend_for(model)),
+        )
+        for model in models
+    ]
+    every = [cell for each in cells for cell in each]
+    with keeping(by, len(every), out, report) as done:
+        entries = iter(done.computed(task_of(every), "plans"))
+        reports = [report_of(each, list(islice(entries, len(each)))) for each in cells]
+        if out is not None:
+            write_plan(reports[0], out)
     if plot:
         draw([row for report in reports for row in report.rows], plot)
     deliver_report(
         report,
         lambda pages: pages.plan_report(
-            reports, calibration=given.calibration_in_force(), notes=sorted(told), command=made_by(context)
+            reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
         ),
     )
     output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
@@ -129,12 +131,11 @@ def _all(reports: Sequence[PlanReport]) -> str:
     return "\n\n".join(f"{report.best.chosen.workload.name}\n{text(report)}" for report in reports)
 
 
-def write_plan(report: PlanReport, path: str | None) -> None:
+def write_plan(report: PlanReport, path: str) -> None:
     """Write the plan file of the report's best row."""
     from ddpsim.files import json_text
 
-    if path:
-        deliver(path, json_text(report.best.chosen.plan.document()))
+    deliver(path, json_text(report.best.chosen.plan.document()))
 
 
 def draw(rows: Sequence[PlanRow], path: str) -> None:

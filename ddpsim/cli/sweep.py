@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddpsim.cli.constants import ConstantOptions
-from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
+from ddpsim.cli.keeping import keeping
 from ddpsim.cli.options import (
     PlanFile,
     SweptCaps,
@@ -21,23 +22,18 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
     swept_caps,
 )
-from ddpsim.cli.output import Output, ms, note, note_once, percent, table
+from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
-from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
-from ddpsim.stopping import Stopped, stopping_on_signals
 from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.planning.sweep import Point, Question
-    from ddpsim.workers.crew import Crew
-    from ddpsim.workers.journal import Entry, Journal
+    from ddpsim.workers.journal import Entry
 
 _SHOWN = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
 _HEADER = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
@@ -69,8 +65,8 @@ def sweep(
 ) -> None:
     """Predict every bucket cap at every node count.
 
-    For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o, and the
-    same command goes on from there.
+    For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o or
+    --report, and the same command goes on from there.
     """
     from ddpsim.planning.sweep import Question, points_of
     from ddpsim.topology.spec import load_topology
@@ -87,7 +83,10 @@ def sweep(
         model, load_topology(topology), gpus_per_node, given.calibration_in_force(options.backend_for(model))
     )
     base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
-    entries = _computed(question, points_of(node_counts, caps, base), by, out)
+    points = points_of(node_counts, caps, base)
+    with keeping(by, len(points), out, report) as done:
+        entries = done.computed(question.task(points), "predictions", out, _lines)
+        done.deliver(out, lambda: _lines(dict(enumerate(entries))))
     labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
     documents = [json.loads(entry.document) for entry in entries] if output.as_json or report or plot else []
     if plot:
@@ -101,7 +100,7 @@ def sweep(
             machine=question.topology,
             backend=options.backend_for(model),
             calibration=question.calibration,
-            notes=sorted({line for entry in entries for line in entry.notes}),
+            notes=sorted(done.told),
             command=made_by(context),
         ),
     )
@@ -109,72 +108,8 @@ def sweep(
     output.emit({"rows": documents} if output.as_json else None, lambda: _text(entries, labels), aside=aside)
 
 
-def _computed(question: Question, points: Sequence[Point], by: Workers, out: str | None) -> list[Entry]:
-    """Return the entries by position, written where -o leads; of a sweep that ends early those that are done."""
-    from ddpsim.workers.journal import journal_beside
-
-    try:
-        with stopping_on_signals(), by.crew(len(points)) as crew, journal_beside(out) as journal:
-            keys = question.keys(points)
-            _say_what_is_known(journal, keys)
-            entries = _kept(question, points, keys, crew, journal, out)
-            if out:
-                deliver(out, _lines(entries))
-    except Stopped as error:
-        note(f"error: stopped by {error}")
-        raise typer.Exit(128 + error.number) from None
-    return entries
-
-
-def _kept(
-    question: Question,
-    points: Sequence[Point],
-    keys: Sequence[str],
-    crew: Crew | None,
-    journal: Journal | None,
-    out: str | None,
-) -> list[Entry]:
-    """Return the entries by position; write what is done where that is not all."""
-    from ddpsim.planning.sweep import sweep_entries
-
-    found: dict[int, Entry] = {}
-    show, told = Progress("predictions"), set[str]()
-
-    def progress(done: int, total: int) -> None:
-        if found:
-            note_once(found[next(reversed(found))].notes, told)
-        show(done, total)
-
-    try:
-        sweep_entries(question, points, found, keys=keys, crew=crew, journal=journal, progress=progress)
-    except (InputError, Stopped):
-        _write_part(found, len(points), out, journal)
-        raise
-    entries = [found[position] for position in range(len(points))]
-    note_once((line for entry in entries for line in entry.notes), told)
-    return entries
-
-
-def _say_what_is_known(journal: Journal | None, keys: Sequence[str]) -> None:
-    """Note what a journal of before spares this sweep."""
-    if journal is not None and journal.entries:
-        known = sum(key in journal.entries for key in keys)
-        others = "" if known else ": what it holds is of another question, or another version"
-        note(f"note: {known} of {len(keys)} predictions are in {journal.path} already{others}")
-
-
-def _write_part(found: Mapping[int, Entry], total: int, out: str | None, journal: Journal | None) -> None:
-    """Write what a sweep that ends early has done, in whole lines, and say how much that is."""
-    kept = ""
-    if out and found:
-        deliver(out, _lines(found[position] for position in sorted(found)))
-        goes_on = "" if journal is None else "; the same command goes on from there"
-        kept = f"; {out} has them{goes_on}"
-    note(f"note: {len(found)} of {total} predictions were done{kept}")
-
-
-def _lines(entries: Iterable[Entry]) -> str:
-    return "".join(f"{entry.document}\n" for entry in entries)
+def _lines(entries: Mapping[int, Entry]) -> str:
+    return "".join(f"{entries[position].document}\n" for position in sorted(entries))
 
 
 def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, path: str) -> None:

@@ -45,6 +45,33 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """A step at the two ends of a doubt, as it was simulated.
+
+    Attributes:
+        name, remedy, left: of the doubt.
+        steps_s: the step at its low and at its high end.
+        factors: on device time and on host time, at either end.
+    """
+
+    name: str
+    remedy: str
+    left: float
+    steps_s: tuple[float, float]
+    factors: tuple[tuple[float, float], tuple[float, float]]
+
+    @classmethod
+    def of(cls, doubt: Doubt, steps_s: tuple[float, float]) -> Ends:
+        """Return the step at the ends of `doubt`."""
+        low, high = ((1.0, 1.0) if end is None else (end.compute, end.host) for end in (doubt.low, doubt.high))
+        return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high))
+
+
+Cause = Doubt | Ends
+"""What tells of a cause of error: its name, its remedy and what that leaves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
     """What a doubt does to one number.
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ddpsim.doubts.doubt import Doubt, Effect
+from ddpsim.doubts.doubt import Cause, Effect
 
 _ROUNDING = 1e-12
 """Relative: what another order of a sum may change."""
 
 
-def effect(doubt: Doubt, middle: float, ends: Sequence[float]) -> Effect:
-    """Return what `doubt` does to a number that is `middle` without it and `ends` at its ends, in either order."""
-    return Effect(doubt.name, doubt.remedy, min(middle, *ends), max(middle, *ends), doubt.left)
+def effect(cause: Cause, middle: float, ends: Sequence[float]) -> Effect:
+    """Return what `cause` does to a number that is `middle` without it and `ends` at its ends, in either order."""
+    return Effect(cause.name, cause.remedy, min(middle, *ends), max(middle, *ends), cause.left)
 
 
 def largest_first(effects: Iterable[Effect]) -> tuple[Effect, ...]:

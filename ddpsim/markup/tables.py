@@ -6,6 +6,9 @@ from collections.abc import Container, Mapping, Sequence
 
 from ddpsim.markup.elements import Markup, element, joined
 
+SCREEN = 20
+"""Rows that a notebook shows; chosen by hand, for one screen."""
+
 _LONG = 48
 """Characters from which the text of a cell may be broken into lines; chosen by hand."""
 

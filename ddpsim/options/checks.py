@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ddpsim.errors import InputError
@@ -35,3 +36,9 @@ def positive(name: str, factor: float) -> None:
     if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         remedy = f"give a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, e.g. 1.5"
         raise InputError(f"{factor!r} is out of range", place=name, remedy=remedy)
+
+
+def check_given(what: str, values: Sequence[object]) -> None:
+    """Raise InputError for a list of values without any."""
+    if not values:
+        raise InputError("nothing is given", place=what, remedy="give at least one")

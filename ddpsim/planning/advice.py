@@ -75,11 +75,13 @@ class Advice:
     """What is worth knowing of one machine beside its rows.
 
     Attributes:
-        break_even: of the rates of its NICs, and of its node count.
+        row: that stands for its rows: of the most nodes.
+        break_even: of the rates of its NICs, and of its node count; empty where there is no network.
         apart: None where a node has one GPU, or there is no network.
         accumulating: empty where hardly anything of a step waits for communication.
     """
 
+    row: ComparisonRow
     break_even: tuple[BreakEven, ...] = ()
     apart: Apart | None = None
     accumulating: tuple[Accumulating, ...] = ()
@@ -95,7 +97,7 @@ def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | Non
     """
     search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
     found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
-    return Advice(tuple(found), _apart(row, calibration), tuple(_accumulating(row, calibration)))
+    return Advice(row, tuple(found), _apart(row, calibration), tuple(_accumulating(row, calibration)))
 
 
 def _apart(row: ComparisonRow, calibration: Calibration | None) -> Apart | None:

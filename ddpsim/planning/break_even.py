@@ -12,11 +12,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Assumptions, Doubt
 from ddpsim.errors import InputError
+from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import Curve, crossing, crossing_band
 from ddpsim.planning.efficiency import local_s
-from ddpsim.planning.planner import CAPS_MB, pipeline_plan
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
@@ -119,11 +119,11 @@ class Search:
 
         one = self._prediction(None, 1)
         if one.scaling_efficiency < bound:
-            return BreakEven(self.row, "efficiency", why=f"one node is at {one.scaling_efficiency:.1%} already")
+            return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one.scaling_efficiency)} already")
         found = crossing(curve, 1, most)
         if found is None:
             last = self._prediction(None, most).scaling_efficiency
-            return BreakEven(self.row, "efficiency", why=f"not up to {most} nodes, at {last:.1%}")
+            return BreakEven(self.row, "efficiency", why=f"not up to {most} nodes, at {_percent(last)}")
         made = self._prediction(None, max(round(found.at), 2))
         low, high = crossing_band(curve, found, self._doubts(made), 1, most)
         middle, low, high = (float(max(math.floor(nodes), 1)) for nodes in (found.at, low, high))
@@ -146,7 +146,7 @@ class Search:
     def _never_hidden(self) -> str:
         made = self._prediction(FASTEST, self.row.nodes)
         bound = bound_of(made, self.calibration)
-        share = f"{self._exposed(FASTEST, None) + HIDDEN:.1%}".replace("%", " %")
+        share = _percent(self._exposed(FASTEST, None) + HIDDEN)
         return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {bound.link or 'latency'}"
 
     def _slower_than_fastest(self, rate: float, end: Assumptions | None) -> float:
@@ -176,7 +176,7 @@ class Search:
         if rate <= SLOWEST:
             return BreakEven(self.row, "buckets", why="they matter at no rate: none gains 1 %")
         if rate == FASTEST:
-            gain = f"{best(rate)[0]:.1%}".replace("%", " %")
+            gain = _percent(best(rate)[0])
             return BreakEven(self.row, "buckets", why=f"they matter at every rate: {gain} at 1.6 Tb/s")
         chosen = best(rate)[1]
 
@@ -235,3 +235,7 @@ def check_bound(efficiency: float) -> float:
         remedy = "write a share of one GPU's speed, e.g. 80%"
         raise InputError(f"{efficiency:.0%} is no bound of an efficiency", place="efficiency", remedy=remedy)
     return efficiency
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

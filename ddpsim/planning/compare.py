@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.checks import check_given
 from ddpsim.options.rates import link_rates as parse_rates
-from ddpsim.planning.advice import Advice, advise
-from ddpsim.planning.bound import bound_of
+from ddpsim.planning.advice_kept import advice_task, recalled_advice
 from ddpsim.planning.break_even import check_bound
 from ddpsim.planning.comparison import Comparison, undominated
+from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
-from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
-from ddpsim.units import counted
 from ddpsim.workers.crew import Crew, crew_of
-from ddpsim.workers.points import Points, in_order
+from ddpsim.workers.journal import Entry
+from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
-
-LinkRate = tuple[str, float]
-"""A link, as `with_link_rate` takes it, and its rate in bytes per second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point is one row to be predicted."""
-
-    workload: Workload
-    topology: Topology
-    nodes: int | None
-    options: Options
-    model: str
-    machine: str
-    rate: LinkRate | None
-
-    def __str__(self) -> str:
-        nodes = "" if self.nodes is None else f", {counted(self.nodes, 'node')}"
-        return f"{self.model} on {self.machine}{nodes}"
 
 
 def compare(
@@ -70,7 +48,6 @@ def compare(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     executor: Executor | Crew | None = None,
-    keep: Callable[[ComparisonRow], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Predict every model on every machine, each with the workload of that machine's own GPU.
@@ -93,76 +70,148 @@ def compare(
         gpus_per_node: the first so many of each node; None is all.
         calibration: measured constants; None is the documented priors.
         executor: where the predictions are computed; None is here, one by one.
-        keep: called with each row as soon as it and those before it are done.
         progress: called with (rows done, rows in all).
 
     Raises:
         InputError: nothing to compare, a link that no machine has, prices of two currencies, a goal that nothing meets
             (what comes nearest is named); and as `predict`.
     """
-    for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
-        if not given:
-            raise InputError("nothing is given", place=name, remedy="give at least one")
-    known = {name: given if isinstance(given, Price) else priced(name, given) for name, given in prices.items()}
-    check_currencies(known)
-    rates = parse_rates([link_rates]) if isinstance(link_rates, str) else link_rates
-    check_bound(efficiency)
-    machines = [_machine(each) for each in topologies]
-    _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
-    base = options or Options()
-    points = [
-        Point(model.on(wired, batch, precision), wired, count, replace(base, caps=cap), model.name, machine, rate)
-        for model in map(Model.of, workloads)
-        for machine, topology in machines
-        for rate, wired in _wired(topology, rates)
-        for precision in precisions
-        for batch in batch_sizes
-        for count in nodes
-        for cap in caps or [base.caps]
-    ]
-    one = partial(_row, gpus_per_node, calibration)
-    rows: list[ComparisonRow] = []
+    asked = Comparing.of(
+        workloads,
+        topologies,
+        nodes=nodes,
+        batch_sizes=batch_sizes,
+        precisions=precisions,
+        link_rates=link_rates,
+        caps=caps,
+        prices=prices,
+        samples_per_epoch=samples_per_epoch,
+        goal=goal,
+        efficiency=efficiency,
+        options=options,
+        gpus_per_node=gpus_per_node,
+        calibration=calibration,
+    )
     crew = crew_of(executor)
-    show = progress or (lambda done, total: None)
-    for row in in_order(Points(one, points, crew)):
-        price = known.get(row.machine) or known.get(row.prediction.topology.name)
-        rows.append(replace(row, price=price, samples_per_epoch=samples_per_epoch))
-        if keep is not None:
-            keep(rows[-1])
-        show(len(rows), len(points))
-    comparison = Comparison(_with_pareto(rows), goal)
-    if goal is not None:
-        _check_goal(comparison, goal)
-    if not advice:
+    found = asked.found(compute(asked.rows_task(), crew=crew, progress=progress))
+    return asked.advised(found, compute(asked.advice_task(found), crew=crew)) if advice else found
+
+
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """A comparison that was asked for: its points, and what is made of their rows.
+
+    Attributes:
+        points: of its rows, in order.
+        prices: of one node of each machine, by its name as asked for.
+        samples_per_epoch, goal, efficiency: as those of `compare`.
+    """
+
+    points: tuple[ComparisonPoint, ...]
+    prices: Mapping[str, Price]
+    samples_per_epoch: float | None
+    goal: Goal | None
+    efficiency: float
+
+    @classmethod
+    def of(
+        cls,
+        workloads: Sequence[str | Workload],
+        topologies: Sequence[str | Topology],
+        *,
+        nodes: Sequence[int | None],
+        batch_sizes: Sequence[int | None],
+        precisions: Sequence[str | None],
+        link_rates: str | Sequence[LinkRate | None],
+        caps: Sequence[BucketCaps] | None,
+        prices: Mapping[str, Price | str],
+        samples_per_epoch: float | None,
+        goal: Goal | None,
+        efficiency: float,
+        options: Options | None,
+        gpus_per_node: int | None,
+        calibration: Calibration | None,
+    ) -> Comparing:
+        """Return the comparison that `compare` is asked for by the same arguments.
+
+        Raises:
+            InputError: nothing to compare, a link that no machine has, prices of two currencies; and as `Model.on`.
+        """
+        for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
+            check_given(name, given)
+        known = {name: given if isinstance(given, Price) else priced(name, given) for name, given in prices.items()}
+        check_currencies(known)
+        rates = parse_rates([link_rates]) if isinstance(link_rates, str) else link_rates
+        check_bound(efficiency)
+        machines = [_machine(each) for each in topologies]
+        _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
+        base = options or Options()
+        each = [replace(base, caps=cap) for cap in caps or [base.caps]]
+        points = [
+            ComparisonPoint(
+                model.on(wired, batch, precision), wired, count, asked, gpus_per_node, calibration,
+                model.name, machine, rate,
+            )
+            for model in map(Model.of, workloads)
+            for machine, topology in machines
+            for rate, wired in _wired(topology, rates)
+            for precision in precisions
+            for batch in batch_sizes
+            for count in nodes
+            for asked in each
+        ]  # fmt: skip
+        return cls(tuple(points), known, samples_per_epoch, goal, efficiency)
+
+    def rows_task(self) -> Task[ComparisonPoint]:
+        """Return the rows as a task."""
+        return rows_task(self.points)
+
+    def rows(self, entries: Mapping[int, Entry]) -> list[ComparisonRow]:
+        """Return the rows of which entries were kept, with what they cost."""
+        found = []
+        for position in sorted(entries):
+            row = self.points[position].row(entries[position])
+            price = self.prices.get(row.machine) or self.prices.get(row.prediction.topology.name)
+            found.append(replace(row, price=price, samples_per_epoch=self.samples_per_epoch))
+        return found
+
+    def found(self, entries: Sequence[Entry]) -> Comparison:
+        """Return the comparison of the rows that were kept of all points.
+
+        Raises:
+            InputError: nothing meets the goal; what comes nearest is named.
+        """
+        comparison = Comparison(_with_pareto(self.rows(dict(enumerate(entries)))), self.goal)
+        if self.goal is not None:
+            _check_goal(comparison, self.goal)
         return comparison
-    find = partial(_advice, efficiency, calibration)
-    most = _most_nodes(comparison.rows)
-    return replace(comparison, advice=tuple(in_order(Points(find, most, crew, _named))))
 
+    def advice_task(self, found: Comparison) -> Task[ComparisonRow]:
+        """Return the advice on the machines of a comparison as a task."""
+        most = _most_nodes(found.rows)
+        rows, points = [found.rows[each] for each in most], [self.points[each] for each in most]
+        return advice_task(rows, points, self.efficiency)
 
-def _named(row: ComparisonRow) -> str:
-    return f"advice on {row.model}, {row.machine}"
-
-
-def _advice(efficiency: float, calibration: Calibration | None, row: ComparisonRow) -> Advice:
-    return advise(row, efficiency, calibration)
+    def advised(self, found: Comparison, entries: Sequence[Entry]) -> Comparison:
+        """Return a comparison with the advice of which entries were kept."""
+        rows = [found.rows[each] for each in _most_nodes(found.rows)]
+        return replace(found, advice=tuple(map(recalled_advice, rows, entries)))
 
 
 def _standing(row: ComparisonRow) -> tuple[bool, int, float]:
     return row.link is None, row.nodes, row.link_rate or 0.0
 
 
-def _most_nodes(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Return of each machine, model, batch and precision the row of the most nodes.
+def _most_nodes(rows: Sequence[ComparisonRow]) -> list[int]:
+    """Return of each machine, model, batch and precision where the row of the most nodes stands.
 
     Its links are as declared where any row has them so, else the fastest asked for.
     """
-    found: dict[tuple[object, ...], ComparisonRow] = {}
-    for row in rows:
+    found: dict[tuple[object, ...], int] = {}
+    for position, row in enumerate(rows):
         key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
-        known = found.get(key)
-        if known is None or _standing(row) > _standing(known):
-            found[key] = row
+        if key not in found or _standing(row) > _standing(rows[found[key]]):
+            found[key] = position
     return list(found.values())
 
 
@@ -183,31 +232,6 @@ def _wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tup
     if not found or None in rates:
         yield None, topology
     yield from found
-
-
-def _row(gpus_per_node: int | None, calibration: Calibration | None, point: Point) -> ComparisonRow:
-    """Return the row of one point, without what it costs."""
-    prediction = predict(
-        point.workload,
-        point.topology,
-        nodes=point.nodes,
-        gpus_per_node=gpus_per_node,
-        options=point.options,
-        calibration=calibration,
-        local_s=local_s(point.workload, point.options) if point.topology.compute_device != "cpu" else None,
-        brief=True,
-        coarse=True,
-    )
-    link, rate = point.rate or (None, None)
-    return ComparisonRow(
-        prediction=prediction,
-        machine=point.machine,
-        model=point.model,
-        efficiency=efficiency_of(prediction),
-        bound=bound_of(prediction, calibration),
-        link=link,
-        link_rate=rate,
-    )
 
 
 def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

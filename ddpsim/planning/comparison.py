@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.markup import table
+from ddpsim.markup import SCREEN, table
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import Goal
@@ -33,7 +33,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine, rate, node count and model."""
         header = ("model", "machine", "nodes", "batch", "step", "80 % band", "samples/s", "bound by", "link")
-        return table(header, [_cells(row) for row in self.rows], words=(0, 1, 7, 8), most=SHOWN)
+        return table(header, [_cells(row) for row in self.rows], words=(0, 1, 7, 8), most=SCREEN)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -89,10 +89,6 @@ class Comparison:
             "placement": [advice.apart.document() for advice in self.advice if advice.apart is not None],
             "no_sync": [found.document() for advice in self.advice for found in advice.accumulating],
         }
-
-
-SHOWN = 20
-"""Rows that a notebook shows; chosen by hand, for one screen."""
 
 
 def _cells(row: ComparisonRow) -> tuple[str, ...]:

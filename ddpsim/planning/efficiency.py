@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Assumptions
 from ddpsim.planning.band import Band
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Prediction
@@ -20,23 +19,20 @@ def efficiency_of(prediction: Prediction) -> Band:
     """Return share of one rank's speed without DDP that each rank keeps, every doubt drawn for both."""
     middle = prediction.scaling_efficiency
     effects = []
-    for doubt, ends in prediction.ends:
-        alone = (_local_s(prediction, assumptions) for assumptions in (doubt.low, doubt.high))
-        shares = [local_s / step_s for local_s, step_s in zip(alone, ends, strict=True)]
-        effects.append(join.effect(doubt, middle, shares))
+    for ends in prediction.ends:
+        alone = (_local_s(prediction, compute, host) for compute, host in ends.factors)
+        shares = [local_s / step_s for local_s, step_s in zip(alone, ends.steps_s, strict=True)]
+        effects.append(join.effect(ends, middle, shares))
     low, high = join.band(middle, effects)
     return middle, max(low, 0.0), min(high, max(1.0, middle))
 
 
-def _local_s(prediction: Prediction, assumptions: Assumptions | None) -> float:
-    if assumptions is None or (assumptions.compute == assumptions.host == 1.0):
+def _local_s(prediction: Prediction, compute: float, host: float) -> float:
+    """Return one rank's period without DDP, with these factors on its device's and its host's time."""
+    if compute == host == 1.0:
         return prediction.local_s
     options = prediction.options
-    scaled = replace(
-        options,
-        scale_compute=options.scale_compute * assumptions.compute,
-        scale_host=options.scale_host * assumptions.host,
-    )
+    scaled = replace(options, scale_compute=options.scale_compute * compute, scale_host=options.scale_host * host)
     return local_s(prediction.workload, scaled)
 
 

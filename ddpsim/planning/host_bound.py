@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -40,9 +41,14 @@ def host_cost_s(prediction: Prediction, calibration: Calibration | None = None) 
 
 def launch_priors(backend: str, calibration: Calibration | None) -> list[Constant]:
     """Return the constants of the host's time that are priors, not measured."""
-    constants = _calibration(backend, calibration).constants
+    constants = constants_in_force(backend, calibration)
     named = [constants[f"{backend}.ddp.{name}"] for name in HOST_COSTS]
     return [constant for constant in named if not constant.fitted]
+
+
+def constants_in_force(backend: str, calibration: Calibration | None) -> Mapping[str, Constant]:
+    """Return the constants of a calibration by name; None stands for the priors."""
+    return _calibration(backend, calibration).constants
 
 
 def _calibration(backend: str, calibration: Calibration | None) -> Calibration:

@@ -1,47 +1,32 @@
-"""Which buckets to use where: sweeps over caps and node counts, an optimised list of caps, hardware side by side."""
+"""Which buckets to use where: machines and node counts side by side, each with its best buckets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ddpsim.bucketing import BucketCaps, BucketPlan
-from ddpsim.bucketing.caps import DEFAULT_CAP_MB
-from ddpsim.bucketing.plan import custom_plan
+from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
-from ddpsim.planning.host_bound import host_cost_s, launch_priors
-from ddpsim.planning.partition import best_partition
-from ddpsim.planning.rows import PlanReport, PlanRow, worth_it
-from ddpsim.planning.savings import savings
-from ddpsim.planning.sweep import check_given
-from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.options.checks import check_given
+from ddpsim.planning.best_buckets import best_buckets
+from ddpsim.planning.entries import entry_of
+from ddpsim.planning.host_bound import constants_in_force
+from ddpsim.planning.keys import Keys
+from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.planning.savings import Saving
+from ddpsim.prediction.kept import kept, recalled
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.rank import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
 from ddpsim.workers.crew import Crew, crew_of
-from ddpsim.workers.points import Points
+from ddpsim.workers.journal import Entry
+from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
-
-CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
-"""Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""
-
-TELLING = 0.005
-"""Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one.
-
-Chosen as half of what a gain must be to be advised (`rows.WORTH_IT`); it moves which plan is named, no time.
-"""
-
-
-def _silent(done: int, total: int) -> None:
-    """Show nothing."""
 
 
 def plan(
@@ -56,11 +41,9 @@ def plan(
     progress: Progress | None = None,
     executor: Executor | Crew | None = None,
 ) -> PlanReport:
-    """Find the buckets that make an iteration shortest on each topology and node count.
+    """Find the buckets that make an iteration shortest on each topology and node count, as `best_buckets` does.
 
-    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
-    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is. Node counts
-    that a topology cannot hold raise as `Topology.place` does.
+    Node counts that a topology cannot hold raise as `Topology.place` does.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
@@ -70,146 +53,119 @@ def plan(
     Raises:
         InputError: no topology, no node count or no cap; and as `predict`.
     """
+    cells = cells_of(workload, topologies, nodes, caps, options or Options(), gpus_per_node, calibration)
+    return report_of(cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell is one machine and node count of a plan, and all that its row rests on."""
+
+    workload: Workload
+    topology: Topology
+    nodes: int | None
+    caps: Sequence[BucketCaps] | None
+    options: Options
+    gpus_per_node: int | None
+    calibration: Calibration | None
+
+    def __str__(self) -> str:
+        return self.topology.name if self.nodes is None else f"{self.topology.name}, {counted(self.nodes, 'node')}"
+
+    def entry(self, progress: Progress | None = None) -> Entry:
+        """Return what is kept of its row.
+
+        Raises:
+            InputError: as `predict`; and a figure that JSON lacks.
+        """
+        row = best_buckets(
+            self.workload,
+            self.topology,
+            self.nodes,
+            caps=self.caps,
+            options=self.options,
+            gpus_per_node=self.gpus_per_node,
+            calibration=self.calibration,
+            progress=progress,
+        )
+        return entry_of(_kept(row), row.best, str(self))
+
+    def row(self, entry: Entry) -> PlanRow:
+        """Return the row of which `entry` was kept."""
+        document: dict[str, Any] = json.loads(entry.document)
+        default = self._recalled(document["default"])
+        best = default if document["best"] is None else self._recalled(document["best"])
+        constants = constants_in_force(self.options.backend_for(default.workload), self.calibration)
+        return PlanRow(
+            best=best,
+            default=default,
+            sweep=tuple((cap, seconds) for cap, seconds in document["sweep"]),
+            fastest_s=document["fastest_s"],
+            host_cost_s=document["host_cost_s"],
+            priors=tuple(constants[name] for name in document["priors"]),
+            gain_low=document["gain_low"],
+            gain_high=document["gain_high"],
+            savings=tuple(Saving(**saving) for saving in document["savings"]),
+        )
+
+    def _recalled(self, document: Mapping[str, Any]) -> Prediction:
+        return recalled(
+            document,
+            self.workload,
+            self.topology,
+            nodes=self.nodes,
+            gpus_per_node=self.gpus_per_node,
+            options=self.options,
+            calibration=self.calibration,
+        )
+
+
+def cells_of(
+    workload: Workload,
+    topologies: Sequence[Topology],
+    nodes: Sequence[int | None],
+    caps: Sequence[BucketCaps] | None,
+    options: Options,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+) -> list[Cell]:
+    """Return the cells of a plan, machines outermost.
+
+    Raises:
+        InputError: no topology, no node count or no cap.
+    """
     check_given("topologies", topologies)
     check_given("nodes", nodes)
     if caps is not None:
         check_given("caps", caps)
-    cells = [(topology, count) for topology in topologies for count in nodes]
-    one = partial(_row, workload, caps, options or Options(), gpus_per_node, calibration)
-    rows: dict[int, PlanRow] = {}
-    show, crew = progress or _silent, crew_of(executor)
-    show(0, len(cells))
-    here = partial(one, progress=lambda *_: show(len(rows), len(cells))) if crew is None else one
-    for position, row in Points(here, cells, crew, _named):
-        rows[position] = row
-        show(len(rows), len(cells))
-    return PlanReport(tuple(rows[position] for position in range(len(cells))))
+    return [
+        Cell(workload, topology, count, caps, options, gpus_per_node, calibration)
+        for topology in topologies
+        for count in nodes
+    ]
 
 
-def _named(cell: tuple[Topology, int | None]) -> str:
-    topology, nodes = cell
-    return topology.name if nodes is None else f"{topology.name}, {counted(nodes, 'node')}"
+def task_of(cells: Sequence[Cell]) -> Task[Cell]:
+    """Return the rows of cells as a task."""
+    keys = Keys("plan")
+    told = [(c.workload, c.topology, c.nodes, c.caps, c.options, c.gpus_per_node, c.calibration) for c in cells]
+    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told])
 
 
-def _row(
-    workload: Workload,
-    given: Sequence[BucketCaps] | None,
-    options: Options,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    cell: tuple[Topology, int | None],
-    progress: Progress = _silent,
-) -> PlanRow:
-    topology, nodes = cell
-    one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
-    one = partial(one, local_s=default.local_s, band=False)
-    tell = partial(one, brief=True)
-    total_mb = workload.gradient_bytes / (1 << 20)
-    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
-    caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if given is None else given
-    uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in caps]
-    tried = [default, *uniform]
-    best = _simplest(tried, default)
-    if given is None and (partition := pipeline_plan(default, calibration)) is not None:
-        listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
-        telling = listed.iteration_s < best.iteration_s * (1 - TELLING)
-        best = listed if telling or (worth_it(listed, default) and not worth_it(best, default)) else best
-        tried.append(listed)
-    curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(caps, uniform, strict=True))
-    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
-    if best is not default:
-        best = with_band(one(nodes, best.options), calibration, progress)
-        low, high = gain_band(default, best)
-        row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
-    if not row.chosen.workload.estimated:
-        return row
-    priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
-    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
+def report_of(cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
+    """Return the report of the rows that were kept of cells."""
+    return PlanReport(tuple(cell.row(entry) for cell, entry in zip(cells, entries, strict=True)))
 
 
-def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Prediction:
-    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
-
-    Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
-    """
-    fastest = min(prediction.iteration_s for prediction in predictions)
-    close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
-    close = [prediction for prediction in close if worth_it(prediction, default)] or close
-
-    def distance(prediction: Prediction) -> float:
-        cap = prediction.options.caps.bucket_cap_mb
-        return 0.0 if cap is None else 1.0 + abs(np.log(max(cap, 1e-3) / DEFAULT_CAP_MB))
-
-    return min(close, key=distance)
-
-
-def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
-    """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
-
-    None too where buckets are compressed, differ from iteration to iteration, are not filled in arrival order, or split
-    a compiled step: the model knows none of these.
-
-    Args:
-        default: a prediction whose gradients' ready times, ranks and algorithm are used.
-    """
-    parameters, options = default.workload.parameters, default.options
-    if options.compression != "none" or options.drop or options.order is not None or options.compiled:
-        return None
-    if options.assignment_in_force != "rebuilt":
-        return None
-    if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
-        return None
-    synced = [it for it in default.trace.of_rank(0) if it.synced and it.gradients]
-    if not synced or default.summary.world_size == 1:
-        return None
-    gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)
-    if len(gradients) < len(parameters):
-        return None
-    backend = options.backend_for(default.workload)
-    collectives = Collectives(
-        None, default.placement, backend=backend, calibration=calibration, options=options.collective
-    )
-    order = [g.parameter for g in gradients]
-    ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
-    sizes = [parameters[index].size_bytes for index in order]
-    lengths = best_partition(ready.tolist(), sizes, _interpolated(collectives.estimate_s, sum(sizes)))
-    ends = np.cumsum(lengths)
-    groups = [tuple(order[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
-    return custom_plan(parameters, groups)
-
-
-def _interpolated(
-    seconds: Callable[[int], float], largest: int
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return `seconds` as a vectorised function, linear in the logarithm of its argument between 64 samples."""
-    sizes = np.unique(np.geomspace(64, max(largest, 128), 64).astype(np.int64))
-    times = np.array([seconds(int(size)) for size in sizes])
-    log_sizes, log_times = np.log(sizes), np.log(times)
-    return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
-
-
-def _one(
-    workload: Workload,
-    topology: Topology,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    nodes: int | None,
-    options: Options,
-    local_s: float | None = None,
-    band: bool = True,
-    progress: Progress | None = None,
-    brief: bool = False,
-) -> Prediction:
-    return predict(
-        workload,
-        topology,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        options=options,
-        calibration=calibration,
-        local_s=local_s,
-        band=band,
-        progress=progress,
-        brief=brief,
-    )
+def _kept(row: PlanRow) -> dict[str, object]:
+    return {
+        "default": kept(row.default),
+        "best": None if row.best is row.default else kept(row.best),
+        "sweep": row.sweep,
+        "fastest_s": row.fastest_s,
+        "host_cost_s": row.host_cost_s,
+        "priors": [constant.name for constant in row.priors],
+        "gain_low": row.gain_low,
+        "gain_high": row.gain_high,
+        "savings": [asdict(saving) for saving in row.savings],
+    }

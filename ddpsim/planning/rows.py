@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
-from ddpsim.markup import table
+from ddpsim.markup import SCREEN, table
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
@@ -25,7 +25,7 @@ class PlanRow:
     """A row is the best plan that was found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `planner.TELLING` of the fastest tried, and worth it where any tried is.
+        best: the plan found; within `best_buckets.TELLING` of the fastest tried, and worth it where any tried is.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
@@ -153,10 +153,6 @@ class PlanRow:
         }
 
 
-SHOWN = 20
-"""Rows that a notebook shows; chosen by hand, for one screen."""
-
-
 def _cells(row: PlanRow) -> tuple[str, ...]:
     chosen = row.chosen
     band = f"{format_time(chosen.low_s)} to {format_time(chosen.high_s)}"
@@ -176,7 +172,7 @@ class PlanReport:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
         header = ("machine", "nodes", "step", "80 % band", "gain", "paste")
-        return table(header, [_cells(row) for row in self.rows], words=(0, 5), most=SHOWN)
+        return table(header, [_cells(row) for row in self.rows], words=(0, 5), most=SCREEN)
 
     @property
     def best(self) -> PlanRow:

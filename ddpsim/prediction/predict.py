@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean, median
 
+from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions, Doubt
-from ddpsim.errors import InputError
+from ddpsim.doubts.doubt import Assumptions, Doubt, Ends
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import undisturbed
-from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.rank import Progress
-from ddpsim.topology.graph import Cluster, Placement
-from ddpsim.topology.placement import place
+from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
-from ddpsim.workload.compiled import spread_out
-from ddpsim.workload.files import load_workload
-from ddpsim.workload.single_clock import single_clock
-from ddpsim.workload.update import with_optimizer
 
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
@@ -33,8 +28,6 @@ NEGLIGIBLE = 0.002
 
 Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
 """
-_SETTLED = 1
-"""Iterations after which those that are all alike repeat, to rounding."""
 
 
 def predict(
@@ -70,30 +63,34 @@ def predict(
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
-    options = options or Options()
-    placement = place(topology, nodes, gpus_per_node)
-    workload, named = _on(topology, workload, options), _workloads_on(placement, options)
-    run, warm_up = _brief(options, workload) if brief else (options, WARM_UP)
-    trace = simulate(workload, placement, run, calibration, workloads=named, progress=progress, warm_up=warm_up)
-    summary = summarise(trace)
+    run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options or Options(), calibration, brief=brief)
+    trace = run.trace(progress)
+    if local_s is None:
+        local_s = local_period_s(run.workload, run.options, progress, calibration)
+    prediction = predicted(run, summarise(trace), trace.plan, local_s)
+    return with_band(prediction, calibration, progress, coarse=coarse) if band else prediction
+
+
+def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
+    """Return the prediction of a run whose summary and last buckets are known, its band that of its iterations."""
+    workload, placement, options, calibration = run.workload, run.placement, run.options, run.calibration
     curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
-    prediction = Prediction(
+    return Prediction(
         workload=workload,
         placement=placement,
         options=options,
         summary=summary,
-        local_s=local_period_s(workload, options, progress, calibration) if local_s is None else local_s,
+        local_s=local_s,
         low_s=summary.iteration_low_s,
         high_s=summary.iteration_high_s,
-        plan=trace.plan,
-        trace=trace,
+        plan=plan,
+        run=run,
         calibrated=calibration is not None and calibration.measured,
         copies_measured=_known(calibration, "copy_Bps"),
         hidden_comm_known=_known(calibration, "compute_slowdown", "communication_slowdown"),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
         calibration=calibration,
     )
-    return with_band(prediction, calibration, progress, coarse=coarse) if band else prediction
 
 
 def _known(calibration: Calibration | None, *names: str) -> bool:
@@ -135,7 +132,7 @@ def with_band(
             return 2 * middle_s - high_s, high_s
         return end_s(doubt.low), high_s
 
-    ends = tuple((doubt, both_s(doubt)) for doubt in doubts)
+    ends = tuple(Ends.of(doubt, both_s(doubt)) for doubt in doubts)
     banded = replace(prediction, ends=ends, hidden_comm_cost_s=_hidden_s(prediction, calibration, now_s, options))
     low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
@@ -156,13 +153,13 @@ def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
     A doubt that only one of them has, as of another link on another placement, moves that one alone.
     """
     gain = 1 - other.iteration_s / default.iteration_s
-    ours, theirs = ({doubt.name: ends for doubt, ends in each.ends} for each in (default, other))
-    doubts = {doubt.name: doubt for each in (default, other) for doubt, _ in each.ends}
+    ours, theirs = ({ends.name: ends.steps_s for ends in each.ends} for each in (default, other))
+    causes = {ends.name: ends for each in (default, other) for ends in each.ends}
     unmoved, theirs_unmoved = (default.iteration_s,) * 2, (other.iteration_s,) * 2
     effects = []
-    for name, doubt in doubts.items():
+    for name, cause in causes.items():
         pairs = zip(ours.get(name, unmoved), theirs.get(name, theirs_unmoved), strict=True)
-        effects.append(join.effect(doubt, gain, [1 - b / a for a, b in pairs]))
+        effects.append(join.effect(cause, gain, [1 - b / a for a, b in pairs]))
     return join.band(gain, effects)
 
 
@@ -186,53 +183,18 @@ def _summary(
         scale_compute=options.scale_compute * assumptions.compute,
         scale_host=options.scale_host * assumptions.host,
     )
-    scaled, warm_up = _brief(scaled, prediction.workload)
+    scaled, warm_up = in_brief(scaled, prediction.workload)
     trace = simulate(
         prediction.workload,
         prediction.placement,
         scaled,
         assumptions.calibration,
-        workloads=_workloads_on(prediction.placement, options),
+        workloads=workloads_on(prediction.placement, options),
         wire_factor=assumptions.wire_factor,
         warm_up=warm_up,
         progress=progress,
     )
     return summarise(trace)
-
-
-def _brief(options: Options, workload: Workload) -> tuple[Options, int]:
-    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled."""
-    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2
-    return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
-
-
-def _workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
-    """Return by name the workloads of node templates that have their own."""
-    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    return {name: _on(placement.topology, load_workload(name), options) for name in named}
-
-
-def _on(topology: Cluster, workload: Workload, options: Options) -> Workload:
-    """Return `workload` as a topology's nodes replay it: with the optimizer asked for, by timed layers without GPUs.
-
-    Raises:
-        InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
-    """
-    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
-    if options.compiled:
-        workload = spread_out(workload)
-    if topology.compute_device == "cpu":
-        return workload if workload.on_cpu else single_clock(workload)
-    if workload.on_cpu and options.backend is None:
-        raise InputError(
-            f"{workload.name} was recorded on a CPU, {topology.name} has GPUs ({topology.compute_device})",
-            place="workload",
-            remedy=(
-                "estimate the step on that GPU (`python -m ddpexec estimate --step ... --gpu ...`), carry a capture "
-                "to it (`... --from capture.json --gpu ...`), or say `backend=gloo` to train on its CPUs"
-            ),
-        )
-    return workload
 
 
 def local_period_s(

@@ -9,10 +9,11 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.paths_taken import PathsTaken, paths_taken
 from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Doubt, Effect
+from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.graph import Cluster, Placement
@@ -38,11 +39,11 @@ class Prediction:
         low_s, high_s: band of the iteration: 10th and 90th percentile over iterations, joined with what each doubt
             changes.
         plan: the buckets used.
-        trace: of the simulated ranks.
+        run: the simulation whose trace is summarised.
         calibrated: whether measured constants took the place of priors.
         correcting_rows: measured rows of exactly this machine and rank count, by which its collectives are corrected.
         copies_measured: whether its calibration has the rate of copies into buckets.
-        ends: each doubt with the iteration at its two ends; empty until `with_band`.
+        ends: the iteration at the two ends of each doubt; empty until `with_band`.
         calibration: it was made with; None is the priors.
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
@@ -57,11 +58,11 @@ class Prediction:
     low_s: float
     high_s: float
     plan: BucketPlan
-    trace: Trace
+    run: SimulatedRun = field(compare=False, repr=False)
     calibrated: bool
     correcting_rows: int = 0
     copies_measured: bool = False
-    ends: tuple[tuple[Doubt, tuple[float, float]], ...] = field(default=(), compare=False)
+    ends: tuple[Ends, ...] = field(default=(), compare=False)
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
     hidden_comm_known: bool = False
@@ -85,6 +86,11 @@ class Prediction:
         )
 
     @property
+    def trace(self) -> Trace:
+        """The trace of the simulated ranks."""
+        return self.run.trace()
+
+    @property
     def topology(self) -> Cluster:
         """The machine."""
         return self.placement.topology
@@ -104,7 +110,7 @@ class Prediction:
         """What each doubt does to the iteration, the largest first; jitter is one where recorded iterations differ."""
         s = self.summary
         jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
-        return join.largest_first([jitter, *(join.effect(doubt, s.iteration_s, ends) for doubt, ends in self.ends)])
+        return join.largest_first([jitter, *(join.effect(each, s.iteration_s, each.steps_s) for each in self.ends)])
 
     @property
     def clipping_s(self) -> float | None:

@@ -14,7 +14,7 @@ from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_share, rate, step, where
+from ddpsim.report.wording import banded_share, milliseconds, rate, step, where
 from ddpsim.units import counted
 
 _KEYS = (
@@ -149,7 +149,7 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
         saved = {saving.where: saving.seconds for saving in row.savings}
         total = row.default.iteration_s - row.best.iteration_s
         label = f"{named.of(row)}{', not advised' if row.keep_default else ''}"
-        cells.append((label, *(f"{saved.get(key, 0.0) * 1e3:.2f}" for key in WHERE), f"{total * 1e3:.2f}"))
+        cells.append((label, *(milliseconds(saved.get(key, 0.0)) for key in WHERE), milliseconds(total)))
     note = "Milliseconds of a step that the best buckets save, by where torch's default loses them."
     title, header = "Why other buckets take less", ("saved on", *WHERE.values(), "together ms")
     return (Table(title, header, tuple(cells), note=note),) if cells else ()

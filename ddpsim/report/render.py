@@ -10,6 +10,7 @@ from string import Template
 from ddpsim.markup import Markup, element, joined, table
 from ddpsim.report import bars, charts
 from ddpsim.report.model import Bars, Charts, Report, Section, Step, Table, Timeline
+from ddpsim.report.wording import milliseconds
 from ddpsim.units import MIB
 from ddpsim.version import __version__
 
@@ -127,13 +128,9 @@ def _bucket_table(step: Step, place: str) -> Markup:
     rows = [
         (
             str(b.index), f"{b.size_bytes / MIB:.2f}",
-            *map(_ms, (b.ready_s, b.queued_s, b.skew_s, b.on_wire_s, b.finished_s, b.written_s)),
+            *map(milliseconds, (b.ready_s, b.queued_s, b.skew_s, b.on_wire_s, b.finished_s, b.written_s)),
         )
         for b in step.buckets
     ]  # fmt: skip
     title = f"Buckets of {place}: {step.label}"
     return element("details", element("summary", title), _scrolled(table(header, rows), title), class_="buckets")
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f}"

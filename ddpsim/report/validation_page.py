@@ -9,7 +9,7 @@ from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
 from ddpsim.report.rows import bar, number
 from ddpsim.report.steps import of_document, of_trace
-from ddpsim.report.wording import banded_time, signed
+from ddpsim.report.wording import banded_time, milliseconds, signed
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.units import MIB, format_time
@@ -95,12 +95,13 @@ def _compared(result: Validation) -> Table:
 
 
 def _row(name: str, pair: Compared) -> tuple[str, ...]:
-    return name, _ms(pair.measured_s), _ms(pair.predicted_s), signed(pair.error)
+    return name, milliseconds(pair.measured_s), milliseconds(pair.predicted_s), signed(pair.error)
 
 
 def _terms(result: Validation) -> Table:
     rows = tuple(
-        (t.name.replace("_", " "), _ms(t.measured_s), _ms(t.predicted_s), signed(t.share_of_step)) for t in result.terms
+        (t.name.replace("_", " "), milliseconds(t.measured_s), milliseconds(t.predicted_s), signed(t.share_of_step))
+        for t in result.terms
     )
     note = "Parts of the step, then what buckets spend, summed; each error as a share of the measured step."
     return Table("Terms", ("term", "measured ms", "predicted ms", "of the step"), rows, note=note)
@@ -148,7 +149,3 @@ def _provenance(prediction: Mapping[str, object], measured: Trace) -> Table:
     rows = tuple((side, key, str(value)) for side, told in sides.items() for key, value in flat(told).items())
     note = "The constants of the prediction are not in its file; `ddpsim constants` lists those in force."
     return Table("Provenance", ("of the", "key", "value"), rows, frozenset({0, 1, 2}), note)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f}"

@@ -10,31 +10,66 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ddpsim.errors import InputError
 from ddpsim.files import is_regular
+from ddpsim.units import counted
 
 ENDING = ".partial"
 """What a journal's name adds to that of the file beside which it lies."""
 
-_LINE = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d+), (.*)\}')
+_START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d+), ')
+_CLOSING = ord("}")
 _PARTS = b', "document": '
 """Between notes and document; no text inside JSON's quotes has a bare quote, so that it stands there once."""
 
 
-@dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry is what is kept of a point.
+    """An entry is what is kept of a point; that of a journal is decoded where it is first asked for.
 
-    Attributes:
+    Args:
         document: its JSON, on one line.
         notes: what people are to be told of it.
     """
 
-    document: str
-    notes: tuple[str, ...] = ()
+    __slots__ = ("_body", "_document", "_notes")
+
+    def __init__(self, document: str, notes: tuple[str, ...] = ()) -> None:
+        self._document, self._notes = document, notes
+        self._body: memoryview | None = None
+
+    @classmethod
+    def of(cls, body: memoryview) -> Entry:
+        """Return the entry of the rest of a line, behind its sum."""
+        entry = cls("")
+        entry._body = body
+        return entry
+
+    @property
+    def document(self) -> str:
+        """Its JSON, on one line."""
+        self._decode()
+        return self._document
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people are to be told of it."""
+        self._decode()
+        return self._notes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and (self.document, self.notes) == (other.document, other.notes)
+
+    def __repr__(self) -> str:
+        return f"<Entry: {self.document[:40]!r}, {counted(len(self.notes), 'note')}>"
+
+    def _decode(self) -> None:
+        if self._body is not None:
+            notes, _, document = bytes(self._body).partition(_PARTS)
+            self._document = document.decode()
+            self._notes = tuple(json.loads(notes.removeprefix(b'"notes": ')))
+            self._body = None
 
 
 class Journal:
@@ -114,9 +149,13 @@ def journal_beside(path: str | Path | None) -> Iterator[Journal | None]:
 
 
 def _read(content: bytes) -> Iterator[tuple[str, Entry]]:
-    for line in content.split(b"\n"):
-        found = _LINE.fullmatch(line)
-        if found is None or zlib.crc32(found[3]) != int(found[2]):
-            continue
-        notes, _, document = found[3].partition(_PARTS)
-        yield found[1].decode(), Entry(document.decode(), tuple(json.loads(notes.removeprefix(b'"notes": '))))
+    whole, start = memoryview(content), 0
+    while start < len(content):
+        found_end = content.find(b"\n", start)
+        end = len(content) if found_end < 0 else found_end
+        found = _START.match(content, start, end)
+        if found is not None and content[end - 1] == _CLOSING:
+            body = whole[found.end() : end - 1]
+            if zlib.crc32(body) == int(found[2]):
+                yield found[1].decode(), Entry.of(body)
+        start = end + 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from ddpsim.stopping import Stopped
 from ddpsim.workers.crew import Crew
@@ -11,54 +13,71 @@ from ddpsim.workers.journal import Entry, Journal
 from ddpsim.workers.points import Points
 
 Item = TypeVar("Item")
+Progress = Callable[[int, int], None]
 
 GRACE_S = 2.0
 """Seconds for which a command that is stopped waits for the points under way, so that short ones are not lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task(Generic[Item]):
+    """A task is points to be computed, an entry each.
+
+    Attributes:
+        function: as that of `Points`; where this process computes it is given `progress` too, to call now and then.
+        items: in order.
+        keys: what each item is known by in a journal: two items of one key have the same entry.
+        name: as that of `Points`.
+    """
+
+    function: Callable[..., Entry]
+    items: Sequence[Item]
+    keys: Sequence[str]
+    name: Callable[[Item], str] = str
+
+
 def compute(
-    function: Callable[[Item], Entry],
-    items: Sequence[Item],
-    found: dict[int, Entry],
+    task: Task[Item],
     *,
-    keys: Sequence[str],
     crew: Crew | None = None,
     journal: Journal | None = None,
-    name: Callable[[Item], str] = str,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Put the entry of every item into `found`, by position, each as soon as it is there.
+    found: dict[int, Entry] | None = None,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Return the entry of every item.
 
     Args:
-        function: as that of `Points`; likewise `name`.
-        items: in order.
-        found: what is done, however this ends.
-        keys: what each item is known by in the journal: two items of one key have the same entry.
+        task: what is to be computed.
         crew: who computes; None is this process.
         journal: has what was done before, and is told of each entry.
+        found: is given each entry by position, as soon as it is there: what is done, however this ends.
         progress: called with entries found and items in all.
 
     Raises:
         Stopped: by a signal; what is done within `GRACE_S` is found too.
         WorkersError: as `Points`; and any error of an item.
     """
-    known = {} if journal is None else journal.entries
+    found = {} if found is None else found
+    keys, known = task.keys, {} if journal is None else journal.entries
     found |= {position: known[key] for position, key in enumerate(keys) if key in known}
-    left = [position for position in range(len(items)) if position not in found]
-    points = Points(function, [items[position] for position in left], crew, name)
+    left = [position for position in range(len(keys)) if position not in found]
+    show = progress or silent
+    function = task.function
+    if crew is None:
+        function = partial(function, progress=lambda *_: show(len(found), len(keys)))
+    points = Points(function, [task.items[position] for position in left], crew, task.name)
 
     def keep(number: int, entry: Entry) -> None:
         position = left[number]
         found[position] = entry
         write(position)
-        show(len(found), len(items))
+        show(len(found), len(keys))
 
     def write(position: int) -> None:
         if journal is not None and keys[position] not in journal.entries:
             journal.add(keys[position], found[position])
 
-    show = progress or (lambda done, total: None)
-    show(len(found), len(items))
+    show(len(found), len(keys))
     try:
         for number, entry in points:
             keep(number, entry)
@@ -69,3 +88,8 @@ def compute(
         for position in found:
             write(position)
         raise
+    return [found[position] for position in range(len(keys))]
+
+
+def silent(done: int, total: int) -> None:
+    """Show nothing."""

@@ -58,3 +58,25 @@ def test_bad_input_is_one_message_with_its_place(capsys, options, says):
     assert says in error
     assert "Traceback" not in error
     assert error.count("error: ") == 1
+
+
+def test_what_the_best_comes_to_stands_below_it_and_a_kept_pace_is_named(capsys):
+    goal = ["--deadline", "30min", "--samples-per-epoch", "1281167", "--price", "dgx-1v=9EUR/h"]
+    assert run([*BASE, *goal]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [cheapest] = [number for number, line in enumerate(lines) if line.startswith("cheapest that meets 30 min: ")]
+    assert lines[cheapest + 1].endswith("; its whole band meets it")
+    assert lines[0].endswith("each GPU's pace estimated")
+    assert run(["compare", "--workload", "resnet50@recorded", "--topology", "dgx-a100"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("pace of V100 estimated")
+
+
+def test_advice_on_a_machine_without_a_network_is_printed_too(capsys):
+    words = ["compare", "--workload", "resnet50", "--topology", "4x1080ti-pcie", "--advice"]
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["break_even"] == []
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert "\n4x1080ti-pcie, batch 32, fp32\n    no_sync, reducing every 2 steps, saves " in text
+    assert text.count("no_sync") == len(document["no_sync"]) == 3

@@ -1,4 +1,4 @@
-"""`ddpsim sweep` and `ddpsim plan` with workers: the same bytes whoever computes, and one message for what is wrong."""
+"""`sweep`, `plan` and `compare` with workers: the same bytes whoever computes, and one message for what is wrong."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
 SWEEP = ("sweep", "--topology", "dgx-1v", "--nodes", "1,2", "--bucket-cap-mb", "1,2,5")
+COMPARE = ("compare", *SWEEP[1:], "--advice", "--price", "dgx-1v=9EUR/h")
 PLAN = ("plan", "--topology", "dgx-1v", "--topology", "p3.16xlarge", "--nodes", "1,2", "--bucket-cap-mb", "1")
 
 
@@ -39,14 +40,14 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(
 
 
 def test_a_cluster_gives_the_same_bytes(ddpsim: Callable, tiny: Path, scheduler: str) -> None:
-    for words in (SWEEP, PLAN):
+    for words in (SWEEP, PLAN, COMPARE):
         here = ddpsim(*words, "--workload", tiny, "--json", "--workers", 1)
         there = ddpsim(*words, "--workload", tiny, "--json", "--scheduler", scheduler)
         assert there.code == 0
         assert (there.out, there.err) == (here.out, here.err)
 
 
-@pytest.mark.parametrize("words", [SWEEP, PLAN], ids=["sweep", "plan"])
+@pytest.mark.parametrize("words", [SWEEP, PLAN, COMPARE], ids=["sweep", "plan", "compare"])
 def test_workers_that_cannot_be_are_refused(ddpsim: Callable, tiny: Path, words: tuple[str, ...]) -> None:
     for count in (0, -1, 10**6):
         ddpsim(*words, "--workload", tiny, "--workers", count).refused("--workers", str(count))

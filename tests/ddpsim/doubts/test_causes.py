@@ -61,7 +61,7 @@ def test_a_gain_is_compared_under_the_same_draws():
     shorter = replace(
         default,
         summary=replace(default.summary, iteration_s=default.iteration_s * 0.9),
-        ends=tuple((doubt, (ends[0] * 0.9, ends[1] * 0.9)) for doubt, ends in default.ends),
+        ends=tuple(replace(ends, steps_s=tuple(0.9 * step_s for step_s in ends.steps_s)) for ends in default.ends),
     )
     assert gain_band(default, shorter) == pytest.approx((0.1, 0.1))
 

@@ -17,9 +17,9 @@ def test_keys_tell_points_and_questions_apart_and_are_the_same_elsewhere() -> No
     question = Question(load_workload("mlp"), load_topology("dgx-1v"))
     caps = [BucketCaps(), BucketCaps(bucket_cap_mb=5), BucketCaps(bucket_cap_mb=5.0000001)]
     points = points_of([None, 1, 2], caps)
-    keys = question.keys(points)
+    keys = question.task(points).keys
     assert len(set(keys)) == len(points) == 9
-    assert pickle.loads(pickle.dumps(question)).keys(pickle.loads(pickle.dumps(points))) == keys
+    assert pickle.loads(pickle.dumps(question)).task(pickle.loads(pickle.dumps(points))).keys == keys
     calibration = Calibration.priors("nccl")
     others = [
         replace(question, workload=replace(question.workload, batch_size=1)),
@@ -29,5 +29,5 @@ def test_keys_tell_points_and_questions_apart_and_are_the_same_elsewhere() -> No
         replace(question, calibration=calibration.with_values({"nccl.ddp.hook_s": 1e-3}, source="given")),
     ]
     asked = [points_of([None, 1, 2], caps, Options(seed=1)), points_of([None, 1, 2], caps, Options(fidelity="closed"))]
-    every = [keys, *(other.keys(points) for other in others), *(question.keys(each) for each in asked)]
+    every = [keys, *(other.task(points).keys for other in others), *(question.task(each).keys for each in asked)]
     assert len({key for each in every for key in each}) == 9 * len(every)

@@ -13,12 +13,12 @@ from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
 from ddpsim.workers.asked import Workers
 from ddpsim.workers.journal import ENDING, Entry, Journal, journal_beside
-from ddpsim.workers.kept import compute
+from ddpsim.workers.kept import Task, compute
 
 KEYS = [f"{number:x}" for number in range(20)]
 
 
-def told(stop_at: int | None, number: int) -> Entry:
+def told(stop_at: int | None, number: int, progress: object = None) -> Entry:
     if number == stop_at:
         raise Stopped(2)
     return Entry(json.dumps({"n": number, "text": '", "document": {}}'}), (f'a "note", "document": {number}',))
@@ -81,24 +81,23 @@ def test_there_is_none_beside_what_is_no_file() -> None:
 def test_what_a_stopped_computation_did_is_not_done_again(tmp_path: Path, count: int) -> None:
     out, found = tmp_path / "out.jsonl", dict[int, Entry]()
     with pytest.raises(Stopped), journal_beside(out) as journal, Workers(workers=count).crew(20) as crew:
-        compute(partial(told, 9), range(20), found, keys=KEYS, crew=crew, journal=journal)
+        compute(Task(partial(told, 9), range(20), KEYS), crew=crew, journal=journal, found=found)
     assert set(range(9)) <= set(found)
     assert 9 not in found
 
     seen: list[int] = []
 
-    def rest(number: int) -> Entry:
+    def rest(number: int, progress: object) -> Entry:
         seen.append(number)
         return told(None, number)
 
     shown: list[tuple[int, int]] = []
-    again = dict[int, Entry]()
     with journal_beside(out) as journal:
-        compute(
-            rest, range(20), again, keys=KEYS, journal=journal, progress=lambda done, total: shown.append((done, total))
+        again = compute(
+            Task(rest, range(20), KEYS), journal=journal, progress=lambda done, total: shown.append((done, total))
         )
     assert sorted(seen) == sorted(set(range(20)) - set(found))
-    assert [again[number] for number in range(20)] == [told(None, number) for number in range(20)]
+    assert again == [told(None, number) for number in range(20)]
     assert shown[0] == (len(found), 20)
     assert shown[-1] == (20, 20)
     assert list(tmp_path.iterdir()) == []

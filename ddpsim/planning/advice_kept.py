@@ -1,0 +1,64 @@
+"""Advice as a task: what is kept of it, and the advice again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ddpsim.planning.advice import Accumulating, Advice, Apart, advise
+from ddpsim.planning.break_even import BreakEven
+from ddpsim.planning.comparison_point import ComparisonPoint
+from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.entries import entry_of
+from ddpsim.planning.keys import Keys
+from ddpsim.simulation.rank import Progress
+from ddpsim.workers.journal import Entry
+from ddpsim.workers.kept import Task
+
+
+def advice_task(
+    rows: Sequence[ComparisonRow], points: Sequence[ComparisonPoint], efficiency: float
+) -> Task[ComparisonRow]:
+    """Return the advice on rows as a task.
+
+    Args:
+        rows: each stands for its machine.
+        points: that they are of.
+        efficiency: as that of `advise`.
+    """
+    keys = Keys("advice", efficiency)
+    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named)
+
+
+def recalled_advice(row: ComparisonRow, entry: Entry) -> Advice:
+    """Return the advice on a row of which `entry` was kept."""
+    document: dict[str, Any] = json.loads(entry.document)
+    apart = document["apart"]
+    return Advice(
+        row,
+        break_even=tuple(BreakEven(row, *found) for found in document["break_even"]),
+        apart=None if apart is None else Apart(row, **{**apart, "cost": tuple(apart["cost"])}),
+        accumulating=tuple(Accumulating(row, every, tuple(saving)) for every, saving in document["accumulating"]),
+    )
+
+
+def _entry(efficiency: float, row: ComparisonRow, progress: Progress | None = None) -> Entry:
+    """Return what is kept of the advice on a row; nothing tells how far a search has come, so that nothing is shown."""
+    advice = advise(row, efficiency, row.prediction.calibration)
+    apart = advice.apart
+    document = {
+        "break_even": [[found.what, found.value, found.low, found.high, found.why] for found in advice.break_even],
+        "apart": None if apart is None else {name: getattr(apart, name) for name in _APART},
+        "accumulating": [[each.every, each.saving] for each in advice.accumulating],
+    }
+    return entry_of(document, None, _named(row))
+
+
+def _named(row: ComparisonRow) -> str:
+    return f"advice on {row.model}, {row.machine}"
+
+
+_APART = ("ranks", "together_s", "apart_s", "cost")
+"""What is kept of `Apart`: all but its row."""

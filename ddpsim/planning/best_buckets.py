@@ -1,0 +1,172 @@
+"""The best buckets on one machine and node count: caps tried side by side, and an exact partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing.caps import DEFAULT_CAP_MB
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.planning.host_bound import host_cost_s, launch_priors
+from ddpsim.planning.partition import best_partition
+from ddpsim.planning.rows import PlanRow, worth_it
+from ddpsim.planning.savings import savings
+from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.simulation.rank import Progress
+from ddpsim.topology.graph import Topology
+from ddpsim.workload import Workload
+
+CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
+"""Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""
+
+TELLING = 0.005
+"""Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one.
+
+Chosen as half of what a gain must be to be advised (`rows.WORTH_IT`); it moves which plan is named, no time.
+"""
+
+
+def best_buckets(
+    workload: Workload,
+    topology: Topology,
+    nodes: int | None,
+    *,
+    caps: Sequence[BucketCaps] | None,
+    options: Options,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+    progress: Progress | None = None,
+) -> PlanRow:
+    """Return the plan that makes an iteration shortest, beside torch's default.
+
+    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
+    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is.
+
+    Args:
+        caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
+        progress: as that of `predict`, and the rest of the arguments too.
+
+    Raises:
+        InputError: as `predict`.
+    """
+    one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
+    default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
+    one = partial(one, local_s=default.local_s, band=False)
+    tell = partial(one, brief=True)
+    total_mb = workload.gradient_bytes / (1 << 20)
+    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
+    uniform_caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if caps is None else caps
+    uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in uniform_caps]
+    tried = [default, *uniform]
+    best = _simplest(tried, default)
+    if caps is None and (partition := pipeline_plan(default, calibration)) is not None:
+        listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
+        telling = listed.iteration_s < best.iteration_s * (1 - TELLING)
+        best = listed if telling or (worth_it(listed, default) and not worth_it(best, default)) else best
+        tried.append(listed)
+    curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
+    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
+    if best is not default:
+        best = with_band(one(nodes, best.options), calibration, progress)
+        low, high = gain_band(default, best)
+        row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
+    if not row.chosen.workload.estimated:
+        return row
+    priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
+    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
+
+
+def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Prediction:
+    """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
+
+    Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
+    """
+    fastest = min(prediction.iteration_s for prediction in predictions)
+    close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
+    close = [prediction for prediction in close if worth_it(prediction, default)] or close
+
+    def distance(prediction: Prediction) -> float:
+        cap = prediction.options.caps.bucket_cap_mb
+        return 0.0 if cap is None else 1.0 + abs(np.log(max(cap, 1e-3) / DEFAULT_CAP_MB))
+
+    return min(close, key=distance)
+
+
+def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -> BucketPlan | None:
+    """Return the exact best partition of the pipeline model; None where gradients are of several kinds.
+
+    None too where buckets are compressed, differ from iteration to iteration, are not filled in arrival order, or split
+    a compiled step: the model knows none of these.
+
+    Args:
+        default: a prediction whose gradients' ready times, ranks and algorithm are used.
+    """
+    parameters, options = default.workload.parameters, default.options
+    if options.compression != "none" or options.drop or options.order is not None or options.compiled:
+        return None
+    if options.assignment_in_force != "rebuilt":
+        return None
+    if len({(p.dtype, p.device) for p in parameters}) > 1 or any(p.sparse for p in parameters):
+        return None
+    synced = [it for it in default.trace.of_rank(0) if it.synced and it.gradients]
+    if not synced or default.summary.world_size == 1:
+        return None
+    gradients = sorted(synced[0].gradients, key=lambda g: g.hook_s)
+    if len(gradients) < len(parameters):
+        return None
+    backend = options.backend_for(default.workload)
+    collectives = Collectives(
+        None, default.placement, backend=backend, calibration=calibration, options=options.collective
+    )
+    order = [g.parameter for g in gradients]
+    ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
+    sizes = [parameters[index].size_bytes for index in order]
+    lengths = best_partition(ready.tolist(), sizes, _interpolated(collectives.estimate_s, sum(sizes)))
+    ends = np.cumsum(lengths)
+    groups = [tuple(order[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
+    return custom_plan(parameters, groups)
+
+
+def _interpolated(
+    seconds: Callable[[int], float], largest: int
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return `seconds` as a vectorised function, linear in the logarithm of its argument between 64 samples."""
+    sizes = np.unique(np.geomspace(64, max(largest, 128), 64).astype(np.int64))
+    times = np.array([seconds(int(size)) for size in sizes])
+    log_sizes, log_times = np.log(sizes), np.log(times)
+    return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
+
+
+def _one(
+    workload: Workload,
+    topology: Topology,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+    nodes: int | None,
+    options: Options,
+    local_s: float | None = None,
+    band: bool = True,
+    progress: Progress | None = None,
+    brief: bool = False,
+) -> Prediction:
+    return predict(
+        workload,
+        topology,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=options,
+        calibration=calibration,
+        local_s=local_s,
+        band=band,
+        progress=progress,
+        brief=brief,
+    )

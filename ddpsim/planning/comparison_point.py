@@ -1,0 +1,108 @@
+"""One point of a comparison: what is kept of its row, and the row again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.bound import Bound, bound_of
+from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.efficiency import efficiency_of, local_s
+from ddpsim.planning.entries import entry_of
+from ddpsim.planning.keys import Keys
+from ddpsim.prediction.kept import kept, recalled
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.rank import Progress
+from ddpsim.topology.cluster import Topology
+from ddpsim.units import counted
+from ddpsim.workers.journal import Entry
+from ddpsim.workers.kept import Task
+from ddpsim.workload import Workload
+
+LinkRate = tuple[str, float]
+"""A link, as `with_link_rate` takes it, and its rate in bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPoint:
+    """A point is one row to be predicted.
+
+    Attributes:
+        workload: on the machine's GPU.
+        topology: with the link's rate set.
+        model, machine: as they were asked for.
+        rate: the link whose rate was set.
+    """
+
+    workload: Workload
+    topology: Topology
+    nodes: int | None
+    options: Options
+    gpus_per_node: int | None
+    calibration: Calibration | None
+    model: str
+    machine: str
+    rate: LinkRate | None
+
+    def __str__(self) -> str:
+        nodes = "" if self.nodes is None else f", {counted(self.nodes, 'node')}"
+        return f"{self.model} on {self.machine}{nodes}"
+
+    def entry(self, progress: Progress | None = None) -> Entry:
+        """Return what is kept of its row, whatever it costs.
+
+        Raises:
+            InputError: as `predict`; and a figure that JSON lacks.
+        """
+        prediction = predict(
+            self.workload,
+            self.topology,
+            nodes=self.nodes,
+            gpus_per_node=self.gpus_per_node,
+            options=self.options,
+            calibration=self.calibration,
+            local_s=local_s(self.workload, self.options) if self.topology.compute_device != "cpu" else None,
+            progress=progress,
+            brief=True,
+            coarse=True,
+        )
+        bound = asdict(bound_of(prediction, self.calibration))
+        document = {"prediction": kept(prediction), "efficiency": efficiency_of(prediction), "bound": bound}
+        return entry_of(document, prediction, str(self))
+
+    def row(self, entry: Entry) -> ComparisonRow:
+        """Return the row of which `entry` was kept, without what it costs."""
+        document: dict[str, Any] = json.loads(entry.document)
+        middle, low, high = document["efficiency"]
+        link, rate = self.rate or (None, None)
+        return ComparisonRow(
+            prediction=recalled(
+                document["prediction"],
+                self.workload,
+                self.topology,
+                nodes=self.nodes,
+                gpus_per_node=self.gpus_per_node,
+                options=self.options,
+                calibration=self.calibration,
+            ),
+            machine=self.machine,
+            model=self.model,
+            efficiency=(middle, low, high),
+            bound=Bound(**document["bound"]),
+            link=link,
+            link_rate=rate,
+        )
+
+    def parts(self) -> tuple[object, ...]:
+        """Return all that its row rests on."""
+        return self.workload, self.topology, self.nodes, self.options, self.gpus_per_node, self.calibration
+
+
+def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
+    """Return the rows of points as a task."""
+    keys = Keys("compare")
+    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points])

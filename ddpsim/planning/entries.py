@@ -1,0 +1,25 @@
+"""What is kept of an answer: its document on one line, and what people are to be told of its prediction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ddpsim.errors import InputError
+from ddpsim.prediction.notes import pace_notes
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.workers.journal import Entry
+
+
+def entry_of(document: Mapping[str, object], noted: Prediction | None, place: str) -> Entry:
+    """Return the entry of `document`, with the notes of the prediction that is to be noted.
+
+    Raises:
+        InputError: a figure that JSON lacks; `place` names the point.
+    """
+    try:
+        line = json.dumps(document, allow_nan=False)
+    except ValueError as error:
+        remedy = "take options and figures nearer to those of real machines"
+        raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
+    return Entry(line, () if noted is None else tuple(pace_notes(noted)))

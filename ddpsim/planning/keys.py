@@ -1,0 +1,62 @@
+"""What points are known by in a journal: all that their answers rest on, as a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.options.option import told
+from ddpsim.simulation import Options
+from ddpsim.topology.graph import Cluster
+from ddpsim.version import __version__
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload, workload_document
+
+
+class Keys:
+    """Keys of one kind of answers, equal for the same question to the same version, here and elsewhere.
+
+    Args:
+        kind: of the answers: those of `sweep`, `plan` and `compare` are other documents.
+        common: what all points have in common, as `of` takes it.
+    """
+
+    def __init__(self, kind: str, *common: object) -> None:
+        # Thousands of points share a few objects: each is told once, and stays here, so that no other has its id.
+        self._seen: dict[int, tuple[object, str]] = {}
+        self._start = hashlib.sha256(f"{kind} {__version__} {self._joined(common)}".encode())
+
+    def of(self, *parts: object) -> str:
+        """Return the key of a point: of workloads, machines, options, calibrations, and values that JSON has."""
+        digest = self._start.copy()
+        digest.update(self._joined(parts).encode())
+        return digest.hexdigest()[:24]
+
+    def _joined(self, parts: tuple[object, ...]) -> str:
+        return " ".join(map(self._said, parts))
+
+    def _said(self, part: object) -> str:
+        if part is None or isinstance(part, int | float):
+            return repr(part)
+        if id(part) not in self._seen:
+            said = json.dumps(_told(part), default=str)
+            self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
+        return self._seen[id(part)][1]
+
+
+def _told(part: Any) -> object:
+    """Return everything that an answer rests on of a part of its question."""
+    match part:
+        case Workload():
+            return workload_document(part)
+        case Cluster():
+            others = sorted({g.template.workload for g in part.groups if g.template.workload is not None})
+            return [part.name, part.fingerprint(), [workload_document(load_workload(name)) for name in others]]
+        case Options():
+            return [told(part), None if part.plan is None else part.plan.document()]
+        case Calibration():
+            return part.document()
+        case _:
+            return part

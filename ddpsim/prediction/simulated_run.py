@@ -1,0 +1,119 @@
+"""The simulation that a prediction rests on: what is replayed, where, and for how many iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.engine import WARM_UP, Simulated
+from ddpsim.simulation.rank import Progress
+from ddpsim.topology.graph import Cluster, Placement
+from ddpsim.topology.placement import place
+from ddpsim.workload import Workload
+from ddpsim.workload.compiled import spread_out
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.update import with_optimizer
+
+_SETTLED = 1
+"""Iterations after which those that are all alike repeat, to rounding."""
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedRun:
+    """A simulated run is made when its trace is first asked for; made again, its trace is the same.
+
+    Attributes:
+        workload: as the machine's nodes replay it.
+        placement: the ranks that take part, and where.
+        options: as they were asked for.
+        calibration: constants in force; None is the priors.
+        brief: whether to simulate no more iterations than tell the period, where all are alike.
+    """
+
+    workload: Workload
+    placement: Placement
+    options: Options
+    calibration: Calibration | None = None
+    brief: bool = False
+    _trace: Simulated | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        topology: Cluster,
+        nodes: int | None,
+        gpus_per_node: int | None,
+        options: Options,
+        calibration: Calibration | None,
+        *,
+        brief: bool,
+    ) -> SimulatedRun:
+        """Return the run of a workload on the first GPUs of a machine's first nodes.
+
+        Raises:
+            InputError: as `place`, and for a CPU's workload on GPUs.
+        """
+        placement = place(topology, nodes, gpus_per_node)
+        return cls(replayed_on(topology, workload, options), placement, options, calibration, brief)
+
+    def trace(self, progress: Progress | None = None) -> Simulated:
+        """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
+
+        Raises:
+            InputError: as `simulate`.
+        """
+        if self._trace is None:
+            run, warm_up = in_brief(self.options, self.workload) if self.brief else (self.options, WARM_UP)
+            named = workloads_on(self.placement, self.options)
+            self._trace = simulate(
+                self.workload,
+                self.placement,
+                run,
+                self.calibration,
+                workloads=named,
+                progress=progress,
+                warm_up=warm_up,
+            )
+        return self._trace
+
+
+def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:
+    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled."""
+    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2
+    return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
+
+
+def workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
+    """Return by name the workloads of node templates that have their own."""
+    named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
+    return {name: replayed_on(placement.topology, load_workload(name), options) for name in named}
+
+
+def replayed_on(topology: Cluster, workload: Workload, options: Options) -> Workload:
+    """Return `workload` as a topology's nodes replay it: with the optimizer asked for, by timed layers without GPUs.
+
+    Raises:
+        InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
+    """
+    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
+    if options.compiled:
+        workload = spread_out(workload)
+    if topology.compute_device == "cpu":
+        return workload if workload.on_cpu else single_clock(workload)
+    if workload.on_cpu and options.backend is None:
+        raise InputError(
+            f"{workload.name} was recorded on a CPU, {topology.name} has GPUs ({topology.compute_device})",
+            place="workload",
+            remedy=(
+                "estimate the step on that GPU (`python -m ddpexec estimate --step ... --gpu ...`), carry a capture "
+                "to it (`... --from capture.json --gpu ...`), or say `backend=gloo` to train on its CPUs"
+            ),
+        )
+    return workload

@@ -1,0 +1,61 @@
+"""What is kept of a prediction gives it again, to the last bit, and its trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.best_buckets import pipeline_plan
+from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.prediction.kept import kept, recalled
+from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+PRIORS = Calibration.priors("nccl")
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "caps": {"options": Options(caps=BucketCaps(bucket_cap_mb=5.1, first_bucket_mb=1))},
+    "listed": {"options": Options(caps=BucketCaps(bucket_cap_mb_list=(1, 30.5)), accumulate=2)},
+    "brief": {"brief": True, "coarse": True, "nodes": 1},
+    "one rank": {"nodes": 1, "gpus_per_node": 1},
+    "rebuilt orders": {"options": Options(order="once", find_unused_parameters=True, optimizer="adamw")},
+    "measured": {"calibration": PRIORS.with_values({"nccl.ddp.hook_s": 1e-4}, source="given")},
+    "layers left out": {"options": Options(drop={"layer4": 0.5})},
+}
+
+
+def again(found: Prediction, given: dict[str, Any]) -> Prediction:
+    document = json.loads(json.dumps(kept(found), allow_nan=False))
+    rest = {"nodes": 2, "gpus_per_node": None, "options": Options(), "calibration": None}
+    asked = rest | {key: value for key, value in given.items() if key in rest}
+    return recalled(document, load_workload("resnet50"), found.topology, **asked)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recalled_prediction_is_the_one_that_was_kept(case: str) -> None:
+    given = {"nodes": 2, **CASES[case]}
+    found = predict(load_workload("resnet50"), load_topology("dgx-1v"), **given)
+    recalled_ = again(found, given)
+    assert recalled_ == found
+    assert recalled_.document() == found.document()
+    assert recalled_.ends == found.ends
+    assert efficiency_of(recalled_) == efficiency_of(found)
+    assert gain_band(recalled_, found) == gain_band(found, found)
+    assert recalled_.trace == found.trace
+
+
+def test_a_plan_that_was_asked_for_is_kept() -> None:
+    source, machine = load_workload("resnet50"), load_topology("dgx-1v")
+    default = predict(source, machine, nodes=2, band=False)
+    listed = replace(default.options, plan=pipeline_plan(default))
+    found = predict(source, machine, nodes=2, options=listed, band=False)
+    assert again(found, {}) == found
+    assert again(found, {}).plan != default.plan
