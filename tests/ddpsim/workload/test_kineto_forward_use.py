@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.workload import import_trace
 from tests.ddpsim.workload.kineto_traces import Job
+from tests.ddpsim.workload.test_kineto import HTA
 
 KERNELS = [20.0, 80.0, 10.0]
 OPERATOR_US = 20.0
@@ -68,3 +70,15 @@ def test_numbers_of_another_thread_name_other_operators(tmp_path):
     job = Numbered(KERNELS, recorded=True)
     job.thread = 2
     assert any("1 of 3 gradients" in note for note in imported(tmp_path, job).notes)
+
+
+def test_a_resnet_traced_under_ddp_on_real_gpus_needs_its_parameters_in_the_order_of_its_operators():
+    model = load_workload("resnet50")
+    workload = import_trace(HTA, model).workload
+    readers = np.array(model.operators.forward_use)
+    order = np.argsort(readers, kind="stable")
+    for times in (workload.forward_use_s.host_s, workload.forward_use_s.device_s):
+        assert (np.diff(times[order]) >= 0).all()
+    different = np.diff(readers[order]) > 0
+    assert (np.diff(workload.forward_use_s.host_s[order])[different] > 0).all()
+    assert workload.forward_use_s.host_s.max() < workload.forward.host_s.min()
