@@ -70,7 +70,7 @@ def zero0(setup: Setup, config: DeepSpeed) -> Schedule:
         )
         for number, bucket in enumerate(buckets)
     )
-    return Schedule(scheme="zero0", messages=messages, sharding=Sharding(master=True))
+    return Schedule(scheme="zero0", messages=messages, sharding=Sharding(staging_bytes=0, master=True))
 
 
 def zero1(setup: Setup, config: DeepSpeed) -> Schedule:
@@ -132,9 +132,8 @@ def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
         every = points(Kind.FORWARD, tuple(range(len(setup.parameters))))
         messages.append(replace(gather, after=points(Kind.UPDATED, kept), blocks=every, every=setup.every))
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
-    sharding = Sharding(
-        ranks, ranks, ranks, fetching.most_bytes, config.reduce_bucket_size * element_bytes, master=True
-    )
+    bucket_bytes = config.reduce_bucket_size * element_bytes
+    sharding = Sharding(ranks, ranks, ranks, fetching.most_bytes, 0, bucket_bytes, master=True)
     return Schedule(scheme="zero3", messages=tuple(messages), sharding=sharding)
 
 

@@ -25,8 +25,10 @@ class Sharding:
 
     Attributes:
         parameters, gradients, optimizer: ranks that share one copy; 1 is a copy on every rank.
-        gathered_bytes: of gathered parameters, at the peak of a step.
-        staging_bytes: of buffers in which gradients lie to be reduced, at the peak of a step.
+        gathered_bytes: of gathered parameters, as backward begins.
+        staging_bytes: of buffers in which gradients lie to be reduced, as backward begins; None where every sum has its
+            own all the time, as DDP's buckets.
+        kept_bytes: of buffers that stay from step to step beside those.
         master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
     """
 
@@ -34,7 +36,8 @@ class Sharding:
     gradients: int = 1
     optimizer: int = 1
     gathered_bytes: int = 0
-    staging_bytes: int = 0
+    staging_bytes: int | None = None
+    kept_bytes: int = 0
     master: bool = False
 
 

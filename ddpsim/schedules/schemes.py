@@ -27,9 +27,8 @@ def ddp(setup: Setup) -> Schedule:
 def naive(setup: Setup) -> Schedule:
     """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
     alone = [(index,) for index in range(len(setup.parameters))]
-    return _after_backward(
-        Schedule(scheme="naive", messages=tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p")))
-    )
+    messages = tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p"))
+    return _after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
 
 
 def flat(setup: Setup) -> Schedule:

@@ -71,7 +71,7 @@ def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: P
     return Schedule(
         scheme=name,
         messages=tuple(messages),
-        sharding=Sharding(shards, shards, shards, gathered_bytes=units.most_gathered() if shards > 1 else 0),
+        sharding=Sharding(shards, shards, shards, units.most_gathered() if shards > 1 else 0, staging_bytes=0),
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
     )
 
