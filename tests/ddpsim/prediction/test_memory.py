@@ -102,7 +102,8 @@ def sharded_memory(scheme: str) -> Memory:
 )
 def test_what_is_sharded_is_divided(scheme: str, parameters: int, gradients: int, state: int) -> None:
     memory, whole = sharded_memory(scheme), sharded_memory("ddp")
-    assert memory.parameters_bytes == -(-whole.parameters_bytes // parameters)
+    buffers = sum(buffer.size_bytes for buffer in load_workload("bert-base@a100-amp-b32").buffers)
+    assert memory.parameters_bytes - buffers == -(-(whole.parameters_bytes - buffers) // parameters)
     assert memory.gradients_bytes == -(-whole.gradients_bytes // gradients)
     assert memory.optimizer_bytes == -(-whole.optimizer_bytes // state)
 
@@ -120,4 +121,5 @@ def test_gathered_parameters_are_alive_beside_the_activations() -> None:
 
 
 def test_an_optimizer_with_its_own_copy_keeps_one_tensor_more_in_fp32() -> None:
-    assert sharded_memory("zero0").optimizer_bytes * 2 == sharded_memory("ddp").optimizer_bytes * 3
+    whole = sharded_memory("ddp")
+    assert sharded_memory("zero0").optimizer_bytes == whole.optimizer_bytes + whole.gradients_bytes
