@@ -31,6 +31,10 @@ from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.units import modules_of
 
 
+_AHEAD = 2
+"""Modules by which the host may be ahead of the device (`__max_ongoing_fetch_events` of the coordinator)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed:
     """DeepSpeed's configuration of ZeRO, by its own names, in elements.
@@ -101,6 +105,7 @@ def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
         blocks=points(Kind.FORWARD, everything),
         segment_bytes=-(-total // max(1, elements // config.allgather_bucket_size)),
         every=setup.every,
+        in_place=True,
     )
     ranks, staging = setup.world_size, 2 * config.reduce_bucket_size * element_bytes
     sharding = Sharding(gradients=ranks, optimizer=ranks, staging_bytes=staging, master=True)
@@ -172,9 +177,8 @@ class _Fetching:
         step, found = self._trace[number], []
         lacking = tuple(index for index in step.module if index not in self._available)
         if lacking:
-            after = () if number == 0 else (self._trace[number - 1].point,)
             gather = self.gather(f"gather {number}", lacking)
-            found.append(replace(gather, after=after, blocks=points(step.kind, step.module)))
+            found.append(replace(gather, after=self._launched(number), blocks=points(step.kind, step.module)))
         self._available |= set(lacking)
         expected = {index for index in step.module if self._fetched_for[index] < number}
         while expected:
@@ -185,7 +189,7 @@ class _Fetching:
             following = self._trace[number + 1]
             gather = self.gather(f"prefetch {number}", ahead)
             blocks = points(following.kind, following.module)
-            found.append(replace(gather, after=(step.point,), blocks=blocks))
+            found.append(replace(gather, after=self._launched(number), blocks=blocks))
         live = sum(self._setup.parameters[index].size_bytes for index in self._available.difference(self.kept))
         self.most_bytes = max(self.most_bytes, live)
         self._release(number)
@@ -195,6 +199,10 @@ class _Fetching:
         """Return the all-gather of `parameters`, which nothing waits for yet."""
         size = self._setup.size_bytes(parameters)
         return Message(id=name, op=Operation.ALL_GATHER, size_bytes=size, parameters=parameters)
+
+    def _launched(self, number: int) -> tuple[Point, ...]:
+        """Return what the device has passed when the host is at step `number`, ahead of it."""
+        return (self._trace[number - _AHEAD].point,) if number >= _AHEAD else ()
 
     def _prefetched(self) -> tuple[int, ...]:
         live = _elements(self._setup, self._available.difference(self.kept))

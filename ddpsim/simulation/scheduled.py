@@ -150,7 +150,9 @@ def _parcels(
 
 
 def _in_place(message: Message) -> bool:
-    """Whether a message is sent from where its tensor lies: an allreduce of one gradient after backward."""
+    """Whether a message is sent from where its tensors lie: said of it, or an allreduce of one gradient after backward."""
+    if message.in_place:
+        return True
     late = BACKWARD_END in message.after
     return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
 
