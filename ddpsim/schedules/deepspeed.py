@@ -30,7 +30,6 @@ from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.units import modules_of
 
-
 _AHEAD = 2
 """Modules by which the host may be ahead of the device (`__max_ongoing_fetch_events` of the coordinator)."""
 

@@ -131,6 +131,29 @@ def scheme_named(text: str) -> Scheme:
     return Scheme(text, _SCHEMES[name](name, options))
 
 
+def schemes_named(text: str) -> list[str]:
+    """Return the schemes of a list: `ddp,fsdp2:noreshard,gather=bf16,hsdp:8`.
+
+    What is no scheme's name is an option of the scheme before it.
+
+    Raises:
+        InputError: a scheme that `scheme_named` refuses, or one named twice.
+    """
+    found: list[str] = []
+    for piece in text.split(","):
+        name = piece.partition(":")[0]
+        behind = found and ":" in found[-1] and name not in _SCHEMES and "." not in name
+        if behind:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    for each in found:
+        scheme_named(each)
+        if found.count(each) > 1:
+            raise InputError(f"{each} is named twice", place="schemes", remedy="name it once")
+    return found
+
+
 def _own(module: str, function: str) -> Make:
     place = f"scheme '{module}:{function}'"
     if os.getcwd() not in sys.path:

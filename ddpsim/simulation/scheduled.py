@@ -150,7 +150,7 @@ def _parcels(
 
 
 def _in_place(message: Message) -> bool:
-    """Whether a message is sent from where its tensors lie: said of it, or an allreduce of one gradient after backward."""
+    """Whether a message is sent from where its tensors lie: it says so, or is a late allreduce of one gradient."""
     if message.in_place:
         return True
     late = BACKWARD_END in message.after
