@@ -94,7 +94,7 @@ class CpuRank(Rank):
         setting = self.setting
         pace, costs = setting.pace(book.index), setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced else []
+        unused = self.unused(pace) if synced or setting.scheduled else []
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
             if setting.scheduled is not None and (needed := setting.scheduled.needed[parameter]):
@@ -109,6 +109,7 @@ class CpuRank(Rank):
             book.backward_compute_s += self.env.now - begin
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
+                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
             if self.fills(parameter):
                 hook = costs.hook_s + costs.copies_s(1, setting.workload.parameters[parameter].size_bytes)
@@ -145,6 +146,8 @@ class CpuRank(Rank):
     def _optimizer(self, book: Book, traffic: Traffic) -> Process:
         setting = self.setting
         if not setting.optimises(book.index):
+            if setting.scheduled is not None and (update := setting.scheduled.update) is not None:
+                yield from self._launch_all(book, traffic.passed(*update.after))
             return
         if setting.scheduled is None:
             begin = self.begin_phase()

@@ -70,6 +70,7 @@ def simulate(
     every_rank: bool = False,
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
+    whole: bool = True,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -84,6 +85,7 @@ def simulate(
             do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count.
+        whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -98,7 +100,9 @@ def simulate(
     cycle = options.accumulate
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
-    ending = cycle if options.scheduled else 0  # what a schedule's last iteration leaves in flight needs one more
+    ending = (
+        cycle if options.scheduled and whole else 0
+    )  # what a schedule's last iteration leaves in flight needs one more
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:

@@ -115,7 +115,7 @@ class GpuRank(Rank):
         setting, costs = self.setting, self.setting.costs
         pace = setting.pace(book.index)
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced else []
+        unused = self.unused(pace) if synced or setting.scheduled else []
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
         for position, parameter in enumerate(pace.order):
@@ -131,6 +131,7 @@ class GpuRank(Rank):
             self._note_gradient(book, parameter, self.env.now)
             owed = 0.0
             if not synced:
+                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
             if self.fills(parameter):
                 owed = costs.hook_s
@@ -260,7 +261,7 @@ class GpuRank(Rank):
             yield self.env.timeout(pace.optimizer_host * share)
         self.stream.not_before(self.env.now)
         self.owes_update = optimises and scheduled is not None and update is None
-        if update is not None and optimises:
+        if update is not None:
             yield from self._launch_all(book, traffic.passed(*update.after))
         if "after_optimizer" in setting.workload.synchronises:
             yield self.stream.mark()

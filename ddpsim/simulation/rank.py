@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -188,6 +188,12 @@ class Rank:
         """Return the parameters that get no gradient in an iteration at `pace`."""
         used = set(pace.order)
         return [i for i in range(len(self.setting.workload.parameters)) if i not in used]
+
+    def unsent(self, traffic: Traffic, parameter: int, unused: Sequence[int]) -> list[Parcel]:
+        """Return what to launch at a gradient of an iteration that reduces none: what a schedule sends in every one."""
+        if self.setting.scheduled is None:
+            return []
+        return [*(traffic.unused(unused) if unused else ()), *traffic.gradient(parameter)]
 
     def fills(self, parameter: int) -> bool:
         """Whether the hook of a gradient copies it into a bucket."""

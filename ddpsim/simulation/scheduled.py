@@ -16,6 +16,7 @@ from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.setup import Setup
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.first_points import at_first_points
 from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
 from ddpsim.workload import Workload
@@ -79,6 +80,7 @@ class Scheduled:
     @classmethod
     def of(cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options) -> Scheduled:
         """Return `schedule` for ranks that compute `workload`."""
+        schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
         lanes = tuple(dict.fromkeys([MAIN, *((message.group, message.stream) for message in schedule)]))
         backward = parameters_at(schedule, Kind.BACKWARD)
