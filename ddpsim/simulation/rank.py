@@ -291,6 +291,7 @@ class Book:
             exposed_comm_s=self.exposed_comm_s,
             buffer_broadcast_s=self.buffer_broadcast_s,
             optimizer_s=self.optimizer_s,
+            held_up_s=self.aside_s,
             synced=synced,
             stepped=stepped,
             buckets=tuple(times for sent in self.sent if (times := sent.times()) is not None),

@@ -105,7 +105,8 @@ class Iteration:
 
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
-    no step of the optimizer ends the iteration, for gradients are accumulated.
+    no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
+    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts.
     """
 
     rank: int
@@ -117,6 +118,7 @@ class Iteration:
     exposed_comm_s: float
     buffer_broadcast_s: float
     optimizer_s: float
+    held_up_s: float = 0.0
     synced: bool = True
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()

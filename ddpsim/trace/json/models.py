@@ -70,6 +70,7 @@ class IterationRecord(Document):
     exposed_comm_s: Seconds
     buffer_broadcast_s: Seconds
     optimizer_s: Seconds
+    held_up_s: Seconds = 0.0
     synced: bool = True
     stepped: bool | None = None
     buckets: list[BucketRecord]
