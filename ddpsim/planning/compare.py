@@ -39,6 +39,7 @@ def compare(
     precisions: Sequence[str | None] = (None,),
     link_rates: str | Sequence[LinkRate | None] = (None,),
     caps: Sequence[BucketCaps] | None = None,
+    schemes: Sequence[str] | None = None,
     prices: Mapping[str, Price | str] = NO_PRICES,
     samples_per_epoch: float | None = None,
     goal: Goal | None = None,
@@ -61,6 +62,7 @@ def compare(
         link_rates: links whose rate is set, each rate a row, or as they are typed: `25,100Gb/s`; machines without the
             link keep theirs in one row.
         caps: bucket caps; None is that of `options`.
+        schemes: as `--scheme` takes them; None is that of `options`.
         prices: of one node of each machine, by its name as asked for; each may be text, `32.77USD/h@2026-11-22`.
         samples_per_epoch: for times and costs of an epoch.
         goal: that the best has to meet.
@@ -84,6 +86,7 @@ def compare(
         precisions=precisions,
         link_rates=link_rates,
         caps=caps,
+        schemes=schemes,
         prices=prices,
         samples_per_epoch=samples_per_epoch,
         goal=goal,
@@ -124,6 +127,7 @@ class Comparing:
         precisions: Sequence[str | None],
         link_rates: str | Sequence[LinkRate | None],
         caps: Sequence[BucketCaps] | None,
+        schemes: Sequence[str] | None,
         prices: Mapping[str, Price | str],
         samples_per_epoch: float | None,
         goal: Goal | None,
@@ -146,7 +150,9 @@ class Comparing:
         machines = [_machine(each) for each in topologies]
         _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
         base = options or Options()
-        each = [replace(base, caps=cap) for cap in caps or [base.caps]]
+        each = [
+            replace(base, caps=cap, scheme=scheme) for cap in caps or [base.caps] for scheme in schemes or [base.scheme]
+        ]
         points = [
             ComparisonPoint(
                 model.on(wired, batch, precision), wired, count, asked, gpus_per_node, calibration,

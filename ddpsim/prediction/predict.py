@@ -192,6 +192,7 @@ def _summary(
         workloads=workloads_on(prediction.placement, options),
         wire_factor=assumptions.wire_factor,
         warm_up=warm_up,
+        whole=False,
         progress=progress,
     )
     return summarise(trace)

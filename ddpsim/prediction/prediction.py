@@ -16,9 +16,9 @@ from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.engine import Simulated
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary
-from ddpsim.trace.records import Trace
 from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
@@ -86,7 +86,7 @@ class Prediction:
         )
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> Simulated:
         """The trace of the simulated ranks."""
         return self.run.trace()
 
@@ -146,7 +146,9 @@ class Prediction:
         if self.workload.one_clock or self.topology.compute_device == "cpu":
             return None
         models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
-        return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
+        capacity = capacity_bytes(self.workload, models)
+        schedule = self.trace.schedule if self.options.scheduled else None
+        return Memory.of(self.workload, self.plan, self.options, capacity, schedule)
 
     @property
     def transports(self) -> PathsTaken | None:
@@ -162,7 +164,7 @@ class Prediction:
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
         bucket = [self.workload.parameters[index] for index in parameters]
-        messages = self.options.scheme.messages(bucket)
+        messages = self.options.codec.messages(bucket)
         return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
 
     def records(self) -> list[dict[str, object]]:
@@ -197,6 +199,7 @@ class Prediction:
             "compute_device": self.workload.device_label,
             "topology": self.topology.name,
             "workload": self.workload.name,
+            "scheme": self.options.scheme,
             "buckets": [
                 {
                     "index": b.index,

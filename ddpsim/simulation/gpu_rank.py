@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
 
+from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.processor import Process, Stream
-from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
-from ddpsim.simulation.reduction import Reduction, Sends
-from ddpsim.simulation.rendezvous import Launch
+from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank, Sent
+from ddpsim.simulation.reduction import Reduction
+from ddpsim.simulation.rendezvous import BUFFERS, Launch
+from ddpsim.simulation.scheduled import Stop, Update
+from ddpsim.simulation.traffic import Parcel, Traffic
 from ddpsim.trace.records import Gradient
 
 RUN_AHEAD = 2
@@ -34,10 +37,11 @@ class GpuRank(Rank):
             if index >= RUN_AHEAD:
                 yield from self.stream.host_waits(self._ends[index - RUN_AHEAD])
             book = Book(index, self.setting.plan(index), 0.0)
+            traffic = self.traffic(book, self.setting.pace(index))
             self._at_start(book, previous)
-            yield from self._forward(book)
-            yield from self._backward(book)
-            yield from self._optimizer(book)
+            yield from self._forward(book, traffic)
+            yield from self._backward(book, traffic)
+            yield from self._optimizer(book, traffic)
             self._ends.append(self.stream.mark())
             previous = book
         end = self.stream.mark()
@@ -57,7 +61,7 @@ class GpuRank(Rank):
         book.optimizer_s += self.env.now
         self.record(book)
 
-    def _forward(self, book: Book) -> Process:
+    def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting, pace, stream = self.setting, self.setting.pace(book.index), self.stream
         if setting.broadcasts(book.index):
             stream.host_s += len(setting.workload.buffers) * setting.costs.buffer_s
@@ -65,32 +69,59 @@ class GpuRank(Rank):
             stream.work(copies)
             for size in setting.broadcast_bytes():
                 stream.host_s += setting.costs.launch_s
-                stream.wait(self.communicator.launch(size, stream.mark(), "broadcast", stream.host_s).done)
+                launched = self.communicator.launch(size, stream.mark(), BUFFERS, setting.main_lane, stream.host_s)
+                stream.wait(launched.done)
             stream.work(copies)
 
             def broadcast_done() -> None:
                 book.buffer_broadcast_s = self.env.now - book.start_s
 
             stream.call(broadcast_done)
-        stream.work(pace.forward_work)
-        stream.host_s += pace.forward_host + setting.forward_host_s()
+        yield from self._launch_all(book, traffic.begin())
+        host, work = 0.0, 0.0
+        for stop in setting.stops:
+            stream.work(pace.forward_work * (stop.work - work))
+            stream.host_s += pace.forward_host * (stop.host - host)
+            yield from self._stop(book, traffic, stop)
+            host, work = stop.host, stop.work
+        self.owes_update = False
+        stream.work(pace.forward_work * (1.0 - work))
+        stream.host_s += pace.forward_host * (1.0 - host) + setting.forward_host_s()
 
         def forward_done() -> None:
-            book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s
+            book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s - book.aside_s
 
         stream.call(forward_done)
         if "after_forward" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
 
-    def _backward(self, book: Book) -> Process:
+    def _stop(self, book: Book, traffic: Traffic, stop: Stop) -> Process:
+        """Let the device wait for what forward needs from here on, and update it; launch what comes then."""
+        began: list[float] = []
+        self.stream.call(lambda: began.append(self.env.now))
+        for update in stop.updates if self.owes_update else ():
+            self._await(book, traffic.waits(*update.before))
+            yield from self._update(book, traffic, update)
+        self._await(book, traffic.waits(*stop.points))
+
+        def ended() -> None:
+            book.aside_s += self.env.now - began[0]
+
+        self.stream.call(ended)
+        yield from self._launch_all(book, traffic.passed(*stop.points))
+
+    def _backward(self, book: Book, traffic: Traffic) -> Process:
         setting, stream, pace, costs = self.setting, self.stream, self.setting.pace(book.index), self.setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        queue, unused = self.queue_for(book, pace)
-        launches: dict[int, Reduction] = {}
+        unused = self.unused(pace) if synced or setting.scheduled else []
+        needed = None if setting.scheduled is None else setting.scheduled.needed
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
+            if needed is not None and (here := needed[parameter]):
+                self._await(book, traffic.waits(*here))
+                yield from self._launch_all(book, traffic.passed(*here))
             stream.work(work_s)
             owed += host_s + (costs.hook_s if adds else 0.0)
             stream.host_s += owed
@@ -101,55 +132,74 @@ class GpuRank(Rank):
             stream.call(self._note_gradient, book, parameter, stream.host_s)
             owed = 0.0
             if not synced:
+                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
-            owed = costs.hook_s
-            copy = setting.copy_s(parameter)
-            stream.work(copy)
-            copied += copy
-            complete = queue.start(unused) if position == 0 and unused else []
-            for number in complete + queue.ready(parameter):
-                sends = self.sends(book, number)
-                stream.host_s += owed + sends.host_s + len(sends.messages) * costs.launch_s
+            if self.fills(parameter):
+                owed = costs.hook_s
+                copy = setting.copy_s(parameter)
+                stream.work(copy)
+                copied += copy
+            parcels = traffic.unused(unused) if position == 0 and unused else []
+            for parcel in parcels + traffic.gradient(parameter):
+                if parcel.host_awaits:
+                    yield from self._host_awaits(parcel)
+                self._launch(book, parcel, owed)
                 owed = 0.0
-                copied += sends.encode_s
-                launches[number] = self._launch(book, number, sends)
+                copied += parcel.sends.encode_s
         stream.work(pace.tail_work)
         stream.host_s += owed + pace.tail_host
         stream.call(spent, copied)
-        yield from self._finish(book, launches, unused)
+        yield from self._finish(book, traffic, unused)
+        yield from self._launch_all(book, traffic.passed(BACKWARD_END))
         if "after_backward" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
 
-    def _finish(self, book: Book, launches: dict[int, Reduction], unused: list[int]) -> Process:
-        """Wait for every bucket and write it back."""
-        setting, stream = self.setting, self.stream
-        bitmap = None
-        if launches and setting.options.find_unused_parameters:
+    def _finish(self, book: Book, traffic: Traffic, unused: Sequence[int]) -> Process:
+        """Let the device wait for what the end of backward waits for."""
+        waited, setting, stream, bitmap = self.outstanding(traffic.waits(BACKWARD_END)), self.setting, self.stream, None
+        if waited and setting.options.find_unused_parameters:
             stream.host_s += setting.costs.launch_s
             size_bytes = BITMAP_BYTES * len(setting.workload.parameters)
             bitmap = self.communicator.launch(size_bytes, after=stream.mark(), launched_s=stream.host_s)
         missing = set(unused)
-        for number, launch in launches.items():
+        for sent in waited:
             stream.host_s += setting.costs.finish_s
-            if bitmap is not None and missing.intersection(book.plan.buckets[number].parameters):
+            if bitmap is not None and missing.intersection(sent.parcel.parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 self._wait(book, bitmap)
                 bitmap = None
                 yield from stream.host_waits(stream.mark())
-            self._write_back(book, number, launch)
+            self._write_back(book, sent)
         if bitmap is not None:
             self._wait(book, bitmap)
+
+    def _await(self, book: Book, parcels: Iterable[Parcel]) -> None:
+        for sent in self.outstanding(parcels):
+            self.stream.host_s += self.setting.costs.finish_s
+            self._write_back(book, sent)
+
+    def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
+        for parcel in parcels:
+            if parcel.host_awaits:
+                yield from self._host_awaits(parcel)
+            self._launch(book, parcel)
+
+    def _host_awaits(self, parcel: Parcel) -> Process:
+        """Let the host wait for what must have ended before `parcel` begins."""
+        for reduction in self.before(parcel):
+            yield from self.stream.host_waits(reduction.done)
 
     def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
         """Note backward's computing time: its interval less copies and less what DDP made the device idle."""
         at: dict[str, float] = {}
 
         def begin() -> None:
-            at.update(now=self.env.now, idle=self.stream.idle_s)
+            at.update(now=self.env.now, idle=self.stream.idle_s, waited=self.stream.waited_s)
 
         def end(copied: float) -> None:
             stretched = max(0.0, self.stream.idle_s - at["idle"] - idle_s)
-            book.backward_compute_s = self.env.now - at["now"] - copied - stretched
+            waited = self.stream.waited_s - at["waited"]
+            book.backward_compute_s = self.env.now - at["now"] - copied - stretched - waited
 
         self.stream.call(begin)
         return end
@@ -157,25 +207,32 @@ class GpuRank(Rank):
     def _note_gradient(self, book: Book, parameter: int, hook_s: float) -> None:
         book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
 
-    def _launch(self, book: Book, number: int, sends: Sends) -> Reduction:
-        ready = self.stream.mark()
+    def _launch(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> None:
+        """Launch `parcel` when the host has spent what it owes, and what launching takes."""
+        sends, stream = parcel.sends, self.stream
+        stream.host_s += owed_s + sends.host_s + len(sends.messages) * self.setting.costs.launch_s
+        ready = stream.mark()
 
         def note(_: simpy.Event) -> None:
-            book.ready_s[number] = self.env.now
+            sent.ready_s = self.env.now
 
+        assert ready.callbacks is not None
         ready.callbacks.append(note)
-        if sends.encode_s > 0:
-            self.stream.work(sends.encode_s)
-            ready = self.stream.mark()
-        self.stream.work(len(sends.messages) * self.setting.enter_s)
-        return Reduction(self.communicator, sends, after=ready, launched_s=self.stream.host_s)
+        if (own_s := parcel.fill_s + sends.encode_s) > 0:
+            stream.work(own_s)
+            ready = stream.mark()
+        stream.work(len(sends.messages) * self.setting.enter_s)
+        before = [] if parcel.host_awaits else [reduction.done for reduction in self.before(parcel)]
+        after = self.env.all_of([ready, *before]) if before else ready
+        reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane, stream.host_s)
+        sent = self.sent(book, parcel, reduction)
 
-    def _write_back(self, book: Book, number: int, launch: Reduction) -> None:
-        self._wait(book, launch)
-        self.stream.work(self.setting.write_back_s(book.plan.buckets[number]))
+    def _write_back(self, book: Book, sent: Sent) -> None:
+        self._wait(book, sent.reduction)
+        self.stream.work(sent.parcel.write_back_s)
 
         def written() -> None:
-            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
+            sent.written_s = self.env.now
 
         self.stream.call(written)
 
@@ -189,16 +246,58 @@ class GpuRank(Rank):
 
         self.stream.call(done)
 
-    def _optimizer(self, book: Book) -> Process:
-        pace = self.setting.pace(book.index)
+    def _optimizer(self, book: Book, traffic: Traffic) -> Process:
+        setting, scheduled, stream = self.setting, self.setting.scheduled, self.stream
+        pace, optimises = setting.pace(book.index), setting.optimises(book.index)
+        updates = () if scheduled is None else scheduled.updates
+        self.owes_update = optimises and scheduled is not None and not updates
+        if updates:
+            self._await(book, traffic.waits(*updates[0].before) if optimises else ())
 
         def begin() -> None:
-            book.optimizer_s = -self.env.now
+            book.optimizer_s -= self.env.now
 
-        self.stream.call(begin)
-        if self.setting.optimises(book.index):
-            self.stream.work(pace.optimizer_work)
-            self.stream.host_s += pace.optimizer_host
-        self.stream.not_before(self.stream.host_s)
-        if "after_optimizer" in self.setting.workload.synchronises:
-            yield from self.stream.host_waits(self.stream.mark())
+        stream.call(begin)
+        if scheduled is None and optimises:
+            stream.work(pace.optimizer_work)
+            stream.host_s += pace.optimizer_host
+        for number, update in enumerate(updates):
+            if optimises and number:
+                self._paused(book, traffic.waits(*update.before))
+            if optimises:
+                stream.work(pace.optimizer_work * update.share)
+                stream.host_s += pace.optimizer_host * update.share
+            if number + 1 < len(updates):
+                yield from self._launch_all(book, traffic.passed(*update.after))
+        stream.not_before(stream.host_s)
+        if updates:
+            yield from self._launch_all(book, traffic.passed(*updates[-1].after))
+        if "after_optimizer" in setting.workload.synchronises:
+            yield from stream.host_waits(stream.mark())
+
+    def _paused(self, book: Book, parcels: Iterable[Parcel]) -> None:
+        """Let the device wait between two updates, which is no time of the optimizer's."""
+
+        def pause() -> None:
+            book.optimizer_s += self.env.now
+
+        def go_on() -> None:
+            book.optimizer_s -= self.env.now
+
+        self.stream.call(pause)
+        self._await(book, parcels)
+        self.stream.call(go_on)
+
+    def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
+        """Let the device update parameters before forward needs them."""
+        pace, stream, began = self.setting.pace(book.index), self.stream, []
+        stream.call(lambda: began.append(self.env.now))
+        stream.work(pace.optimizer_work * update.share)
+        stream.host_s += pace.optimizer_host * update.share
+        stream.not_before(stream.host_s)
+
+        def ended() -> None:
+            book.optimizer_s += self.env.now - began[0]
+
+        stream.call(ended)
+        yield from self._launch_all(book, traffic.passed(*update.after))

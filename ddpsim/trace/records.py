@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddpsim.operations import Operation
+
 HOST = "host"
 COMPUTE = "compute"
 BUCKETS = "buckets"
@@ -21,6 +23,15 @@ COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
 BROADCAST = "nccl:broadcast"
+COLLECTIVES: Mapping[Operation, str] = {
+    Operation.ALLREDUCE: ALLREDUCE,
+    Operation.REDUCE_SCATTER: "nccl:reduce_scatter",
+    Operation.ALL_GATHER: "nccl:all_gather",
+    Operation.BROADCAST: BROADCAST,
+    Operation.REDUCE: "nccl:reduce",
+    Operation.SENDRECV: "nccl:send_recv",
+}
+"""What a collective's span is called: as torch annotates it, whatever the backend."""
 
 
 def communication_stream(index: int) -> str:
@@ -73,6 +84,7 @@ class BucketTimes:
         wire_s: the last rank had arrived, so that bytes could move; None where unknown.
         finished_s: the collective ended on this rank.
         written_s: gradients were usable by the optimizer (copied out where a copy is made).
+        operation: of the process group, that carried it.
     """
 
     index: int
@@ -84,6 +96,7 @@ class BucketTimes:
     wire_s: float | None
     finished_s: float
     written_s: float
+    operation: Operation = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +105,8 @@ class Iteration:
 
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
-    no step of the optimizer ends the iteration, for gradients are accumulated.
+    no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
+    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts.
     """
 
     rank: int
@@ -104,6 +118,7 @@ class Iteration:
     exposed_comm_s: float
     buffer_broadcast_s: float
     optimizer_s: float
+    held_up_s: float = 0.0
     synced: bool = True
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()

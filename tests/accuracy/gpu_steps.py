@@ -109,6 +109,8 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
         predicted_base_s = _step_s(prediction(system, dtype, base, calibration=alone))
     transport = make_transport(predicted.placement, "nccl", in_force)
     comm_s = sum(transport.allreduce_s(bucket.size_bytes) for bucket in predicted.plan.buckets)
+    if (schedule := predicted.trace.schedule) is not None:
+        comm_s = sum(transport.time_s(message.op, message.size_bytes) for message in schedule)
     reductions = options.accumulate // options.sync_every
     return Judged(
         system, dtype, row, gpu_systems.step_s(system, row), gpu_systems.half_s(system, row), one_s, base_s,

@@ -24,8 +24,6 @@ from tests.accuracy.step_workloads import workload_of
 from tests.accuracy.systems import machine
 
 SYSTEMS = Path(__file__).with_name("steps") / "systems"
-_WHOLE_MB = 1e6
-"""A cap that puts every gradient in one bucket."""
 
 Row = Mapping[str, str]
 Filter = Mapping[str, str | Sequence[str]]
@@ -49,10 +47,12 @@ class System:
         base: the row that overheads are over, predicted too; the one-GPU row where empty.
         left_out: rows that are not judged, by their values.
         group, label: columns that rows of one workload share, and that name a row.
-        curves: allreduce tables by `NODESxGPUS`, or by nodes alone.
+        curves: tables of collectives by `NODESxGPUS`, or by nodes alone; one, or one an operation.
         dtypes: of gradients, each a table of its own; empty keeps the workload's.
         options: of the job.
         banded: values that pick the rows whose bands are predicted, which takes long for many parameters; empty: all.
+        schemes: by what the scheme's column holds, the `scheme` as `--scheme` takes it, and the dtype of `parameters`
+            where it is not the workload's.
         first_bucket_mb: cap of the first bucket in every row whose own is larger.
     """
 
@@ -71,10 +71,11 @@ class System:
     left_out: Sequence[Filter] = ()
     group: Sequence[str] = ()
     label: Sequence[str] = ()
-    curves: Mapping[str, str] = field(default_factory=dict)
+    curves: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     banded: Filter = field(default_factory=dict)
+    schemes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     first_bucket_mb: float | None = None
 
 
@@ -135,7 +136,7 @@ def one_gpu_s(system: System, row: Row) -> float:
 
 def workload(system: System, dtype: str, row: Row) -> Workload:
     """Return the workload of `row`, gradients of `dtype`, at the pace of the one-GPU step of its group."""
-    group = _group(system, row)
+    group, dtype = _group(system, row), scheme_of(system, row).get("parameters", dtype)
     key = (system.name, tuple(group.items()), dtype)
     if key not in _workloads:
         named = workload_of(system.workload, group, system.gpu, one_gpu_s(system, row), dtype)
@@ -156,8 +157,7 @@ def options(system: System, row: Row) -> Options:
     caps = BucketCaps(bucket_cap_mb=float(cap)) if cap else BucketCaps()
     if cap and system.first_bucket_mb is not None and float(cap) > system.first_bucket_mb:
         caps = BucketCaps(bucket_cap_mb=float(cap), first_bucket_mb=system.first_bucket_mb)
-    if scheme == "flat":
-        caps = BucketCaps(bucket_cap_mb=_WHOLE_MB)
+    given["scheme"] = scheme_of(system, row).get("scheme", "ddp")
     if scheme == "overlap_individual":
         caps, given["gradient_as_bucket_view"] = BucketCaps(bucket_cap_mb=0), True
     if micro_batches := row.get(columns.get("micro_batches", "")):
@@ -169,13 +169,20 @@ def options(system: System, row: Row) -> Options:
 def calibration_of(system: System, row: Row) -> Calibration | None:
     """Return the calibration by the allreduce table of the row's layout; None where the page has none."""
     nodes, gpus = place(system, row)
-    table = system.curves.get(f"{nodes}x{gpus}") or system.curves.get(str(nodes))
-    return None if table is None or _ranks(system, row) == 1 else _calibrated(system.machine, table, nodes or 1)
+    found = system.curves.get(f"{nodes}x{gpus}") or system.curves.get(str(nodes))
+    tables = (found,) if isinstance(found, str) else tuple(found or ())
+    return None if not tables or _ranks(system, row) == 1 else _calibrated(system.machine, tables, nodes or 1)
 
 
 @cache
-def _calibrated(name: str, table: str, nodes: int) -> Calibration:
-    return calibrate([read_table(SYSTEMS.parent / table)], machine(name), nodes=[nodes]).calibration
+def _calibrated(name: str, tables: tuple[str, ...], nodes: int) -> Calibration:
+    read = [read_table(SYSTEMS.parent / table) for table in tables]
+    return calibrate(read, machine(name), nodes=[nodes] * len(read)).calibration
+
+
+def scheme_of(system: System, row: Row) -> Mapping[str, str]:
+    """Return what a row's scheme stands for, as `System.schemes` says it; nothing for DDP."""
+    return system.schemes.get(row.get(system.columns.get("scheme", ""), ""), {})
 
 
 _workloads: dict[tuple[object, ...], Workload] = {}
