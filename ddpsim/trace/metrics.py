@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
+from ddpsim.operations import Operation
 from ddpsim.trace.overlap import overlap_ratio
 from ddpsim.trace.records import BucketTimes, Iteration, Trace
 
@@ -39,6 +40,7 @@ class BucketSummary:
     finished_s: float
     written_s: float
     skew_s: float | None
+    operation: str = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,5 +270,6 @@ def _bucket(seen: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> Buck
         parameters=bucket.parameters,
         wire_s=median(wire - it.start_s for it, _, wire in known) if known else None,
         skew_s=median(max(0.0, wire - b.started_s) for _, b, wire in known) if known else None,
+        operation=bucket.operation,
         **times,
     )

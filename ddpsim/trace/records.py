@@ -23,6 +23,15 @@ COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
 BROADCAST = "nccl:broadcast"
+COLLECTIVES: Mapping[Operation, str] = {
+    Operation.ALLREDUCE: ALLREDUCE,
+    Operation.REDUCE_SCATTER: "nccl:reduce_scatter",
+    Operation.ALL_GATHER: "nccl:all_gather",
+    Operation.BROADCAST: BROADCAST,
+    Operation.REDUCE: "nccl:reduce",
+    Operation.SENDRECV: "nccl:send_recv",
+}
+"""What a collective's span is called: as torch annotates it, whatever the backend."""
 
 
 def communication_stream(index: int) -> str:

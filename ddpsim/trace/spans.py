@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpsim.trace.records import (
-    ALLREDUCE,
     BACKWARD,
     BUCKETS,
+    COLLECTIVES,
     COMPUTE,
     COPY_OUT,
     FORWARD,
@@ -59,7 +59,7 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         yield Span(
             rank=it.rank,
             stream=communication_stream(stream),
-            name=ALLREDUCE,
+            name=COLLECTIVES[bucket.operation],
             start_s=bucket.started_s,
             duration_s=bucket.finished_s - bucket.started_s,
             kernel=True,
