@@ -44,7 +44,7 @@ def flat(setup: Setup) -> Schedule:
 
 
 def without_overlap(schedule: Schedule) -> Schedule:
-    """Return `schedule` with nothing sent before backward has ended.
+    """Return `schedule` with nothing sent before backward has ended, and no update left for the next forward.
 
     Raises:
         PlanError: a schedule that gathers what forward and backward need, which cannot wait for their end.
@@ -54,7 +54,7 @@ def without_overlap(schedule: Schedule) -> Schedule:
             what = "it gathers what forward and backward need, and cannot wait for their end"
             place = f"scheme {schedule.scheme!r}, message {message.id!r}"
             raise PlanError(what, place=place, remedy="leave `overlap=off` out")
-    return replace(_after_backward(schedule), overlap=False)
+    return replace(_after_backward(schedule), overlap=False, update="after_backward")
 
 
 def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
@@ -158,9 +158,12 @@ def _reductions(setup: Setup, groups: Sequence[tuple[int, ...]], operation: Oper
 
 
 def _after_backward(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its messages after backward, awaited by the optimizer where its end waited for them."""
+    """Return `schedule` with its sums after backward, awaited by the optimizer; what it gathers stays where it is."""
     late = []
     for message in schedule:
+        if not message.op.reduces:
+            late.append(message)
+            continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
         late.append(
             replace(

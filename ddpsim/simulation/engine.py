@@ -28,7 +28,7 @@ from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
-from ddpsim.simulation.scheduled import Scheduled, setup_of
+from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
@@ -210,15 +210,15 @@ class _Job:
     def scheduled(self, settings: list[Setting]) -> list[Setting]:
         """Return `settings` with the job's schedule."""
         first, options = settings[0].workload, self.options
-        transport = make_transport(self.placement, self.backend, self.calibration, options.collective)
+        ours = replace(options.collective, rings=True)
+        transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
         setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         return [
             replace(
                 setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options),
-                host_awaits=self.backend == "gloo",
+                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=self.backend == "gloo"),
             )
             for setting in settings
         ]
@@ -226,12 +226,15 @@ class _Job:
     def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
         """Run every rank's setting to its end and return their records."""
         env = simpy.Environment()
-        collectives = self._collectives(env, self.placement)
         scheduled = settings[0].scheduled
+        rings = scheduled is not None and in_rings(scheduled.schedule)
+        collectives = self._collectives(env, rings, self.placement)
         lanes = None
         if scheduled is not None:
             groups = scheduled.schedule.groups
-            lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env))
+            lanes = Lanes.of(
+                scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env, rings)
+            )
 
         def transfer(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
@@ -261,13 +264,13 @@ class _Job:
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
 
-    def _collectives(self, env: simpy.Environment, placement: Placement) -> Collectives:
+    def _collectives(self, env: simpy.Environment, rings: bool, placement: Placement) -> Collectives:
         return Collectives(
             env,
             placement,
             backend=self.backend,
             calibration=self.calibration,
-            options=self.options.collective,
+            options=replace(self.options.collective, rings=rings),
             factor=self.wire_factor,
         )
 

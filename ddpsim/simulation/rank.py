@@ -49,8 +49,6 @@ class Setting:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
-        host_awaits: whether the host waits for a message before it launches one that comes after it, as over gloo; else
-            the message's stream does.
     """
 
     workload: Workload
@@ -64,7 +62,6 @@ class Setting:
     ddp: bool = True
     alone: bool = False
     scheduled: Scheduled | None = None
-    host_awaits: bool = False
 
     @property
     def stops(self) -> tuple[Stop, ...]:
@@ -110,6 +107,10 @@ class Setting:
         """Return the time of adding one gradient, in place, to that of the micro-batches before."""
         share = 1.0 if self.workload.one_clock else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
+
+    def copy_s(self, parameter: int) -> float:
+        """Return the time of copying one gradient into its bucket."""
+        return self.costs.copies_s(1, self.workload.parameters[parameter].size_bytes)
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
