@@ -73,7 +73,8 @@ def zero0(setup: Setup, config: DeepSpeed) -> Schedule:
         )
         for number, bucket in enumerate(buckets)
     )
-    return Schedule(scheme="zero0", messages=messages, sharding=Sharding(staging_bytes=0, master=True))
+    sharding = Sharding(staging_bytes=0, master=True)
+    return Schedule(scheme="zero0", messages=messages, sharding=sharding, broadcasts_buffers=False)
 
 
 def zero1(setup: Setup, config: DeepSpeed) -> Schedule:
@@ -108,7 +109,8 @@ def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
     )
     ranks, staging = setup.world_size, 2 * config.reduce_bucket_size * element_bytes
     sharding = Sharding(gradients=ranks, optimizer=ranks, staging_bytes=staging, master=True)
-    return Schedule(scheme="zero2:deepspeed", messages=(*reductions, *whole.segments(element_bytes)), sharding=sharding)
+    messages = (*reductions, *whole.segments(element_bytes))
+    return Schedule(scheme="zero2:deepspeed", messages=messages, sharding=sharding, broadcasts_buffers=False)
 
 
 def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
@@ -138,7 +140,7 @@ def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
     bucket_bytes = config.reduce_bucket_size * element_bytes
     sharding = Sharding(ranks, ranks, ranks, fetching.most_bytes, 0, bucket_bytes, master=True)
-    return Schedule(scheme="zero3", messages=tuple(messages), sharding=sharding)
+    return Schedule(scheme="zero3", messages=tuple(messages), sharding=sharding, broadcasts_buffers=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ddpsim.bucketing.assign import Parameter
@@ -57,6 +57,7 @@ class Schedule:
         groups: ranks of each process group beside `world`: `shard` is so many consecutive ranks, `replica` the ranks of
             one place in each shard group.
         overlap: whether messages may begin before backward has ended.
+        broadcasts_buffers: whether module buffers are broadcast before a forward, as DDP does where it is asked to.
     """
 
     scheme: str
@@ -65,6 +66,7 @@ class Schedule:
     sharding: Sharding = WHOLE
     groups: dict[str, int] = field(default_factory=dict)
     overlap: bool = True
+    broadcasts_buffers: bool = True
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -83,14 +85,7 @@ class Schedule:
     def in_segments(self, align_bytes: int = 1) -> Schedule:
         """Return this schedule with every message cut into its segments."""
         pieces = tuple(cut(self.messages, align_bytes))
-        return Schedule(
-            scheme=self.scheme,
-            messages=pieces,
-            update=self.update,
-            sharding=self.sharding,
-            groups=self.groups,
-            overlap=self.overlap,
-        )
+        return replace(self, messages=pieces)
 
     def document(self) -> dict[str, Any]:
         """Return the schedule as its file has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import urgent_first
@@ -43,7 +44,16 @@ def flat(setup: Setup) -> Schedule:
 
 
 def without_overlap(schedule: Schedule) -> Schedule:
-    """Return `schedule` with nothing sent before backward has ended, and no update left for the next forward."""
+    """Return `schedule` with nothing sent before backward has ended, and no update left for the next forward.
+
+    Raises:
+        PlanError: a schedule that gathers what forward and backward need, which cannot wait for their end.
+    """
+    for message in schedule:
+        if not message.op.reduces and all(point.kind in (Kind.FORWARD, Kind.BACKWARD) for point in message.after):
+            what = "it gathers what forward and backward need, and cannot wait for their end"
+            place = f"scheme {schedule.scheme!r}, message {message.id!r}"
+            raise PlanError(what, place=place, remedy="leave `overlap=off` out")
     return replace(_after_backward(schedule), overlap=False, update="after_backward")
 
 

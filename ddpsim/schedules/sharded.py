@@ -72,6 +72,7 @@ def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: P
         scheme=name,
         messages=tuple(messages),
         sharding=Sharding(shards, shards, shards, units.most_gathered() if shards > 1 else 0, staging_bytes=0),
+        broadcasts_buffers=False,
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
     )
 

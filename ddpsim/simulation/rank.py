@@ -120,6 +120,7 @@ class Setting:
         return (
             self.ddp
             and self.options.broadcast_buffers
+            and (self.scheduled is None or self.scheduled.schedule.broadcasts_buffers)
             and self.options.comm == "real"
             and bool(self.workload.buffers)
             and (iteration == 0 or self.synced(iteration - 1))

@@ -11,6 +11,7 @@ from ddpsim.schedules.message import Message
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import Kind, Point
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.units import units_of
 from ddpsim.workload.files import load_workload
@@ -109,6 +110,14 @@ def test_shards_that_do_not_divide_the_world_are_refused(shards: int) -> None:
     with pytest.raises(PlanError, match=f"{shards} shards do not divide a world of 16") as caught:
         scheme_named(f"hsdp:{shards}").schedule(transformer())
     assert "hsdp" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp:4", "zero3:param_persistence_threshold=1"])
+def test_what_is_gathered_for_forward_cannot_wait_for_the_end_of_backward(name: str) -> None:
+    with pytest.raises(PlanError, match="cannot wait for their end"):
+        without_overlap(scheme_named(name).schedule(transformer()))
+    for whole in ("zero1", "dear", "zero2:deepspeed"):
+        without_overlap(scheme_named(whole).schedule(transformer()))
 
 
 @pytest.mark.parametrize(

@@ -70,3 +70,14 @@ def test_accumulated_gradients_are_reduced_once(scheme: str) -> None:
     first, last = ([b for b in it.buckets if b.operation.reduces] for it in found.of_rank(0)[:2])
     assert not first
     assert sum(b.size_bytes for b in last) >= WORKLOAD.gradient_bytes
+
+
+def test_only_schemes_around_ddp_broadcast_buffers() -> None:
+    workload = load_workload("resnet50@h100-amp-b32")
+    found = {
+        scheme: summarise(
+            simulate(workload, PLACEMENT, Options(scheme=scheme, iterations=1), warm_up=1)
+        ).buffer_broadcast_s
+        for scheme in ("ddp", "naive", "fsdp2", "hsdp:8", "zero1:deepspeed", "zero3")
+    }
+    assert {scheme for scheme, seconds in found.items() if seconds > 0} == {"ddp", "naive"}
