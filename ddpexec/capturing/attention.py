@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from ddpexec.capturing.live import fp32_bytes
 from ddpsim.workload.operators import Operator
 
-Count = Callable[[Operator], None]
+Count = Callable[[Operator, Sequence[Tensor]], None]
+"""Is given an operator and the tensors that it reads."""
 
 _ATTENTION = nn.functional.scaled_dot_product_attention
 _SIGNATURE = inspect.Signature(
@@ -89,14 +90,14 @@ class _Attend(torch.autograd.Function):
         out = torch.empty_like(query) if wide else query.new_empty((*query.shape[:-1], value.shape[-1]))
         ctx.count, ctx.product = count, product
         ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
-        count(Operator("gemm", 2 * product, _bytes(query, key, value, out)))
+        count(Operator("gemm", 2 * product, _bytes(query, key, value, out)), (query, key, value))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         query, key, value, out, _ = ctx.saved_tensors
         traffic = 2 * _bytes(query, key, value, out)
-        ctx.count(Operator("gemm", 5 * ctx.product, traffic))
+        ctx.count(Operator("gemm", 5 * ctx.product, traffic), ctx.saved_tensors)
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
 
 

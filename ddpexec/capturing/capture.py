@@ -12,8 +12,9 @@ Around a training loop of one's own it takes three lines::
             capture.step()                                  # 3
 
 Host times are taken in the hooks that DDP uses; on a GPU a CUDA event stands beside each, so nothing waits for the
-device while it is timed. The profiler runs only afterwards, over two further iterations, and only to learn how long
-the device was *busy* and where the host waited for it.
+device while it is timed. Pre-hooks of the modules inside tell when forward first needs each parameter: on a GPU in
+three iterations afterwards, for events beside every module would slow a host that has little else to do. The profiler
+runs last, over two more, and only to learn how long the device was *busy* and where the host waited for it.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ class Capture:
         if done <= total:
             settings.progress(done, total, seconds)
         if done == total:
+            self._recorder.start_calls()
+        if done == total + self._recorder.call_iterations:
             self._recorder.start_profile()
         if done >= total and self._recorder.profiled:
             self._finish()
@@ -144,12 +147,14 @@ class Capture:
             optimizer=times.optimizer,
             gradient_hook_s=times.gradient_hook_s,
             gradient_ready_s=times.gradient_ready_s,
+            forward_use_s=times.forward_use_s,
             synchronises=times.synchronises,
             provenance={
                 "how": "measured: post-accumulate hooks, host clock" + times.how,
                 "torch": torch.__version__,
                 "hardware": _hardware(device),
                 "warm_up": self._settings.warm_up,
+                "forward_use": times.forward_use_how,
                 **({COMPILED: True} if self._compiles.seen else {}),
             },
         )
@@ -164,7 +169,7 @@ class Capture:
         self._recorder.remove()
         if kind is None and not self.done:
             have, wanted = self._recorder.iterations, self._settings.warm_up + self._settings.iterations
-            what = f"the loop ended after {have} iterations, {wanted + self._recorder.profile_iterations} are needed"
+            what = f"the loop ended after {have} iterations, {wanted + self._recorder.further_iterations} are needed"
             raise WorkloadError(what, place="Capture", remedy="call step() after each iteration, or ask for fewer")
 
 

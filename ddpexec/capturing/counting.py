@@ -167,11 +167,10 @@ class StepCounter(TorchDispatchMode):
                 alone = self._fixed.made_of_parameters(read)
                 self.live.made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
             if operator := operator_of(func, args, kwargs, out):
-                self._note_use(read)
                 fixed = self._fixed.of(func, read, tensors_in(out))
                 if self._phase == "backward":
                     self._fixed.note(len(self.counted.backward), func, fixed, operator.flops, read, tensors_in(out))
-                self._count(replace(operator, fixed_bytes=fixed))
+                self._count(replace(operator, fixed_bytes=fixed), read)
         elif self._phase == "gap":
             self.counted.gap.append(name)
         return out
@@ -180,8 +179,9 @@ class StepCounter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled meanwhile, and torch's way to say so is slow
 
-    def _count(self, operator: Operator) -> None:
+    def _count(self, operator: Operator, read: Sequence[Tensor]) -> None:
         if self._phase in ("forward", "backward"):
+            self._note_use(read)
             getattr(self.counted, self._phase).append(operator)
 
     def _note_use(self, read: Sequence[Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,29 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.device_pass import DevicePass
+from ddpexec.capturing.forward_calls import ForwardCalls
+from ddpexec.capturing.needs import StampedForward, forward_use_of
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
+from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
+from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.kineto.events import DeviceUse
 from ddpsim.workload.profile import Seconds
 
-_NANOSECOND = 9
-"""Decimals of seconds that files keep: clocks tell no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A stamp is a moment: seconds on the host's clock, and the place in the device's stream."""
-
-    host_s: float
-    event: torch.cuda.Event | None
-
-    def device_since(self, start: Stamp) -> float:
-        """Return seconds on the device since `start`; on a CPU the host's."""
-        if self.event is None or start.event is None:
-            return self.host_s - start.host_s
-        return float(start.event.elapsed_time(self.event)) / 1e3
+CALL_ITERATIONS = 3
+"""Iterations of a GPU's capture in which calls of modules are stamped; chosen by hand: their median leaves one out."""
 
 
 @dataclass(slots=True)
@@ -41,6 +31,7 @@ class Record:
     """A record holds the stamps of one iteration."""
 
     forward: Stamp | None = None
+    calls: Mapping[int, Stamp] = field(default_factory=dict)
     backward: Stamp | None = None
     gradients: dict[int, Stamp] = field(default_factory=dict)
     backward_end: Stamp | None = None
@@ -56,12 +47,18 @@ class Times:
     optimizer: Phase
     gradient_hook_s: Seconds
     gradient_ready_s: Seconds
+    forward_use_s: ForwardUse | None
+    forward_use_how: str
     synchronises: tuple[str, ...]
     how: str
 
 
 class Recorder:
-    """Stamps a module's iterations."""
+    """Stamps a module's iterations.
+
+    Calls of modules inside are stamped too: on a CPU in all iterations; on a GPU, where that would keep the host from
+    running ahead, in `CALL_ITERATIONS` of their own after those that are timed.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._parameters = collect(module).tensors
@@ -73,6 +70,7 @@ class Recorder:
         self._records: list[Record] = []
         self._current = Record()
         self._phases = Phases(module, self._parameters, self)
+        self._calls = ForwardCalls(module, self._parameters, self._stamp)
         self._pass = DevicePass(self.device) if self.device.type == "cuda" else None
 
     @property
@@ -81,9 +79,14 @@ class Recorder:
         return len(self._records)
 
     @property
-    def profile_iterations(self) -> int:
-        """Iterations run under the profiler after those that are timed."""
-        return 0 if self._pass is None else self._pass.iterations
+    def call_iterations(self) -> int:
+        """Iterations in which only calls of modules are stamped, after those that are timed."""
+        return 0 if self._pass is None else CALL_ITERATIONS
+
+    @property
+    def further_iterations(self) -> int:
+        """Iterations after those that are timed: for the calls of modules, and under the profiler."""
+        return 0 if self._pass is None else CALL_ITERATIONS + self._pass.iterations
 
     @property
     def profiled(self) -> bool:
@@ -93,10 +96,13 @@ class Recorder:
     def install(self) -> None:
         """Put the hooks in place."""
         self._phases.install()
+        if self.device.type != "cuda":
+            self._calls.install()
 
     def remove(self) -> None:
         """Take every hook away again."""
         self._phases.remove()
+        self._calls.remove()
         if self._pass is not None:
             self._pass.stop()
 
@@ -111,9 +117,15 @@ class Recorder:
             self._pass.end_iteration()
         return record.end.host_s - record.forward.host_s
 
+    def start_calls(self) -> None:
+        """Begin to stamp calls of modules, where that is not done in all iterations."""
+        if self.device.type == "cuda":
+            self._calls.install()
+
     def start_profile(self) -> None:
         """Begin the profiled pass, where there is a device to look at."""
         if self._pass is not None:
+            self._calls.remove()
             self._pass.start()
 
     def times(self, skip: int, count: int) -> Times:
@@ -127,22 +139,35 @@ class Recorder:
         for row, record in enumerate(records):
             assert record.backward is not None
             for index, stamp in record.gradients.items():
-                hook[row, index] = round(stamp.host_s - record.backward.host_s, _NANOSECOND)
-                ready[row, index] = round(max(stamp.device_since(record.backward), 0.0), _NANOSECOND)
+                hook[row, index] = round(stamp.host_s - record.backward.host_s, NANOSECOND)
+                ready[row, index] = round(max(stamp.device_since(record.backward), 0.0), NANOSECOND)
 
         def phase(name: str, start: str, end: str) -> Phase:
             return _phase([(getattr(record, start), getattr(record, end)) for record in records], name, use)
 
+        forward = phase("forward", "forward", "backward")
+        use_s, use_how = self._forward_use(records, skip + count, forward)
         how = "" if use is None else ", CUDA events; busy time and waits from the profiler, in iterations of their own"
         return Times(
-            phase("forward", "forward", "backward"),
+            forward,
             phase("backward", "backward", "backward_end"),
             phase("optimizer", "backward_end", "end"),
             hook,
             ready,
+            use_s,
+            use_how,
             () if use is None else use.synchronises,
             how,
         )
+
+    def _forward_use(self, timed: Sequence[Record], after: int, forward: Phase) -> tuple[ForwardUse | None, str]:
+        stamped = self._records[after : after + CALL_ITERATIONS] if self.device.type == "cuda" else timed
+        whole = [_forward(record) for record in timed]
+        device_s = float(np.median([end.device_since(start) for start, end in whole]))
+        forwards = [
+            StampedForward(*_forward(record), self._calls.needs(record.calls, record.gradients)) for record in stamped
+        ]
+        return forward_use_of(forwards, float(np.median(forward.host_s)), device_s)
 
     def _stamp(self) -> Stamp:
         if self.device.type != "cuda":
@@ -156,11 +181,13 @@ class Recorder:
         if self.iterations == 0:
             self.precision, self.batch_size = precision_of(self._parameters), batch_size_of(inputs)
         self._current.forward = self._stamp()
+        self._current.calls = self._calls.begin(self._current.forward)
         self._mark("forward")
 
     def on_backward(self) -> None:
         """Stamp the start of backward."""
         self._current.backward = self._stamp()
+        self._calls.end()
         self._mark("backward")
 
     def on_gradient(self, index: int, parameter: Tensor) -> None:
@@ -177,6 +204,12 @@ class Recorder:
             self._pass.mark(phase)
 
 
+def _forward(record: Record) -> tuple[Stamp, Stamp]:
+    assert record.forward is not None
+    assert record.backward is not None
+    return record.forward, record.backward
+
+
 def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:
     """Return a phase's host and busy device times; where the host waited for the device, without the wait."""
     host = np.array([end.host_s - start.host_s for start, end in stamps])
@@ -185,4 +218,4 @@ def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) 
         host = np.maximum(host - use.waited_s[name], 0.0)
         if use.busy_s[name] > 0:  # a profiler that may not look at the device sees nothing
             device = np.minimum(device, use.busy_s[name])
-    return Phase(host.round(_NANOSECOND), device.round(_NANOSECOND))
+    return Phase(host.round(NANOSECOND), device.round(NANOSECOND))

@@ -93,6 +93,7 @@ def repaced(workload: Workload, factor: float) -> Workload:
     On a CPU, and where layers that sleep keep the pace, there is one clock, and all of it is scaled.
     """
     if workload.one_clock:
+        use = workload.forward_use_s
 
         def scaled(phase: Phase) -> Phase:
             return Phase(phase.host_s * factor, phase.device_s * factor)
@@ -104,6 +105,7 @@ def repaced(workload: Workload, factor: float) -> Workload:
             optimizer=scaled(workload.optimizer),
             gradient_hook_s=workload.gradient_hook_s * factor,
             gradient_ready_s=workload.gradient_ready_s * factor,
+            forward_use_s=use and use.scaled(factor, factor),
         )
     update = 1.0 if "optimizer" in workload.provenance else factor
     return retimed(workload, Factors(factor, np.full(len(workload.parameters), factor), factor, update))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import PHASES
+from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.profile import Seconds
 
 BUSY_THROUGHOUT = 0.97
@@ -64,6 +65,14 @@ class Pace:
     def work_s(self) -> float:
         """Device work of forward and backward."""
         return self.forward_work + float(self.work.sum()) + self.tail_work
+
+    def forward_use(self, shares: ForwardUse) -> ForwardUse:
+        """Return when forward first needs each parameter: on the host, and the device work before, from its start.
+
+        Args:
+            shares: of forward that are over then, `Workload.forward_shares()`.
+        """
+        return shares.scaled(self.forward_host, self.forward_work)
 
     def phased(self, phases: Mapping[str, float], *, one_clock: bool) -> Pace:
         """Return this pace with the device work of each phase times its factor in `phases`, 1 where it has none.

@@ -28,7 +28,7 @@ class Factors:
 
 def retimed(workload: Workload, factors: Factors) -> Workload:
     """Return `workload` with its device's work scaled; the host's stays, and gradients come when both allow."""
-    ready, backward = workload.gradient_ready_s.copy(), np.empty(workload.iterations)
+    use, ready, backward = workload.forward_use_s, workload.gradient_ready_s.copy(), np.empty(workload.iterations)
     for iteration, pace in enumerate(paces(workload)):
         hooks, complete = workload.gradient_hook_s[iteration], 0.0
         order = list(pace.order)
@@ -45,4 +45,5 @@ def retimed(workload: Workload, factors: Factors) -> Workload:
         backward=Phase(workload.backward.host_s, backward),
         optimizer=Phase(workload.optimizer.host_s, workload.optimizer.device_s * factors.optimizer),
         gradient_ready_s=ready,
+        forward_use_s=use and use.repaced(factors.forward),
     )

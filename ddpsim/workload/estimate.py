@@ -17,10 +17,11 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
 from ddpsim.workload.compiled import COMPILED
+from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
-from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
+from ddpsim.workload.profile import Buffer, Phase, Workload
 from ddpsim.workload.timeline import Timeline
 
 OPTIMIZER = OPTIMIZERS["momentum"]

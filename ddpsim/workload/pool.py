@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.errors import WorkloadError
+from ddpsim.workload.forward_use import median_use
 from ddpsim.workload.profile import Phase, Seconds, Workload
 
 _ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
@@ -32,6 +33,7 @@ def pooled(captures: Sequence[Workload]) -> Workload:
     def joined(times: Callable[[Workload], Seconds]) -> Seconds:
         return np.concatenate([times(each) for each in captures])
 
+    uses = [use for each in captures if (use := each.forward_use_s) is not None]
     return replace(
         first,
         forward=Phase(joined(lambda w: w.forward.host_s), joined(lambda w: w.forward.device_s)),
@@ -39,6 +41,7 @@ def pooled(captures: Sequence[Workload]) -> Workload:
         optimizer=Phase(joined(lambda w: w.optimizer.host_s), joined(lambda w: w.optimizer.device_s)),
         gradient_hook_s=joined(lambda w: w.gradient_hook_s),
         gradient_ready_s=joined(lambda w: w.gradient_ready_s),
+        forward_use_s=median_use(uses) if uses else None,
         provenance={**first.provenance, "processes": sum(map(_processes, captures))},
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
+from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]
@@ -36,23 +37,6 @@ class Phase:
 
     def __eq__(self, other: object) -> bool:
         return _equal(self, other) if isinstance(other, Phase) else NotImplemented
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardUse:
-    """When forward first needs each parameter, from the start of forward.
-
-    Attributes:
-        host_s: seconds until the host launches the first operator that reads it, by registration index; NaN where
-            forward reads it nowhere.
-        device_s: seconds until the device begins that operator; likewise.
-    """
-
-    host_s: Seconds
-    device_s: Seconds
-
-    def __eq__(self, other: object) -> bool:
-        return _equal(self, other) if isinstance(other, ForwardUse) else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +77,8 @@ class Workload:
             is the same on all devices of a model. 1 where it is not known.
         ranks: how many computed at once on the machine while it was recorded, and so share in its times.
         timed: whether layers that sleep keep its pace: gradients arrive at their times whatever the host does.
-        forward_use_s: when forward first needs each parameter; None where it is not known.
+        forward_use_s: when forward first needs each parameter, the median of the recorded iterations; None where it is
+            not known.
         activations_bytes: at the peak of a step, bytes of tensors beside parameters, gradients, buffers, optimizer
             state and the batch; None where it is not known.
         optimizer_kind: the step's optimizer, as `ddpsim.workload.estimate.ModelShape` names it; None where it is not
@@ -137,7 +122,8 @@ class Workload:
             raise WorkloadError(what, place=f"parameters.{same[1]}", remedy="give each parameter a name of its own")
         self._check_phases()
         self._check_gradients()
-        self._check_forward_use()
+        if self.forward_use_s is not None:
+            self.forward_use_s.check(len(self.parameters))
         if not 0 <= self.arithmetic_share <= 1:
             what = f"{self.arithmetic_share!r} is not a share"
             raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
@@ -178,20 +164,6 @@ class Workload:
         what = f"{len(self.parameters)} parameters, {self.iterations} iterations"
         return f"<Workload: {self.name}, {self.device_label}, {self.precision}, batch of {self.batch_size}, {what}>"
 
-    def _check_forward_use(self) -> None:
-        if self.forward_use_s is None:
-            return
-        for clock in ("host", "device"):
-            times: Seconds = getattr(self.forward_use_s, f"{clock}_s")
-            place = f"forward_use_s.{clock}"
-            if times.shape != (len(self.parameters),):
-                raise WorkloadError(f"{len(times)} times for {len(self.parameters)} parameters", place=place)
-            if bad := _first(np.isinf(times) | (times < 0)):
-                raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{place}.{bad[0]}")
-        if bad := _first(np.isnan(self.forward_use_s.host_s) != np.isnan(self.forward_use_s.device_s)):
-            what, remedy = "a parameter has one of its two times only", "give both or neither"
-            raise WorkloadError(what, place=f"forward_use_s.device.{bad[0]}", remedy=remedy)
-
     @property
     def iterations(self) -> int:
         """Number of recorded iterations."""
@@ -227,6 +199,20 @@ class Workload:
         """Bytes of all buffers."""
         return sum(buffer.size_bytes for buffer in self.buffers)
 
+    @property
+    def forward_use_known(self) -> bool:
+        """Whether it is known when forward first needs each parameter; where not, all count as needed at its start."""
+        return self.forward_use_s is not None
+
+    def forward_shares(self) -> ForwardUse:
+        """Return what share of forward, on either clock, is over when it first needs each parameter, from 0 to 1.
+
+        Shares go with a pace, whatever it is scaled by. All are 0, at the start, where nothing is known.
+        """
+        if self.forward_use_s is None:
+            return ForwardUse.at_the_start(len(self.parameters))
+        return self.forward_use_s.shares(float(np.median(self.forward.host_s)), float(np.median(self.forward.device_s)))
+
     def arrival_order(self, iteration: int = 0) -> list[int]:
         """Return registration indices in the order in which hooks fired; parameters without a gradient come last.
 
@@ -244,7 +230,7 @@ class Workload:
         return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
 
 
-def _equal(one: Phase | ForwardUse | Workload, other: Phase | ForwardUse | Workload) -> bool:
+def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:
     """Return whether all fields are equal, arrays by their values, and gradients that are missing in both."""
     pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
     return all(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddpsim.workload.profile import ForwardUse, Phase, Seconds, Workload
+from ddpsim.workload.profile import Phase, Seconds, Workload
 
 TICK_S = 1e-9
 """Between gradients that are complete at one time, so that the order of their hooks is not lost."""
@@ -19,6 +19,7 @@ def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
     before one whose hook fired earlier. The result is marked as `timed`.
     """
     ready = _in_hook_order(workload) * scale_compute
+    use = workload.forward_use_s
     last = np.nanmax(np.where(np.isnan(ready), 0.0, ready), axis=1)
     return replace(
         workload,
@@ -28,20 +29,13 @@ def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
         optimizer=_merged(workload.optimizer, scale_compute),
         gradient_hook_s=ready,
         gradient_ready_s=ready,
-        forward_use_s=_merged_use(workload.forward_use_s, scale_compute),
+        forward_use_s=use and use.on_one_clock().scaled(scale_compute, scale_compute),
     )
 
 
 def _merged(phase: Phase, scale: float, at_least: Seconds | float = 0.0) -> Phase:
     seconds = np.maximum(np.maximum(phase.host_s, phase.device_s) * scale, at_least)
     return Phase(seconds, seconds)
-
-
-def _merged_use(use: ForwardUse | None, scale: float) -> ForwardUse | None:
-    if use is None:
-        return None
-    seconds = np.maximum(use.host_s, use.device_s) * scale
-    return ForwardUse(seconds, seconds)
 
 
 def _in_hook_order(workload: Workload) -> Seconds:

@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step  # noqa: E402
-from ddpexec.capturing.recorder import Stamp, _phase  # noqa: E402
+from ddpexec.capturing.recorder import _phase  # noqa: E402
+from ddpexec.capturing.stamps import Stamp  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
