@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from ddpexec.schedules.memory import Flat
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.points import Kind
+from ddpsim.schedules.points import BACKWARD_END, Kind
 from ddpsim.schedules.schedule import Schedule
 
 CARRIED = (Operation.ALLREDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
@@ -88,6 +90,9 @@ class Carrier:
         self._communicator, self._observer = communicator, observer
         self.flats = flats_of(schedule, model, communicator)
         self._flats = {flat.indices: flat for flat in self.flats}
+        for message in schedule:
+            if message.op.reduces and BACKWARD_END in message.after:
+                self._flats[message.parameters].late = True
         rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE}
         self._lanes = {
             stream: lanes.of(stream, rings=stream in rings)
@@ -180,7 +185,8 @@ def _like(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return a new process group of the ranks of `group`, with its timeout."""
     ranks = dist.get_process_group_ranks(group)
     alone = len(ranks) < dist.get_world_size()
-    backend = group._get_backend(dist.distributed_c10d._get_pg_default_device(group))
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    backend: Any = group._get_backend(device)
     made = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
     assert isinstance(made, dist.ProcessGroup)
     return made

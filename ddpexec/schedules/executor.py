@@ -70,6 +70,8 @@ class Executor:
             raise messages.broken_off(self._communicator.rank, None)
         self._local, self._started, self._open = local, False, True
         self._seen, self._forwarded = set(), set()
+        if self._observer is not None:
+            self._observer.scheduled()
         for update in self.updates:
             if not update.pending and self._reduced.intersection(update.indices):
                 self._restore(update)

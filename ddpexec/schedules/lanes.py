@@ -96,7 +96,7 @@ class _Thread:
                 future.set_result(None)
             except Exception as error:
                 self._failure = error
-                future.set_exception(error)  # type: ignore[no-untyped-call]
+                future.set_exception(error)
 
 
 class Carried:
@@ -128,5 +128,6 @@ def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Wor
     if operation is Operation.REDUCE_SCATTER:
         return cast("Work", group._reduce_scatter_base(part, tensor, dist.ReduceScatterOptions()))
     if operation is Operation.ALL_GATHER:
-        return cast("Work", group._allgather_base(tensor, part, dist.AllgatherOptions()))
+        options: Any = dist.AllgatherOptions()  # type: ignore[attr-defined]
+        return cast("Work", group._allgather_base(tensor, part, options))
     raise AssertionError(operation)

@@ -45,7 +45,7 @@ class Flat:
         )
         self._own = slice(rank * part, (rank + 1) * part)
         self._place = {index: place for place, index in enumerate(indices)}
-        self._complete = False
+        self._complete = self.late = False
         self.untouched: Collection[int] = ()
         self.parameters: Tensor | None = None
         self.shard: nn.Parameter | None = None
@@ -61,12 +61,16 @@ class Flat:
         """Copy a gradient that has just come, divided by the ranks, where it is large enough to go alone."""
         self._complete = False
         place = self._place[index]
-        if self.bucket.eager[place]:
+        if self.bucket.eager[place] and not self.late:
             self.bucket.fill(place, ranks)
 
     def complete(self, ranks: int) -> None:
         """Copy the others, all of which have come; once, however many messages carry them."""
         if not self._complete:
+            if self.late:
+                for place, eager in enumerate(self.bucket.eager):
+                    if eager:
+                        self.bucket.fill(place, ranks)
             self.bucket.complete(ranks)
             self._complete = True
 

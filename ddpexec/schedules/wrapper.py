@@ -80,7 +80,10 @@ class ScheduledDataParallel(nn.Module):
     ) -> None:
         super().__init__()
         self.module, self.observer = module, observer
-        self.communicator = Communicator([process_group or torch.distributed.group.WORLD], noop=comm == "noop")
+        group = process_group or torch.distributed.group.WORLD
+        if group is None:
+            raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
+        self.communicator = Communicator([group], noop=comm == "noop")
         model = collect(module)
         check_module(list(model.tensors))
         _check_dense(model)
@@ -108,8 +111,8 @@ class ScheduledDataParallel(nn.Module):
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local = False
         handles = [*hook_gradients(model, self.executor.gradient), *self._points.handles]
-        handles.append(module.register_state_dict_pre_hook(self._before_state))
-        handles.append(module.register_load_state_dict_pre_hook(self._before_state))
+        handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
+        handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         weakref.finalize(self, _end, handles, self._lanes).atexit = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -102,12 +102,17 @@ class Observer:
         self.note.buckets.append(note)
         return note
 
+    def scheduled(self) -> None:
+        """Note that messages are waited for one by one in the open iteration, not all at the end of its backward."""
+        if self.note is not None:
+            self.note.waits = []
+
     def waited_for(self, note: BucketNote, begin: Moment) -> None:
         """Note that this rank waited, from `begin` until now, for a message launched in this iteration or before."""
         end = self.now()
         note.waited, note.written = (begin, end), end
-        if self.note is not None:
-            self.note.waits = [*(self.note.waits or ()), (begin, end)]
+        if self.note is not None and self.note.waits is not None:
+            self.note.waits.append((begin, end))
 
     def updated(self, begin: Moment) -> None:
         """Note that the optimizer updated parameters in the midst of forward, from `begin` until now."""
