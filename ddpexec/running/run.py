@@ -40,6 +40,9 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 
+LEARNED = DISCARDED - 2
+"""Of the discarded iterations those in which a scheme's times are learned; in the others its schedule settles."""
+
 Progress = Callable[[int, int, float], None]
 
 
@@ -225,8 +228,7 @@ class Run:
         optimises = number % self.settings.accumulate == 0
         synced = number % self.settings.sync_every == 0 and not local
         note = observer.begin(index, synced=synced, stepped=optimises)
-        counts = isinstance(self.ddp, ScheduledDataParallel) and not local
-        with nullcontext() if synced or counts else self.ddp.no_sync():
+        with nullcontext() if synced else self.ddp.no_sync():
             output = self.ddp(*batch.inputs)
             note.returned = observer.now()
             loss = model.loss(output, batch)
@@ -304,9 +306,9 @@ class Run:
             caps=settings.caps,
             plan=plan,
             overlap=settings.overlap == "on",
-            every=settings.sync_every,
             broadcast_buffers=settings.broadcast_buffers,
             comm=settings.comm,
+            learn=LEARNED,
             observer=self.observer if settings.observe else None,
         )
         self.subject.optimizer = made.optimizer

@@ -139,6 +139,7 @@ class Executor:
         if not self._open:
             return
         self._check_fresh(index)
+        self._used[index] = 1
         if self._local:
             return
         if not self._started:
@@ -147,7 +148,6 @@ class Executor:
         if index in self._seen:
             raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
         self._seen.add(index)
-        self._used[index] = 1
         if self._sends(index):
             flat = self._flat[index]
             if self.carrier.unfinished(flat):

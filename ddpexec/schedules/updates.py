@@ -158,12 +158,14 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
 
 def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:
-    """Give `new` instances the state of `old` ones of whole parameters; parts are cut out of it.
+    """Give `new` instances the state of `old` ones of whole parameters, and their hyperparameters; parts are cut out.
 
     Only state whose tensors have their parameter's shape can be divided, or such as counts steps.
     """
     found = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
     for update in new:
+        if old and len(old[0]._groups) == len(update._groups):
+            update._set(map(_hyperparameters, old[0]._groups))
         for flat in update.flats:
             if flat.shard is None:
                 update_state = getattr(update.optimizer, "state", {})

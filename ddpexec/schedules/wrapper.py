@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -22,15 +22,15 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer
+from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.schedules import schemes
 from ddpsim.schedules.named import Scheme, scheme_named
 from ddpsim.schedules.schedule import Schedule, message_document
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import Setup
-
-MakeSchedule = Callable[[Setup], Schedule]
 
 
 class ScheduledDataParallel(nn.Module):
@@ -49,12 +49,13 @@ class ScheduledDataParallel(nn.Module):
         caps: of the buckets.
         plan: the buckets instead.
         overlap: whether messages may begin before backward has ended.
-        every: of how many iterations the last one sends gradients.
+        every: of how many iterations the last one sends gradients, where they are not left out by `no_sync`.
         find_unused_parameters: whether parameters may have no gradient in an iteration.
         broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
         comm: `noop` sends nothing after construction.
+        learn: iterations that are trained as by DDP first, in which rank 0 learns when gradients come and when forward
+            needs what; buckets are then made anew in that order, and the scheme is told.
         observer: takes the moments of each iteration; None takes none.
-        setup: changes what the scheme is told, such as when gradients come.
 
     Raises:
         PlanError: a schedule that cannot be carried out.
@@ -75,11 +76,13 @@ class ScheduledDataParallel(nn.Module):
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
         comm: str = "real",
+        learn: int = 0,
         observer: Observer | None = None,
-        setup: Callable[[Setup], Setup] = lambda setup: setup,
     ) -> None:
         super().__init__()
         self.module, self.observer = module, observer
+        self.executor: Executor = None  # type: ignore[assignment]
+        self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         group = process_group or torch.distributed.group.WORLD
         if group is None:
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
@@ -90,27 +93,20 @@ class ScheduledDataParallel(nn.Module):
         self.model, self.device = model, model.tensors[0].device
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
-        self.plan = plan or rebuilt_plan(model.policy, caps or BucketCaps())
-        scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
-        given = Setup(
-            parameters=model.policy, buckets=self.plan.groups(), world_size=self.communicator.world_size, every=every
-        )
-        self.schedule = scheme.schedule(setup(given))
-        if not overlap:
-            self.schedule = without_overlap(self.schedule)
-        check_agreement(self.schedule, self.communicator, self.device)
+        self._plan, self._caps = plan, caps or BucketCaps()
+        self.plan = plan or rebuilt_plan(model.policy, self._caps)
+        self._scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
+        self._overlap, self._every, self._make_optimizer = overlap, every, make_optimizer
+        self._find_unused = find_unused_parameters
         self._lanes = Lanes(self.communicator)
-        self.executor = Executor(
-            self.schedule, model, self.communicator, self._lanes, make_optimizer,
-            find_unused=find_unused_parameters, observer=observer,
-        )  # fmt: skip
-        self._points = ForwardPoints(module, model, self.executor.forward)
-        self.optimizer = ScheduledOptimizer(
-            self.executor.updates, self.executor.step, self.complete, self.executor.forget
-        )
+        self._learning = Learning(len(model.tensors), learn) if learn else None
+        first = self._setup()
+        # While it learns it trains as DDP does, which needs no times.
+        self._install(schemes.ddp(first) if learn else self._made(first))
+        self._points = ForwardPoints(module, model, self._forward_point)
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local = False
-        handles = [*hook_gradients(model, self.executor.gradient), *self._points.handles]
+        handles = [*hook_gradients(model, self._gradient), *self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         weakref.finalize(self, _end, handles, self._lanes).atexit = False
@@ -125,18 +121,25 @@ class ScheduledDataParallel(nn.Module):
             begin = observer.now() if observer is not None else None
             if self._synchroniser.synchronise() is not None and observer is not None:
                 observer.buffers(begin)
+        settled = not self._local and self.executor.iteration % self._every == 0
+        if self._learning is not None and self._learning.done and settled:
+            self._replan(self._learning)
         begin = observer.now() if observer is not None else None
         self.executor.begin(local=self._local)
-        self.executor.forward(self._points.at_start)
+        if self._learning is not None:
+            self._learning.begin()
+        self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
         self._points.learn()
+        if self._learning is not None:
+            self._learning.returned()
         if observer is not None:
             observer.module(begin)
         return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Send nothing: gradients add up, and a step is taken with this rank's alone."""
+        """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
         before, self._local = self._local, True
         try:
             yield
@@ -165,6 +168,62 @@ class ScheduledDataParallel(nn.Module):
         norm = squares.sqrt()
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
+
+    # ---- schedules
+
+    def _setup(self) -> Setup:
+        return Setup(
+            parameters=self.model.policy,
+            buckets=self.plan.groups(),
+            world_size=self.communicator.world_size,
+            every=self._every,
+        )
+
+    def _made(self, setup: Setup) -> Schedule:
+        made = self._scheme.schedule(setup)
+        return made if self._overlap else without_overlap(made)
+
+    def _install(self, schedule: Schedule) -> None:
+        """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
+        check_agreement(schedule, self.communicator, self.device)
+        self.schedule = schedule
+        former: Sequence[Update] = self.executor.updates if self.executor is not None else ()
+        self.executor = Executor(
+            schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
+            find_unused=self._find_unused, observer=self.observer,
+        )  # fmt: skip
+        if self.optimizer is None:
+            self.optimizer = ScheduledOptimizer(self.executor.updates, self._step, self.complete, self._forget)
+        else:
+            moved_state(former, self.executor.updates)
+            self.optimizer.follow(self.executor.updates)
+
+    def _replan(self, learning: Learning) -> None:
+        """Make the scheme's schedule, of what was learned."""
+        self._learning = None
+        self.complete()
+        setup = told(self._setup(), learning, self.communicator, self._lanes.of("main", rings=False), self.model)
+        if self._plan is None:
+            self.plan = rebuilt_plan(self.model.policy, self._caps, arrival_order(setup))
+        self._install(self._made(replace(setup, buckets=self.plan.groups())))
+
+    # ---- what is called at the points of an iteration
+
+    def _forward_point(self, indices: Sequence[int]) -> None:
+        if self._learning is not None and torch.is_grad_enabled():
+            self._learning.forward(indices)
+        self.executor.forward(indices)
+
+    def _gradient(self, index: int, parameter: Tensor) -> None:
+        if self._learning is not None:
+            self._learning.gradient(index)
+        self.executor.gradient(index, parameter)
+
+    def _step(self) -> None:
+        self.executor.step()
+
+    def _forget(self) -> None:
+        self.executor.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
