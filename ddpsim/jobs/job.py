@@ -16,6 +16,10 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.order.consensus import Consensus
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schemes import without_overlap
+from ddpsim.schedules.setup import Setup
 
 Backend = Literal["nccl", "gloo"]
 Sync = Literal["last", "every"]
@@ -45,6 +49,8 @@ class Job:
         order: when buckets are rebuilt in arrival order, as `ddpsim.order.rebuild` reads it; None is as torch.
         predictor: which arrivals each rank expects: `last`, `mean` or `exponential`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
+        scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
+        overlap: `off` sends nothing before backward has ended.
         scale_compute: factor on device time.
         seed: of every draw, from 0 to 2^63 - 1.
 
@@ -103,6 +109,15 @@ class Job:
     ] = None
     predictor: Annotated[str, Option("With `order`: which arrivals a rank expects.", "last|mean|exponential")] = "last"
     consensus: Annotated[Consensus, Option("With `order`: whose expectation wins.")] = "rank0"
+    scheme: Annotated[
+        str,
+        Option(
+            "What is sent, when, and what waits for it: ddp, naive, flat, priority[:SEGMENT], dear, zero1, zero2, or "
+            "package.module:function.",
+            "NAME",
+        ),
+    ] = "ddp"
+    overlap: Annotated[Literal["on", "off"], Option("off: nothing is sent before backward has ended.")] = "on"
     scale_compute: Annotated[
         float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F")
     ] = 1.0
@@ -122,10 +137,11 @@ class Job:
         if not 0 <= self.seed < 1 << 63:
             raise InputError(f"{self.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
         self._check_order()
-        if self.scheme.name != "none" and self.process_groups > 1:
+        if self.codec.name != "none" and self.process_groups > 1:
             raise _both(f"compression={self.compression}", f"process_groups={self.process_groups}")
-        if self.scheme.name != "none" and self.comm == "noop":
+        if self.codec.name != "none" and self.comm == "noop":
             raise _both(f"compression={self.compression}", "comm=noop")
+        self._check_scheme()
         if self.assignment == "initial" and self.find_unused_parameters:
             raise _both("assignment=initial", "find_unused_parameters")
         if self.drop and self.find_unused_parameters:
@@ -151,7 +167,7 @@ class Job:
         return "unused" if self.find_unused_parameters and self.assignment == "rebuilt" else self.assignment
 
     @property
-    def scheme(self) -> Scheme:
+    def codec(self) -> Scheme:
         """How buckets are compressed."""
         try:
             return scheme(self.compression)
@@ -188,6 +204,36 @@ class Job:
                     f"give a rank from 0 to {world_size - 1}",
                 )
                 raise InputError(what, place="stragglers", remedy=remedy)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a schedule takes the place of DDP as torch has it."""
+        return self.scheme != "ddp" or self.overlap == "off"
+
+    def schedule(self, setup: Setup) -> Schedule:
+        """Return the schedule of a job with this setup.
+
+        Raises:
+            PlanError: one that cannot be carried out; it names the message or the parameter.
+        """
+        made = scheme_named(self.scheme).schedule(setup)
+        return without_overlap(made) if self.overlap == "off" else made
+
+    def _check_scheme(self) -> None:
+        scheme_named(self.scheme)
+        if not self.scheduled:
+            return
+        asked = f"scheme={self.scheme}" if self.scheme != "ddp" else "overlap=off"
+        others = {
+            f"compression={self.compression}": self.codec.name != "none",
+            "drop": bool(self.drop),
+            f"order={self.order}": self.order is not None,
+            "find_unused_parameters": self.find_unused_parameters,
+            f"process_groups={self.process_groups}": self.process_groups > 1,
+        }
+        for other, given in others.items():
+            if given:
+                raise _both(asked, other)
 
     def _check_order(self) -> None:
         try:

@@ -156,7 +156,7 @@ class Prediction:
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
         bucket = [self.workload.parameters[index] for index in parameters]
-        messages = self.options.scheme.messages(bucket)
+        messages = self.options.codec.messages(bucket)
         return sum(round(message.allreduce_bytes(self.summary.world_size)) for message in messages)
 
     def records(self) -> list[dict[str, object]]:
@@ -191,6 +191,7 @@ class Prediction:
             "compute_device": self.workload.device_label,
             "topology": self.topology.name,
             "workload": self.workload.name,
+            "scheme": self.options.scheme,
             "buckets": [
                 {
                     "index": b.index,

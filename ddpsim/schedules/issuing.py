@@ -28,7 +28,10 @@ class IssueQueue:
         schedule: its messages, cut into segments or not.
     """
 
-    __slots__ = ("_blocking", "_came", "_head", "_iteration", "_lanes", "_left", "_listening", "_messages", "_possible")
+    __slots__ = (
+        "_blocking", "_came", "_head", "_iteration", "_lanes", "_left", "_listening", "_messages", "_numbers",
+        "_possible",
+    )  # fmt: skip
 
     def __init__(self, schedule: Schedule) -> None:
         self._messages = schedule.messages
@@ -39,6 +42,7 @@ class IssueQueue:
         self._listening: dict[Point, list[int]] = {}
         self._lanes: dict[Lane, list[int]] = {}
         self._blocking: dict[Point, list[int]] = {}
+        self._numbers = {message.id: number for number, message in enumerate(self._messages)}
         for number, message in enumerate(self._messages):
             for point in self._left[number]:
                 self._listening.setdefault(point, []).append(number)
@@ -73,6 +77,15 @@ class IssueQueue:
         return sorted(
             {p.parameter for left in late for p in left if p.kind is Kind.GRADIENT and p.parameter is not None}
         )
+
+    def held(self, message: Message) -> bool:
+        """Return whether `message` is possible, but waits for one before it of its group and stream."""
+        return any(self._possible[self._numbers[message.id]])
+
+    def next_of(self, message: Message) -> Message:
+        """Return the message that its group and stream have to launch next."""
+        lane = (message.group, message.stream)
+        return self._messages[self._lanes[lane][self._head[lane]]]
 
     def _launch(self, possible: Iterable[int]) -> list[Message]:
         lanes: dict[Lane, None] = {}

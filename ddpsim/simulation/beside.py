@@ -10,10 +10,11 @@ Where somebody measured or gave `compute_slowdown`, that is the factor, whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.transport import Transport
+from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_of
@@ -48,16 +49,30 @@ class Beside:
         share: of the GPU, that a message of some bytes takes.
         arithmetic_share: share of computing time that multiprocessors bound; memory bounds the rest.
         tail_share: by which part of its time such computation takes longer while any multiprocessor is missing.
+        of_lane: the share of another operation than an allreduce, or of a process group beside that of all ranks;
+            None takes that of an allreduce.
     """
 
     fixed: float | None
     share: Callable[[int], Share]
     arithmetic_share: float = 1.0
     tail_share: float = 0.0
+    of_lane: Callable[[int, Operation, int], Share] | None = None
 
     @classmethod
-    def of(cls, costs: Costs, workload: Workload, transport: Transport, ranks: int) -> Beside:
-        """Return what collectives of `transport` cost `workload`, which a calibration may have measured."""
+    def of(
+        cls,
+        costs: Costs,
+        workload: Workload,
+        transport: Transport,
+        ranks: int,
+        lanes: Sequence[tuple[Transport, int]] = (),
+    ) -> Beside:
+        """Return what collectives of `transport` cost `workload`, which a calibration may have measured.
+
+        Args:
+            lanes: transport and ranks of each lane of a schedule.
+        """
         if costs.compute_slowdown_known or not costs.takes:
             return cls(costs.compute_slowdown, lambda size_bytes: NOTHING)
         gpu = gpu_of(workload.gpu, workload.provenance) or GPUS[UNKNOWN_GPU]
@@ -68,12 +83,26 @@ class Beside:
                 known[size_bytes] = share_of(costs, gpu, transport, ranks, size_bytes)
             return known[size_bytes]
 
-        return cls(None, share, workload.arithmetic_share, costs.tail_share)
+        shares: dict[tuple[int, Operation, int], Share] = {}
+
+        def of_lane(size_bytes: int, operation: Operation, lane: int) -> Share:
+            key = (size_bytes, operation, lane)
+            if key not in shares:
+                shares[key] = share_of(costs, gpu, *lanes[lane], size_bytes, operation)
+            return shares[key]
+
+        return cls(None, share, workload.arithmetic_share, costs.tail_share, of_lane if lanes else None)
 
     @property
     def neutral(self) -> bool:
         """Whether computation never feels a collective."""
         return self.fixed == 1.0
+
+    def taken(self, size_bytes: int, operation: str, lane: int) -> Share:
+        """Return what a collective takes; what is no operation of a schedule counts as an allreduce."""
+        if self.of_lane is None or not isinstance(operation, Operation):
+            return self.share(size_bytes)
+        return self.of_lane(size_bytes, operation, lane)
 
     def factor(self, taken: Share) -> float:
         """Return the factor on computing time while collectives take `taken`."""
@@ -87,15 +116,22 @@ class Beside:
 UNDISTURBED = Beside(1.0, lambda size_bytes: NOTHING)
 
 
-def share_of(costs: Costs, gpu: AchievedGpu, transport: Transport, ranks: int, size_bytes: int) -> Share:
-    """Return the share of `gpu` that an allreduce of `size_bytes` takes while it is on its way.
+def share_of(
+    costs: Costs,
+    gpu: AchievedGpu,
+    transport: Transport,
+    ranks: int,
+    size_bytes: int,
+    operation: Operation = Operation.ALLREDUCE,
+) -> Share:
+    """Return the share of `gpu` that an operation of `size_bytes` takes while it is on its way.
 
-    A ring sends 2(n-1)/n of the message on each rank, a tree hardly more; a switch that adds is sent it once.
+    A ring sends 2(n-1)/n of an allreduce's message on each rank, a tree hardly more; a switch that adds gets it once.
     """
     if ranks == 1 or size_bytes == 0:
         return NOTHING
-    choice = transport.choice(size_bytes)
-    sent = 1.0 if choice.algorithm.startswith("nvls") else 2 * (ranks - 1) / ranks
-    traffic_bps = costs.memory_passes * sent * size_bytes / transport.allreduce_s(size_bytes)
+    choice = transport.choice(size_bytes, operation)
+    sent = 1.0 if choice.algorithm.startswith("nvls") else operation.sent(ranks)
+    traffic_bps = costs.memory_passes * sent * size_bytes / transport.time_s(operation, size_bytes)
     multiprocessors = gpu.spec.multiprocessors or GPUS[UNKNOWN_GPU].spec.multiprocessors or 1
     return Share(costs.channel_multiprocessors * choice.channels / multiprocessors, traffic_bps / gpu.memory_Bps)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import simpy
-
+from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.processor import Process
-from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank
+from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank, Sent
 from ddpsim.simulation.reduction import Reduction
-from ddpsim.simulation.rendezvous import Launch
+from ddpsim.simulation.rendezvous import BUFFERS, Launch
+from ddpsim.simulation.scheduled import Stop, Update
+from ddpsim.simulation.traffic import Parcel, Traffic
 from ddpsim.trace.records import Gradient
 
 
@@ -23,13 +23,11 @@ class CpuRank(Rank):
         """Run all iterations."""
         for index in range(self.setting.iterations):
             book = Book(index, self.setting.plan(index), self.env.now)
-            yield from self._forward(book)
-            launches = yield from self._backward(book)
-            yield from self._finish(book, launches)
-            begin = self.begin_phase()
-            if self.setting.optimises(index):
-                yield from self.compute(self.setting.pace(index).optimizer_host)
-            book.optimizer_s = self.env.now - begin
+            traffic = self.traffic(book, self.setting.pace(index))
+            yield from self._forward(book, traffic)
+            yield from self._backward(book, traffic)
+            yield from self._finish(book, traffic)
+            yield from self._optimizer(book, traffic)
             self.record(book)
 
     def begin_phase(self) -> float:
@@ -40,7 +38,14 @@ class CpuRank(Rank):
         """Compute for `seconds`, on the thread that hooks and launches use too."""
         yield from self.processor.work(seconds)
 
-    def _forward(self, book: Book) -> Process:
+    def optimize(self, seconds: float) -> Process:
+        """Let the optimizer of a schedule work for `seconds`."""
+        yield from self.processor.work(seconds)
+
+    def held_up(self, since_s: float) -> None:
+        """Note that computation has been held up since `since_s`, until now."""
+
+    def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting = self.setting
         if setting.broadcasts(book.index):
             begin = self.env.now
@@ -48,59 +53,120 @@ class CpuRank(Rank):
             launches = []
             for size in setting.broadcast_bytes():
                 yield self.env.timeout(setting.costs.launch_s)
-                launches.append(self.communicator.launch(size, operation="broadcast"))
+                launches.append(self.communicator.launch(size, operation=BUFFERS, lane=setting.main_lane))
             for launch in launches:
                 yield launch.done
             book.buffer_broadcast_s = self.env.now - begin
-        begin = self.begin_phase()
-        yield from self.compute(setting.pace(book.index).forward_host)
-        book.forward_s = self.env.now - begin
+        yield from self._launch_all(book, traffic.begin())
+        self.begin_phase()
+        forward_s, over = setting.pace(book.index).forward_host, 0.0
+        for stop in setting.stops:
+            yield from self._computed_forward(book, forward_s * (stop.host - over))
+            yield from self._stop(book, traffic, stop)
+            over = stop.host
+        self.owes_update = False
+        yield from self._computed_forward(book, forward_s * (1.0 - over))
         if (cost := setting.forward_host_s()) > 0:
             yield self.env.timeout(cost)
 
-    def _backward(self, book: Book) -> Generator[simpy.Event, Any, dict[int, Reduction]]:
-        pace, costs = self.setting.pace(book.index), self.setting.costs
-        synced, adds = self.setting.synced(book.index), self.setting.adds(book.index)
-        queue, unused = self.queue_for(book, pace)
-        launches: dict[int, Reduction] = {}
+    def _computed_forward(self, book: Book, seconds: float) -> Process:
+        begin = self.env.now
+        yield from self.compute(seconds)
+        book.forward_s += self.env.now - begin
+
+    def _stop(self, book: Book, traffic: Traffic, stop: Stop) -> Process:
+        """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
+        since_s = self.env.now
+        for update in stop.updates if self.owes_update else ():
+            yield from self._await(book, traffic.waits(*update.before))
+            yield from self._update(book, traffic, update)
+        yield from self._await(book, traffic.waits(*stop.points))
+        self.held_up(since_s)
+        yield from self._launch_all(book, traffic.passed(*stop.points))
+
+    def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
+        begin = self.env.now
+        yield from self.optimize(self.setting.pace(book.index).optimizer_host * update.share)
+        book.optimizer_s += self.env.now - begin
+        yield from self._launch_all(book, traffic.passed(*update.after))
+
+    def _backward(self, book: Book, traffic: Traffic) -> Process:
+        setting = self.setting
+        pace, costs = setting.pace(book.index), setting.costs
+        synced, adds = setting.synced(book.index), setting.adds(book.index)
+        unused = self.unused(pace) if synced else []
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
+            if setting.scheduled is not None and (needed := setting.scheduled.needed[parameter]):
+                since_s = self.env.now
+                yield from self._await(book, traffic.waits(*needed))
+                self.held_up(since_s)
+                yield from self._launch_all(book, traffic.passed(*needed))
             begin = self.env.now
             yield from self.compute(float(pace.host[position]))
             if adds:
-                yield from self.processor.serve(self.setting.add_s(parameter))
+                yield from self.processor.serve(setting.add_s(parameter))
             book.backward_compute_s += self.env.now - begin
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
                 continue
-            hook = costs.hook_s + costs.copies_s(1, self.setting.workload.parameters[parameter].size_bytes)
-            yield from self.processor.serve(hook)
-            complete = queue.start(unused) if position == 0 and unused else []
-            for number in complete + queue.ready(parameter):
-                book.ready_s[number] = self.env.now
-                sends = self.sends(book, number)
-                yield from self.processor.serve(sends.encode_s + costs.launch_s)
-                launches[number] = Reduction(self.communicator, sends)
+            if self.fills(parameter):
+                hook = costs.hook_s + costs.copies_s(1, setting.workload.parameters[parameter].size_bytes)
+                yield from self.processor.serve(hook)
+            if position == 0 and unused:
+                yield from self._launch_all(book, traffic.unused(unused))
+            yield from self._launch_all(book, traffic.gradient(parameter))
         begin = self.env.now
         yield from self.compute(pace.tail_host)
         book.backward_compute_s += self.env.now - begin
-        return launches
 
-    def _finish(self, book: Book, launches: dict[int, Reduction]) -> Process:
-        if not launches:
-            return
-        costs, options = self.setting.costs, self.setting.options
+    def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
+        for parcel in parcels:
+            for reduction in self.before(parcel):
+                yield from self._wait(book, reduction)
+            ready_s = self.env.now
+            sends = parcel.sends
+            yield from self.processor.serve(parcel.fill_s + sends.encode_s + self.setting.costs.launch_s)
+            reduction = Reduction(self.communicator, sends, None, parcel.operation, parcel.lane)
+            self.sent(book, parcel, reduction).ready_s = ready_s
+
+    def _finish(self, book: Book, traffic: Traffic) -> Process:
+        """Wait for what the end of backward waits for, and launch what comes after it."""
+        waited = self.outstanding(traffic.waits(BACKWARD_END))
         bitmap = None
-        if options.find_unused_parameters:
-            yield self.env.timeout(costs.launch_s)
+        if waited and self.setting.options.find_unused_parameters:
+            yield self.env.timeout(self.setting.costs.launch_s)
             bitmap = self.communicator.launch(BITMAP_BYTES * len(self.setting.workload.parameters))
-        for number, launch in launches.items():
-            yield from self._wait(book, launch)
-            written_s = costs.finish_s + self.setting.write_back_s(book.plan.buckets[number])
-            yield from self.processor.serve(written_s, lasting=True)
-            book.buckets.append(self.bucket_times(book, number, launch, self.env.now))
+        yield from self._take_in(book, waited)
         if bitmap is not None:
             yield from self._wait(book, bitmap)
+        yield from self._launch_all(book, traffic.passed(BACKWARD_END))
+
+    def _optimizer(self, book: Book, traffic: Traffic) -> Process:
+        setting = self.setting
+        if not setting.optimises(book.index):
+            return
+        if setting.scheduled is None:
+            begin = self.begin_phase()
+            yield from self.compute(setting.pace(book.index).optimizer_host)
+            book.optimizer_s = self.env.now - begin
+        elif (update := setting.scheduled.update) is not None:
+            yield from self._await(book, traffic.waits(*update.before))
+            self.begin_phase()
+            yield from self._update(book, traffic, update)
+        else:
+            self.owes_update = True
+
+    def _await(self, book: Book, parcels: Iterable[Parcel]) -> Process:
+        yield from self._take_in(book, self.outstanding(parcels))
+
+    def _take_in(self, book: Book, waited: Iterable[Sent]) -> Process:
+        """Wait for what was sent, and copy it out."""
+        for sent in waited:
+            yield from self._wait(book, sent.reduction)
+            written_s = self.setting.costs.finish_s + sent.parcel.write_back_s
+            yield from self.processor.serve(written_s, lasting=True)
+            sent.written_s = self.env.now
 
     def _wait(self, book: Book, launch: Launch | Reduction) -> Process:
         if not launch.done.processed:

@@ -9,9 +9,11 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.execute import Collectives, make_transport
+from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
@@ -24,7 +26,8 @@ from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
-from ddpsim.simulation.rendezvous import Meetings, Operation, SimulatedCommunicator
+from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
+from ddpsim.simulation.scheduled import Scheduled, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
@@ -38,6 +41,9 @@ WARM_UP = 3
 
 MOST_MOMENTS = 4_000_000
 """Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
+
+SEGMENT_ALIGNMENT = 16
+"""Bytes at multiples of which messages are cut, as NCCL aligns what it copies fastest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -86,9 +92,13 @@ def simulate(
     cycle = options.accumulate
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
-    ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total)
-    records = _Job(placement, options, calibration, backend, costs, wire_factor, progress).run(ranks, settings)
-    counted = [record for record in records if record.rank >= 0 and record.index >= warm_up * cycle]
+    ending = cycle if options.scheduled else 0  # what a schedule's last iteration leaves in flight needs one more
+    ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
+    job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
+    if options.scheduled:
+        settings = job.scheduled(settings)
+    records = job.run(ranks, settings)
+    counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = {
@@ -99,7 +109,7 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
-        "options": {"drop": dict(options.drop)},
+        "options": {"drop": dict(options.drop), "scheme": options.scheme, "overlap": options.overlap},
     }
     return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
 
@@ -170,7 +180,7 @@ def _settings(
     for (_, kind, _), pace in zip(draws, paces, strict=True):
         own = kind.workload
         costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
-        codec = CodecCosts(options.scheme, own, world_size, costs)
+        codec = CodecCosts(options.codec, own, world_size, costs)
         settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
     return [rank for rank, *_ in draws], settings
 
@@ -185,6 +195,22 @@ class _Job:
     wire_factor: Callable[[int], float] | None
     progress: Progress | None
 
+    def scheduled(self, settings: list[Setting]) -> list[Setting]:
+        """Return `settings` with the job's schedule."""
+        first, options = settings[0].workload, self.options
+        transport = make_transport(self.placement, self.backend, self.calibration, options.collective)
+        plan = settings[0].plan(0)
+        setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
+        schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+        return [
+            replace(
+                setting,
+                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options),
+                host_awaits=self.backend == "gloo",
+            )
+            for setting in settings
+        ]
+
     def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
         """Run every rank's setting to its end and return their records."""
         env = simpy.Environment()
@@ -196,28 +222,57 @@ class _Job:
             options=self.options.collective,
             factor=self.wire_factor,
         )
-        transfers: dict[Operation, Callable[[int, int], simpy.Event]] = {
-            "allreduce": collectives.allreduce,
-            "broadcast": lambda size, _: collectives.broadcast(size) & env.timeout(self.costs.broadcast_s),
-        }
+        scheduled = settings[0].scheduled
+        lanes = _Lanes.of(scheduled, collectives, self) if scheduled else None
+
+        def transfer(launch: Launch) -> simpy.Event:
+            if launch.operation == BUFFERS:
+                return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
+            if lanes is None:
+                return collectives.allreduce(launch.size_bytes, launch.lane)
+            return lanes.run(launch)
+
         if self.options.comm == "real":
             every = settings[0].iterations
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
             collectives.check_extent(sizes, every // self.options.sync_every)
-        meetings = Meetings(env, len(settings), transfers) if self.options.comm == "real" else None
+        meetings = Meetings(env, len(settings), transfer) if self.options.comm == "real" else None
         on_busy = _busy_ranks(collectives, self.costs)
         world_size = self.placement.world_size
+        count = self.options.process_groups if lanes is None else len(lanes.groups)
         ranks = []
         for number, setting in zip(numbers, settings, strict=True):
-            beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size)
+            of_lanes = () if lanes is None else lanes.transports()
+            beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
             processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
-                env, meetings, self.options.process_groups, collectives.streams_per_group, processor, setting.late_s
+                env, meetings, count, collectives.streams_per_group, processor, setting.late_s
             )
             ranks.append(_rank(env, number, setting, processor, communicator))
         ranks[0].progress = self.progress
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """Runs the messages of a schedule, each on the collectives of its process group."""
+
+    groups: list[Collectives]
+    ranks: list[int]
+
+    @classmethod
+    def of(cls, scheduled: Scheduled, world: Collectives, job: _Job) -> _Lanes:
+        """Return the lanes of a schedule."""
+        return cls([world for _ in scheduled.lanes], [job.placement.world_size for _ in scheduled.lanes])
+
+    def run(self, launch: Launch) -> simpy.Event:
+        """Start the bytes of a launch."""
+        return self.groups[launch.lane].run(Operation(launch.operation), launch.size_bytes, launch.lane)
+
+    def transports(self) -> list[tuple[Transport, int]]:
+        """Return the transport and the ranks of each lane."""
+        return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
 
 
 def _rank(

@@ -8,6 +8,7 @@ from typing import Any
 
 import simpy
 
+from ddpsim.operations import Operation
 from ddpsim.simulation.beside import NOTHING, Beside, Share
 
 Process = Generator[simpy.Event, Any, None]
@@ -38,14 +39,14 @@ class Processor:
         self._changed = env.event()
         self.busy = False
 
-    def collective_begins(self, size_bytes: int) -> None:
+    def collective_begins(self, size_bytes: int, operation: str = Operation.ALLREDUCE, lane: int = 0) -> None:
         """Count one more collective in flight on this rank, a message of `size_bytes`."""
-        self._taken.append(self._beside.share(size_bytes))
+        self._taken.append(self._beside.taken(size_bytes, operation, lane))
         self._change_speed()
 
-    def collective_ends(self, size_bytes: int) -> None:
+    def collective_ends(self, size_bytes: int, operation: str = Operation.ALLREDUCE, lane: int = 0) -> None:
         """Count the collective of a message of `size_bytes` no more."""
-        self._taken.remove(self._beside.share(size_bytes))
+        self._taken.remove(self._beside.taken(size_bytes, operation, lane))
         self._change_speed()
 
     def work(self, seconds: float) -> Process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import simpy
@@ -13,8 +13,10 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.costs import KERNELS, Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.reduction import CodecCosts, Reduction, Sends
+from ddpsim.simulation.reduction import CodecCosts, Reduction
 from ddpsim.simulation.rendezvous import SimulatedCommunicator
+from ddpsim.simulation.scheduled import Scheduled, Stop
+from ddpsim.simulation.traffic import BucketTraffic, Parcel, ScheduleTraffic, Traffic
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
 from ddpsim.workload.optimizers import ADDITION
@@ -46,6 +48,9 @@ class Setting:
         iterations: how many to run.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
+        scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
+        host_awaits: whether the host waits for a message before it launches one that comes after it, as over gloo; else
+            the message's stream does.
     """
 
     workload: Workload
@@ -58,6 +63,18 @@ class Setting:
     iterations: int
     ddp: bool = True
     alone: bool = False
+    scheduled: Scheduled | None = None
+    host_awaits: bool = False
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """Where forward stops for a schedule; DDP's never does."""
+        return () if self.scheduled is None else self.scheduled.forward
+
+    @property
+    def main_lane(self) -> int | None:
+        """The lane of what belongs to no schedule; DDP's process groups take turns."""
+        return None if self.scheduled is None else 0
 
     @property
     def enter_s(self) -> float:
@@ -134,70 +151,134 @@ class Rank:
     setting: Setting
     processor: Processor
     communicator: SimulatedCommunicator
-    records: list[Iteration] = field(default_factory=list)
+    books: list[Book] = field(default_factory=list)
     progress: Progress | None = None
+    owes_update: bool = False
+    _sent: dict[int, Sent] = field(default_factory=dict)
+    _traffic: ScheduleTraffic | None = None
+
+    @property
+    def records(self) -> list[Iteration]:
+        """What every iteration has left, once the rank has run."""
+        synced, stepped = self.setting.synced, self.setting.optimises
+        return [book.close(self.number, synced=synced(book.index), stepped=stepped(book.index)) for book in self.books]
 
     def record(self, book: Book) -> None:
         """Keep what `book` has noted of an iteration that ends now."""
-        synced, stepped = self.setting.synced(book.index), self.setting.optimises(book.index)
-        self.records.append(book.close(self.number, self.env.now, synced=synced, stepped=stepped))
+        book.end_s = self.env.now
+        self.books.append(book)
         if self.progress:
-            self.progress(len(self.records), self.setting.iterations)
+            self.progress(len(self.books), self.setting.iterations)
 
-    def queue_for(self, book: Book, pace: Pace) -> tuple[LaunchQueue, list[int]]:
-        """Return a fresh launch queue, and the parameters that get no gradient in this iteration.
+    def traffic(self, book: Book, pace: Pace) -> Traffic:
+        """Return what launches and waits in the iteration that begins: of DDP, fresh buckets.
 
         Buckets of nothing but layers that are left out are skipped.
         """
-        used, groups = set(pace.order), book.plan.groups()
-        dropped = self.setting.dropped(book.index)
+        scheduled = self.setting.scheduled
+        if scheduled is not None:
+            if self._traffic is None:
+                self._traffic = scheduled.traffic()
+            return self._traffic
+        groups, dropped = book.plan.groups(), self.setting.dropped(book.index)
         queue = LaunchQueue(groups, skipped_buckets(groups, dropped) if dropped else ())
-        return queue, [i for i in range(len(self.setting.workload.parameters)) if i not in used]
+        return BucketTraffic(queue, lambda number: self._parcel(book.plan.buckets[number], number))
 
-    def sends(self, book: Book, number: int) -> Sends:
-        """Return what bucket `number` sends."""
-        return self.setting.codec.sends(book.plan.buckets[number])
+    def unused(self, pace: Pace) -> list[int]:
+        """Return the parameters that get no gradient in an iteration at `pace`."""
+        used = set(pace.order)
+        return [i for i in range(len(self.setting.workload.parameters)) if i not in used]
 
-    def bucket_times(self, book: Book, number: int, reduction: Reduction, written_s: float) -> BucketTimes:
-        """Return the record of bucket `number`."""
-        bucket = book.plan.buckets[number]
+    def fills(self, parameter: int) -> bool:
+        """Whether the hook of a gradient copies it into a bucket."""
+        return self.setting.scheduled is None or parameter in self.setting.scheduled.filled
+
+    def sent(self, book: Book, parcel: Parcel, reduction: Reduction) -> Sent:
+        """Note that `parcel` has been launched."""
+        self._sent[parcel.number] = found = Sent(parcel, reduction)
+        book.sent.append(found)
+        return found
+
+    def outstanding(self, parcels: Iterable[Parcel]) -> list[Sent]:
+        """Return those of `parcels` that have been launched and not been waited for, as they are from now on."""
+        found = [sent for parcel in parcels if not (sent := self._sent[parcel.number]).awaited]
+        for sent in found:
+            sent.awaited = True
+        return found
+
+    def before(self, parcel: Parcel) -> list[Reduction]:
+        """Return what was launched last of those that must have ended before `parcel` begins."""
+        return [self._sent[number].reduction for number in parcel.after if number in self._sent]
+
+    def _parcel(self, bucket: Bucket, number: int) -> Parcel:
+        setting = self.setting
+        sends, written_s = setting.codec.sends(bucket), setting.write_back_s(bucket)
+        return Parcel(number, bucket.size_bytes, bucket.parameters, sends, written_s)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A parcel that was launched, and what has become of it.
+
+    Attributes:
+        ready_s: when its last gradient was there.
+        awaited: whether the rank has come to where it waits for it.
+        written_s: when it had been copied out; None where nothing has waited for it.
+    """
+
+    parcel: Parcel
+    reduction: Reduction
+    ready_s: float = 0.0
+    awaited: bool = False
+    written_s: float | None = None
+
+    def times(self) -> BucketTimes | None:
+        """Return its record; None where the run ended before it did."""
+        reduction, written_s = self.reduction, self.written_s
+        if written_s is None and (written_s := reduction.finished_s) is None:
+            return None
         finished = reduction.finished_s if reduction.finished_s is not None else written_s
         return BucketTimes(
-            index=number,
-            size_bytes=bucket.size_bytes,
-            parameters=bucket.parameters,
-            ready_s=book.ready_s[number],
+            index=self.parcel.number,
+            size_bytes=self.parcel.size_bytes,
+            parameters=self.parcel.parameters,
+            ready_s=self.ready_s,
             launched_s=reduction.launched_s,
             started_s=finished if reduction.started_s is None else reduction.started_s,
             wire_s=reduction.wire_s,
             finished_s=finished,
             written_s=written_s,
+            operation=self.parcel.operation,
         )
 
 
 @dataclass(slots=True)
 class Book:
-    """What one iteration has noted so far; becomes an `Iteration` when the next one starts."""
+    """What one iteration has noted so far; becomes an `Iteration` when the run is over.
+
+    `aside_s` is what forward was held up by: waits, copies, the optimizer.
+    """
 
     index: int
     plan: BucketPlan
     start_s: float
+    end_s: float = 0.0
     forward_s: float = 0.0
+    aside_s: float = 0.0
     backward_compute_s: float = 0.0
     exposed_comm_s: float = 0.0
     buffer_broadcast_s: float = 0.0
     optimizer_s: float = 0.0
     gradients: list[Gradient] = field(default_factory=list)
-    ready_s: dict[int, float] = field(default_factory=dict)
-    buckets: list[BucketTimes] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
 
-    def close(self, rank: int, end_s: float, *, synced: bool, stepped: bool) -> Iteration:
+    def close(self, rank: int, *, synced: bool, stepped: bool) -> Iteration:
         """Return the finished record."""
         return Iteration(
             rank=rank,
             index=self.index,
             start_s=self.start_s,
-            end_s=end_s,
+            end_s=self.end_s,
             forward_s=self.forward_s,
             backward_compute_s=self.backward_compute_s,
             exposed_comm_s=self.exposed_comm_s,
@@ -205,6 +286,6 @@ class Book:
             optimizer_s=self.optimizer_s,
             synced=synced,
             stepped=stepped,
-            buckets=tuple(self.buckets),
+            buckets=tuple(times for sent in self.sent if (times := sent.times()) is not None),
             gradients=tuple(self.gradients),
         )

@@ -9,6 +9,7 @@ import simpy
 from ddpsim import compression
 from ddpsim.bucketing import Bucket, Parameter
 from ddpsim.compression import Scheme
+from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rendezvous import Launch, SimulatedCommunicator
@@ -80,6 +81,8 @@ class Reduction:
         communicator: of the rank.
         sends: what is sent.
         after: event on this rank's device before which the first message cannot begin.
+        operation: what is done with each message.
+        lane: the communicator's; None where process groups take turns.
 
     Attributes:
         done: succeeds when the gradients are there.
@@ -87,13 +90,20 @@ class Reduction:
 
     __slots__ = ("_decode_s", "_env", "_launches", "done")
 
-    def __init__(self, communicator: SimulatedCommunicator, sends: Sends, after: simpy.Event | None = None) -> None:
+    def __init__(
+        self,
+        communicator: SimulatedCommunicator,
+        sends: Sends,
+        after: simpy.Event | None = None,
+        operation: Operation = Operation.ALLREDUCE,
+        lane: int | None = None,
+    ) -> None:
         self._env, self._decode_s = communicator.env, sends.decode_s
         self._launches: list[Launch] = []
         for pause_s, size_bytes in sends.messages:
             if self._launches:
                 after = self._later(self._launches[-1].done, pause_s)
-            self._launches.append(communicator.launch(size_bytes, after))
+            self._launches.append(communicator.launch(size_bytes, after, operation, lane))
         self.done = self._later(self._launches[-1].done, sends.decode_s)
 
     @property

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import simpy
 
+from ddpsim.operations import Operation
 from ddpsim.simulation.processor import Process, Processor
 
-Operation = Literal["allreduce", "broadcast"]
+BUFFERS: Literal["buffers"] = "buffers"
+"""DDP's broadcast of rank 0's buffers, which has a cost of its own."""
+
+Collective = Operation | Literal["buffers"]
 
 
 @dataclass(slots=True)
@@ -18,18 +22,18 @@ class Launch:
     """One rank's part in one collective; times are None until they happened.
 
     Attributes:
-        number: the collective's place in the order of launches, equal on all ranks.
+        number: the collective's place in the order of launches of its lane, equal on all ranks.
         size_bytes: message size.
         operation: what is done with the message.
-        group: number of the process group it was launched on.
+        lane: number of the process group, or group and stream, it was launched on.
         after: event on this rank's device before which its stream cannot begin; None where data are ready at launch.
         done: succeeds when the collective has ended on this rank.
     """
 
     number: int
     size_bytes: int
-    operation: Operation
-    group: int
+    operation: Collective
+    lane: int
     after: simpy.Event | None
     done: simpy.Event
     launched_s: float
@@ -50,37 +54,37 @@ class Meetings:
     Args:
         env: the simulation.
         ranks: number of simulated ranks.
-        transfers: by operation, what starts the bytes of a message of given size in a process group of given number
-            and returns the event of their end.
+        transfer: starts the bytes of a launch and returns the event of their end.
     """
 
-    def __init__(
-        self, env: simpy.Environment, ranks: int, transfers: Mapping[Operation, Callable[[int, int], simpy.Event]]
-    ) -> None:
+    def __init__(self, env: simpy.Environment, ranks: int, transfer: Callable[[Launch], simpy.Event]) -> None:
         self._env = env
         self._ranks = ranks
-        self._transfers = transfers
-        self._meetings: dict[int, _Meeting] = {}
+        self._transfer = transfer
+        self._meetings: dict[tuple[int, int], _Meeting] = {}
 
     def attend(self, launch: Launch) -> simpy.Event:
         """Bring one rank's launch and return the event of the collective's end."""
-        meeting = self._meetings.setdefault(launch.number, _Meeting(self._env.event()))
+        where = (launch.lane, launch.number)
+        meeting = self._meetings.setdefault(where, _Meeting(self._env.event()))
         meeting.launches.append(launch)
         if len(meeting.launches) == self._ranks:
             for each in meeting.launches:
                 each.wire_s = self._env.now
-            del self._meetings[launch.number]
-            _chain(self._transfers[launch.operation](launch.size_bytes, launch.group), meeting.finished)
+            del self._meetings[where]
+            _chain(self._transfer(launch), meeting.finished)
         return meeting.finished
 
 
 class SimulatedCommunicator:
-    """One rank's process groups, launched round-robin; each keeps `streams_per_group` collectives in flight, in order.
+    """One rank's lanes, each of which keeps `streams_per_group` collectives in flight, in order.
+
+    A lane is a process group, and of a schedule a group and a stream; DDP's process groups take turns.
 
     Args:
         env: the simulation.
         meetings: common to all ranks; None ends each collective at once (`comm=noop`).
-        groups: process groups.
+        lanes: how many there are.
         streams_per_group: NCCL 1, gloo 2.
         processor: slowed while a collective of this rank is in flight.
         late_s: how long a collective waits for multiprocessors where the rank computes when it could begin.
@@ -90,7 +94,7 @@ class SimulatedCommunicator:
         self,
         env: simpy.Environment,
         meetings: Meetings | None,
-        groups: int,
+        lanes: int,
         streams_per_group: int,
         processor: Processor,
         late_s: float = 0.0,
@@ -98,19 +102,31 @@ class SimulatedCommunicator:
         self.env = env
         self._meetings = meetings
         self._processor = processor
-        self._launched = 0
+        self._launched = [0] * lanes
+        self._turn = 0
         self._late_s = late_s
-        self._queues = [simpy.Store(env) for _ in range(groups)]
+        self._queues = [simpy.Store(env) for _ in range(lanes)]
         for queue in self._queues:
             for _ in range(streams_per_group):
                 env.process(self._stream(queue))
 
-    def launch(self, size_bytes: int, after: simpy.Event | None = None, operation: Operation = "allreduce") -> Launch:
-        """Launch a collective now; it begins when its stream is free and `after` has happened."""
-        group = self._launched % len(self._queues)
-        launch = Launch(self._launched, size_bytes, operation, group, after, self.env.event(), self.env.now)
-        self._queues[group].put(launch)
-        self._launched += 1
+    def launch(
+        self,
+        size_bytes: int,
+        after: simpy.Event | None = None,
+        operation: Collective = Operation.ALLREDUCE,
+        lane: int | None = None,
+    ) -> Launch:
+        """Launch a collective now; it begins when its stream is free and `after` has happened.
+
+        Args:
+            lane: its number; None is the one whose turn it is.
+        """
+        if lane is None:
+            lane, self._turn = self._turn, (self._turn + 1) % len(self._queues)
+        launch = Launch(self._launched[lane], size_bytes, operation, lane, after, self.env.event(), self.env.now)
+        self._queues[lane].put(launch)
+        self._launched[lane] += 1
         return launch
 
     def _stream(self, queue: simpy.Store) -> Process:
@@ -121,10 +137,10 @@ class SimulatedCommunicator:
             if self._late_s > 0 and self._processor.busy:
                 yield self.env.timeout(self._late_s)
             launch.started_s = self.env.now
-            self._processor.collective_begins(launch.size_bytes)
+            self._processor.collective_begins(launch.size_bytes, launch.operation, launch.lane)
             if self._meetings is not None:
                 yield self._meetings.attend(launch)
-            self._processor.collective_ends(launch.size_bytes)
+            self._processor.collective_ends(launch.size_bytes, launch.operation, launch.lane)
             launch.finished_s = self.env.now
             launch.wire_s = launch.finished_s if launch.wire_s is None else launch.wire_s
             launch.done.succeed(self.env.now)

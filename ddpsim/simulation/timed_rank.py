@@ -28,3 +28,11 @@ class TimedRank(CpuRank):
         self.due_s += seconds
         if self.due_s > self.env.now:
             yield self.env.timeout(self.due_s - self.env.now)
+
+    def optimize(self, seconds: float) -> Process:
+        """Wait for `seconds` from now on, wherever in a phase that is."""
+        yield self.env.timeout(seconds)
+
+    def held_up(self, since_s: float) -> None:
+        """Let what is left of the phase come later by as much."""
+        self.due_s += self.env.now - since_s

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddpsim.operations import Operation
+
 HOST = "host"
 COMPUTE = "compute"
 BUCKETS = "buckets"
@@ -73,6 +75,7 @@ class BucketTimes:
         wire_s: the last rank had arrived, so that bytes could move; None where unknown.
         finished_s: the collective ended on this rank.
         written_s: gradients were usable by the optimizer (copied out where a copy is made).
+        operation: of the process group, that carried it.
     """
 
     index: int
@@ -84,6 +87,7 @@ class BucketTimes:
     wire_s: float | None
     finished_s: float
     written_s: float
+    operation: Operation = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,237 @@
+"""A schedule made ready for a rank: where in forward and backward it stops, and what its messages cost it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpsim.bucketing import BucketPlan
+from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
+from ddpsim.schedules.issuing import IssueQueue, Lane
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.schedule import Schedule, parameters_at
+from ddpsim.schedules.setup import Setup
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.reduction import Sends
+from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
+from ddpsim.workload import Workload
+
+MAIN: Lane = (WORLD, "main")
+"""The lane of the process group of all ranks, on which buffers are broadcast too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An update is what the optimizer does at once.
+
+    Attributes:
+        before, after: the points `optimizer:I` and `updated:I` of its parameters.
+        share: of the optimizer's time on this rank.
+    """
+
+    before: tuple[Point, ...]
+    after: tuple[Point, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop is a moment of forward before which messages may be waited for, and at which they may be launched.
+
+    Attributes:
+        host, work: share of forward that is over then, on the host and on the device.
+        updates: what the optimizer has left until then.
+        points: that are passed there.
+    """
+
+    host: float
+    work: float
+    updates: tuple[Update, ...]
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A schedule as one kind of rank carries it out.
+
+    Attributes:
+        schedule: with its messages cut into segments.
+        parcels: one a message, in the same order.
+        lanes: groups and streams, that of all ranks first.
+        forward: where forward stops, in order.
+        update: what the optimizer does after backward; nothing where it updates before use.
+        needed: by parameter, the points before the computation of its gradient; empty where there are none.
+        filled: parameters whose gradient's hook copies it into a message.
+    """
+
+    schedule: Schedule
+    parcels: tuple[Parcel, ...]
+    lanes: tuple[Lane, ...]
+    forward: tuple[Stop, ...]
+    update: Update | None
+    needed: tuple[tuple[Point, ...], ...]
+    filled: frozenset[int]
+
+    @classmethod
+    def of(cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options) -> Scheduled:
+        """Return `schedule` for ranks that compute `workload`."""
+        count = len(workload.parameters)
+        lanes = tuple(dict.fromkeys([MAIN, *((message.group, message.stream) for message in schedule)]))
+        backward = parameters_at(schedule, Kind.BACKWARD)
+        filled = (index for each in schedule if _filled_by_hooks(each) for index in each.parameters)
+        late = schedule.update == "before_use"
+        whole = _update(schedule, workload, range(count))
+        return cls(
+            schedule,
+            _parcels(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view),
+            lanes,
+            _stops(schedule, workload, _groups(schedule, count, clipping=options.clip_gradients) if late else []),
+            None if late else whole,
+            tuple((Point(Kind.BACKWARD, index),) if index in backward else () for index in range(count)),
+            frozenset(filled),
+        )
+
+    def traffic(self) -> ScheduleTraffic:
+        """Return what one rank launches and waits for, from its first iteration on."""
+        of = {message.id: parcel for message, parcel in zip(self.schedule, self.parcels, strict=True)}
+        return ScheduleTraffic(IssueQueue(self.schedule), of, len(self.needed))
+
+
+def setup_of(
+    options: Options,
+    workload: Workload,
+    plan: BucketPlan,
+    world_size: int,
+    time_s: Callable[[Operation, int], float] | None,
+) -> Setup:
+    """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
+    ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
+    shares = workload.forward_shares().device_s
+    forward_s = float(np.median(workload.forward.device_s)) * options.scale_compute
+    known = workload.forward_use_known
+    return Setup(
+        parameters=workload.parameters,
+        buckets=plan.groups(),
+        world_size=world_size,
+        every=options.sync_every,
+        ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
+        use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
+        time_s=time_s,
+    )
+
+
+def _parcels(
+    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool
+) -> tuple[Parcel, ...]:
+    numbers = {message.id: number for number, message in enumerate(schedule)}
+    found = []
+    for number, message in enumerate(schedule):
+        whole = sum(workload.parameters[index].size_bytes for index in message.parameters)
+        tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
+        copy_s = tensors * costs.copy_s + message.size_bytes / costs.copy_Bps
+        found.append(
+            Parcel(
+                number,
+                message.size_bytes,
+                message.parameters,
+                Sends(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
+                copy_s if _copied_out(message, view=view) else 0.0,
+                message.op,
+                lanes.index((message.group, message.stream)),
+                tuple(numbers[name] for name in message.after_messages),
+                copy_s if _filled_at_launch(message) else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def _in_place(message: Message) -> bool:
+    """Whether a message is sent from where its tensor lies: an allreduce of one gradient after backward."""
+    late = BACKWARD_END in message.after
+    return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
+
+
+def _filled_by_hooks(message: Message) -> bool:
+    """Whether gradients are copied into it as they come, as DDP does."""
+    return message.op.reduces and BACKWARD_END not in message.after
+
+
+def _filled_at_launch(message: Message) -> bool:
+    return message.op.reduces and BACKWARD_END in message.after and not _in_place(message)
+
+
+def _copied_out(message: Message, *, view: bool) -> bool:
+    """Whether it is copied out: sums and gathered gradients unless they are views, gathered parameters always."""
+    if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
+        return False
+    of_gradients = message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
+    return not (view and of_gradients)
+
+
+def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]]:
+    """Return the parameters that are updated together: those of messages that have any in common.
+
+    Clipping needs the norm of all gradients, so that all are updated together.
+    """
+    if clipping:
+        return [list(range(count))]
+    group = list(range(count + 1))
+
+    def root(index: int) -> int:
+        while group[index] != index:
+            group[index] = group[group[index]]
+            index = group[index]
+        return index
+
+    awaited: set[int] = set()
+    for message in schedule:
+        blocked = [p.parameter for p in message.blocks if p.kind is Kind.OPTIMIZER and p.parameter is not None]
+        awaited.update(blocked)
+        for index in blocked[1:]:
+            group[root(index)] = root(blocked[0])
+    members: dict[int, list[int]] = {}
+    for index in range(count):
+        members.setdefault(root(index) if index in awaited else count, []).append(index)
+    return list(members.values())
+
+
+def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> Update:
+    chosen = tuple(parameters)
+    whole = sum(parameter.size_bytes for parameter in workload.parameters)
+    share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
+    before, after = parameters_at(schedule, Kind.OPTIMIZER), parameters_at(schedule, Kind.UPDATED)
+    return Update(
+        points(Kind.OPTIMIZER, tuple(index for index in chosen if index in before)),
+        points(Kind.UPDATED, tuple(index for index in chosen if index in after)),
+        share / schedule.sharding.optimizer,
+    )
+
+
+def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[Stop, ...]:
+    use = workload.forward_shares()
+    device = np.nan_to_num(use.device_s, nan=1.0)
+    host = np.nan_to_num(use.host_s, nan=1.0)
+    first: dict[int, int] = {}
+    for number, message in enumerate(schedule):
+        for point in message.blocks:
+            if point.kind is Kind.OPTIMIZER and point.parameter is not None:
+                first.setdefault(point.parameter, number)
+    needed = parameters_at(schedule, Kind.FORWARD)
+    found: dict[float, tuple[list[tuple[int, Update]], list[int]]] = {}
+    for members in groups:
+        order = min(first.get(index, 0) for index in members)
+        stop = found.setdefault(float(device[list(members)].min()), ([], []))
+        stop[0].append((order, _update(schedule, workload, members)))
+    for index in sorted(needed, key=lambda index: (device[index], index)):
+        found.setdefault(float(device[index]), ([], []))[1].append(index)
+    stops, over = [], 0.0
+    for share in sorted(found):
+        updates, parameters = found[share]
+        over = max(over, float(host[np.isclose(device, share, rtol=0, atol=1e-12)].min()))
+        chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
+        stops.append(Stop(over, share, chosen, points(Kind.FORWARD, tuple(parameters))))
+    return tuple(stops)
