@@ -152,6 +152,9 @@ def _after_backward(schedule: Schedule) -> Schedule:
     """Return `schedule` with its messages after backward, awaited by the optimizer where its end waited for them."""
     late = []
     for message in schedule:
+        if not any(point.kind is Kind.GRADIENT for point in message.after):
+            late.append(message)  # it comes after others that do, or after the optimizer
+            continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
         late.append(
             replace(
