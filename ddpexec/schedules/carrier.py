@@ -197,13 +197,18 @@ def gradients_in(message: Message) -> bool:
     return message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
 
 
+def keeps_parts(schedule: Schedule) -> bool:
+    """Whether a rank updates its part of the parameters only, so that messages gather them."""
+    return schedule.sharding.optimizer > 1 or not all(gradients_in(message) for message in schedule)
+
+
 def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communicator) -> list[Flat]:
     """Return the memory that the messages of `schedule` carry.
 
     Raises:
         OptionError: a message of several types or devices, or of parameters that others carry otherwise.
     """
-    sharded = schedule.sharding.optimizer > 1
+    sharded = keeps_parts(schedule)
     flats: dict[tuple[int, ...], Flat] = {}
     owner: dict[int, str] = {}
     for message in schedule:

@@ -12,7 +12,7 @@ from ddpexec.ddp import messages
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.schedules.carrier import Carrier, Lanes
+from ddpexec.schedules.carrier import Carrier, Lanes, keeps_parts
 from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.updates import MakeOptimizer, Update
 from ddpexec.timing.observe import Observer
@@ -61,6 +61,7 @@ class Executor:
         self._forwarded: set[int] = set()
         self._local = self._open = self._started = False
         self._reduced: set[int] = set()
+        self._stepped: set[Update] = set()
 
     # ---- the points of an iteration
 
@@ -76,6 +77,7 @@ class Executor:
             if not update.pending and self._reduced.intersection(update.indices):
                 self._restore(update)
         if not local:
+            self._pass_over()
             self.iteration += 1
             self.carrier.launch(self._queue.begin())
 
@@ -213,7 +215,7 @@ class Executor:
 
     def _make_updates(self, make: MakeOptimizer) -> list[Update]:
         flats = self.carrier.flats
-        if self.schedule.sharding.optimizer > 1:
+        if keeps_parts(self.schedule):
             return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
         if self.schedule.update == "before_use":
             return [Update([flat], flat.tensors, make) for flat in flats]
@@ -251,6 +253,14 @@ class Executor:
             else:
                 flat.give_gradients()
 
+    def _pass_over(self) -> None:
+        """Pass the points of updates that the iteration before left out, so that nothing waits behind them."""
+        if self.iteration and self.schedule.update == "after_backward":
+            for update in self.updates:
+                if update not in self._stepped:
+                    self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
+        self._stepped.clear()
+
     def _restore(self, update: Update) -> None:
         """Give gradients that were reduced and not used back to their parameters, for more to be added."""
         self._await_gradients(update, own=True)
@@ -261,6 +271,7 @@ class Executor:
 
     def _updated(self, update: Update) -> None:
         self._reduced.difference_update(update.indices)
+        self._stepped.add(update)
         self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
 
     def _step_locally(self) -> None:

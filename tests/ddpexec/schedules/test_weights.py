@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -97,11 +98,11 @@ def at_each_step(rank: int, scheme: str) -> dict[str, float]:
                 torch.nn.utils.vector_to_parameters(torch.cat([w.flatten() for w in expected[step]]), plain.parameters())
                 found["evaluated"] = max(found["evaluated"], float((loss - loss_of(plain, *mine(step, rank))).abs()))
         if step == STEPS // 2 and not scheme.startswith("zero"):
-            weights, state = made.module.state_dict(), made.optimizer.state_dict()
+            weights, state = made.module.state_dict(), copy.deepcopy(made.optimizer.state_dict())
             plain = model_of()
             plain.load_state_dict(weights)
             going_on = OPTIMIZERS["adamw"](plain.parameters())
-            going_on.load_state_dict(state)
+            going_on.load_state_dict(copy.deepcopy(state))
             other = wrapped(rank, scheme, "adamw")
             other.module.load_state_dict(weights)
             other.optimizer.load_state_dict(state)
