@@ -80,7 +80,7 @@ def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(world: int) -> N
 
 
 def at_each_step(rank: int, scheme: str) -> dict[str, float]:
-    """Return how far a checkpoint taken after each step is from one process, and an optimizer's that goes on from it."""
+    """Return how far checkpoints after each step are from one process, and an optimizer that goes on from one."""
     expected = alone("adamw", 2)
     made = wrapped(rank, scheme, "adamw")
     found: dict[str, float] = {"weights": 0.0, "evaluated": 0.0}
@@ -95,7 +95,9 @@ def at_each_step(rank: int, scheme: str) -> dict[str, float]:
             with torch.no_grad():
                 loss = loss_of(made, *mine(step, rank))
                 plain = model_of()
-                torch.nn.utils.vector_to_parameters(torch.cat([w.flatten() for w in expected[step]]), plain.parameters())
+                torch.nn.utils.vector_to_parameters(
+                    torch.cat([w.flatten() for w in expected[step]]), plain.parameters()
+                )
                 found["evaluated"] = max(found["evaluated"], float((loss - loss_of(plain, *mine(step, rank))).abs()))
         if step == STEPS // 2 and not scheme.startswith("zero"):
             weights, state = made.module.state_dict(), copy.deepcopy(made.optimizer.state_dict())
