@@ -95,9 +95,10 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        query, key, value, out, _ = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        query, key, value, out, _ = saved
         traffic = 2 * _bytes(query, key, value, out)
-        ctx.count(Operator("gemm", 5 * ctx.product, traffic), ctx.saved_tensors)
+        ctx.count(Operator("gemm", 5 * ctx.product, traffic), saved)
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
 
 

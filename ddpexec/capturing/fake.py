@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -31,7 +31,12 @@ def faking() -> Iterator[FakeTensorMode]:
     torch.utils.swap_tensors = _replace_data
     _LOG.setLevel(logging.CRITICAL)
     try:
-        with _loading_for_real(), _pointers_unsaid(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with (
+            _loading_for_real(),
+            _pointers_unsaid(),
+            _copying_with_views(),
+            FakeTensorMode(allow_non_fake_inputs=True) as mode,
+        ):
             yield mode
     finally:
         torch.utils.swap_tensors = swap
@@ -43,6 +48,24 @@ def _pointers_unsaid() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_POINTER)
         yield
+
+
+@contextmanager
+def _copying_with_views() -> Iterator[None]:
+    """Let views of a fake's deep copy share its storage, as those of real copies do; torch's copy has one apart."""
+
+    def copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+        if id(tensor) not in memo:
+            made = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+        found: Tensor = memo[id(tensor)]
+        return found
+
+    FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del FakeTensor.__deepcopy__
 
 
 @contextmanager

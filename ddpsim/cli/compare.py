@@ -13,7 +13,7 @@ from ddpsim.cli.comparison_text import text, varying
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import SweptCaps, swept_caps
+from ddpsim.cli.options import Schemes, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
@@ -22,6 +22,7 @@ from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
+from ddpsim.schedules.named import schemes_named
 from ddpsim.stopping import Stopped, stopping_on_signals
 from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
@@ -60,6 +61,7 @@ def compare(
         ),
     ] = None,
     bucket_cap_mb: SweptCaps = None,
+    schemes: Schemes = None,
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="T=32.77USD/h", help="An hour of one node, @2026-11-22 behind it; may be repeated."),
@@ -114,6 +116,7 @@ def compare(
             precisions=[None] if precision is None else precision.split(","),
             link_rates=link_rates(link_rate or []) or [None],
             caps=caps,
+            schemes=None if schemes is None else schemes_named(schemes),
             prices=known,
             samples_per_epoch=samples_per_epoch,
             goal=goal,

@@ -72,6 +72,7 @@ def varying(rows: Sequence[ComparisonRow]) -> list[Column]:
         ("precision", lambda row: row.prediction.workload.precision),
         ("batch", lambda row: row.batch_size),
         ("cap MiB", lambda row: _cap(row)),
+        ("scheme", lambda row: row.prediction.options.scheme),
     ]
     found = [column for column in columns if len({column[1](row) for row in rows}) > 1]
     if any(row.link for row in rows):

@@ -27,6 +27,9 @@ PlanFile = Annotated[str | None, typer.Option("--plan", metavar="FILE", help="A 
 CalibrationFile = Annotated[
     str | None, typer.Option("--calibration", metavar="C", help="Calibration file of `ddpsim calibrate`.")
 ]
+Schemes = Annotated[
+    str | None, typer.Option(metavar="ddp,fsdp2,hsdp:8", help="Schemes, a row each, as --scheme takes them. [--scheme]")
+]
 SweptCaps = Annotated[
     str | None,
     typer.Option(

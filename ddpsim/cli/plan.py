@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from ddpsim.cli.breakdown import step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanFile, SweptCaps, swept_caps
+from ddpsim.cli.options import PlanFile, Schemes, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode, largest_doubt, warn_of_pace
@@ -22,10 +22,12 @@ from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
+from ddpsim.schedules.named import schemes_named
 from ddpsim.units import GIB, counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
+    from ddpsim.planning.by_scheme import SchemeReport
     from ddpsim.planning.rows import PlanReport, PlanRow
 
 _HEADER = (
@@ -47,6 +49,7 @@ def plan(
     gpus_per_node: GpusPerNode = None,
     bucket_cap_mb: SweptCaps = None,
     plan: PlanFile = None,
+    schemes: Schemes = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -56,10 +59,11 @@ def plan(
     plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None,
     report: ReportFile = None,
 ) -> None:
-    """Find the bucket sizes that make an iteration shortest.
+    """Find the bucket sizes that make an iteration shortest, or with --schemes the scheme.
 
-    Each row is set beside torch's default: the gain, and the line to paste.
+    Each row is set beside torch's default: the gain, and the line to paste; each scheme beside DDP.
     """
+    from ddpsim.planning.by_scheme import choose
     from ddpsim.planning.planner import plan as plan_all
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
@@ -68,6 +72,30 @@ def plan(
     check_destination(plot)
     check_report(report, output, {"-o": out, "--plot": plot})
     models = [load_workload(name) for name in workload]
+    if schemes is not None:
+        _refuse_beside_schemes(
+            {"out": out, "plot": plot, "report": report, "bucket_cap_mb": bucket_cap_mb, "plan": plan}
+        )
+        listed = schemes_named(schemes)
+        machines = [load_topology(name) for name in topology]
+        cells = [None] if nodes is None else counts(nodes, "nodes")
+        with by.crew(len(models) * len(machines) * len(cells)) as crew:
+            chosen = {
+                model.name: choose(
+                    model,
+                    machines,
+                    listed,
+                    nodes=cells,
+                    options=options,
+                    gpus_per_node=gpus_per_node,
+                    calibration=given.calibration_in_force(options.backend_for(model)),
+                    progress=Progress(f"schemes for {model.name}"),
+                    executor=crew,
+                )
+                for model in models
+            }
+        _emit_schemes(chosen, output)
+        return
     _check(options, bucket_cap_mb, plan, out, len(models))
     caps = swept_caps(bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
@@ -100,6 +128,32 @@ def plan(
         ),
     )
     output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
+
+
+def _refuse_beside_schemes(others: Mapping[str, str | None]) -> None:
+    for name, given in others.items():
+        if given is not None:
+            remedy = "leave one out; `ddpsim compare` draws and reports schemes"
+            raise InputError(f"`schemes` and `{name}` are both given", place="schemes", remedy=remedy)
+
+
+def _emit_schemes(reports: Mapping[str, SchemeReport], output: Output) -> None:
+    """Print the reports, by workload."""
+    from ddpsim.cli.scheme_text import text as scheme_text
+
+    told = set[str]()
+    for report in reports.values():
+        for choice in report.choices:
+            warn_of_pace(choice.best.prediction, told)
+    documents = {name: report.document() for name, report in reports.items()}
+    rows = [row for each in documents.values() for row in each["rows"]]  # type: ignore[attr-defined]
+    best = {name: each["best"] for name, each in documents.items()}
+    document = {"rows": rows, "best": next(iter(best.values())) if len(best) == 1 else None, "best_by_workload": best}
+    shown = [
+        f"{name}\n{scheme_text(report)}" if len(reports) > 1 else scheme_text(report)
+        for name, report in reports.items()
+    ]
+    output.emit(document, lambda: "\n\n".join(shown))
 
 
 def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: str | None, workloads: int) -> None:

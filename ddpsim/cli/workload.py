@@ -67,6 +67,7 @@ def show(
         "buffer_bytes": model.buffer_bytes,
         "iterations": model.iterations,
         "synchronises": list(model.synchronises),
+        "forward_use_known": model.forward_use_known,
         "phases": _phases(model),
         "provenance": dict(model.provenance),
     }
@@ -202,10 +203,18 @@ def _phases(model: Workload) -> dict[str, dict[str, float]]:
     }
 
 
+_FORWARD_USE = {True: "known", False: "not known, all parameters count as needed when forward starts"}
+
+
 def _text(document: dict[str, object]) -> str:
     phases = document["phases"]
     assert isinstance(phases, dict)
-    lines = [f"{key}: {value}" for key, value in document.items() if key not in ("phases", "provenance", "local_s")]
+    told = {**document, "forward_use_known": _FORWARD_USE[bool(document["forward_use_known"])]}
+    lines = [
+        f"{key.removesuffix('_known')}: {value}"
+        for key, value in told.items()
+        if key not in ("phases", "provenance", "local_s")
+    ]
     clocks = table(
         ("phase", "host ms", "device ms"), [(n, ms(t["host_s"]), ms(t["device_s"])) for n, t in phases.items()]
     )

@@ -25,6 +25,8 @@ class CollectiveOptions:
         isolated: one collective runs at a time on an idle stream, as DDP issues them; else they run back to back, as in
             nccl-tests.
         gpus_per_process: the GPUs that one process launches NCCL's kernels on, one after the other.
+        rings: over gloo, reduce-scatters and all-gathers are rings of sends, of half an allreduce's bytes each, as
+            ddpexec carries schedules out; else torch's own.
         expand: every node has links of its own; else one node stands for all of its kind.
 
     Raises:
@@ -35,6 +37,7 @@ class CollectiveOptions:
     fidelity: str = "flow"
     isolated: bool = True
     gpus_per_process: int = 1
+    rings: bool = False
     expand: bool = False
 
     def __post_init__(self) -> None:

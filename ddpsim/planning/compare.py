@@ -61,6 +61,7 @@ def compare(
     precisions: Sequence[str | None] = (None,),
     link_rates: str | Sequence[LinkRate | None] = (None,),
     caps: Sequence[BucketCaps] | None = None,
+    schemes: Sequence[str] | None = None,
     prices: Mapping[str, Price | str] = NO_PRICES,
     samples_per_epoch: float | None = None,
     goal: Goal | None = None,
@@ -84,6 +85,7 @@ def compare(
         link_rates: links whose rate is set, each rate a row, or as they are typed: `25,100Gb/s`; machines without the
             link keep theirs in one row.
         caps: bucket caps; None is that of `options`.
+        schemes: as `--scheme` takes them; None is that of `options`.
         prices: of one node of each machine, by its name as asked for; each may be text, `32.77USD/h@2026-11-22`.
         samples_per_epoch: for times and costs of an epoch.
         goal: that the best has to meet.
@@ -111,7 +113,15 @@ def compare(
     _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
     base = options or Options()
     points = [
-        Point(model.on(wired, batch, precision), wired, count, replace(base, caps=cap), model.name, machine, rate)
+        Point(
+            model.on(wired, batch, precision),
+            wired,
+            count,
+            replace(base, caps=cap, scheme=scheme),
+            model.name,
+            machine,
+            rate,
+        )
         for model in map(Model.of, workloads)
         for machine, topology in machines
         for rate, wired in _wired(topology, rates)
@@ -119,6 +129,7 @@ def compare(
         for batch in batch_sizes
         for count in nodes
         for cap in caps or [base.caps]
+        for scheme in schemes or [base.scheme]
     ]
     one = partial(_row, gpus_per_node, calibration)
     rows: list[ComparisonRow] = []

@@ -112,6 +112,7 @@ class ComparisonRow:
             "estimated": p.workload.estimated,
             "precision": p.workload.precision,
             "batch_size": self.batch_size,
+            "scheme": p.options.scheme,
             "bucket_cap_mb": p.options.caps.bucket_cap_mb,
             "torch": p.plan.torch,
             "iteration_s": p.iteration_s,

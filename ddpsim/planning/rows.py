@@ -112,6 +112,7 @@ class PlanRow:
             "compute_device": chosen.workload.device_label,
             "estimated": chosen.workload.estimated,
             "nodes": chosen.nodes,
+            "scheme": chosen.options.scheme,
             "world_size": summary.world_size,
             "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
             "plan_fingerprint": chosen.plan.fingerprint(),

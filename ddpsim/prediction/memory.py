@@ -4,6 +4,9 @@ What is alive together: parameters, module buffers, optimizer state and DDP's bu
 forward and backward run; gradients from their backward to the end of the optimizer's step. `zero_grad()` frees the
 gradients unless they live in buckets or are kept for the next micro-batch, so that a step's peak is either where
 backward begins (all activations, no gradient) or in the optimizer (all gradients and its temporaries, no activation).
+
+A schedule's `Sharding` splits parameters, gradients and the optimizer's state over ranks; what it has gathered, and
+buffers in which gradients are staged, are alive as backward begins.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.jobs.job import Job
+from ddpsim.schedules.schedule import WHOLE, Schedule
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 
@@ -22,6 +26,9 @@ STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop
 
 _IN_PLACE = ("sgd", "momentum")
 """Optimizers whose step makes no tensor of a parameter's size; Adam's makes the square roots by which it divides."""
+
+_MASTER_BYTES = 4
+"""Bytes of an element that an optimizer updates in a copy of its own, and of its state: fp32."""
 
 CONTEXT_BYTES = 600 << 20
 """What CUDA, cuBLAS, cuDNN and NCCL take beside the allocator: 400 to 800 MiB are seen with `nvidia-smi`."""
@@ -38,8 +45,10 @@ class Memory:
     Attributes:
         parameters_bytes: of parameters and module buffers.
         gradients_bytes: of gradients, wherever they live.
-        optimizer_bytes: of the optimizer's state.
+        optimizer_bytes: of the optimizer's state, with its own copy of the parameters where it has one.
         buckets_bytes: of buckets beside the gradients: none where gradients are views of their bucket.
+        gathered_bytes: of parameters gathered from other ranks as backward begins, and of buffers for gradients then.
+        resident_bytes: what stays from step to step.
         activations_bytes: of all else that is alive at the peak; None where the workload does not know.
         step_bytes: alive at the peak of the step, from the parts above.
         capacity_bytes: of the device; None where it is not known.
@@ -54,34 +63,52 @@ class Memory:
     step_bytes: int
     capacity_bytes: int | None
     batch_size: int
+    gathered_bytes: int = 0
+    resident_bytes: int = 0
 
     @classmethod
-    def of(cls, workload: Workload, plan: BucketPlan, job: Job, capacity_bytes: float | None) -> Memory:
+    def of(
+        cls,
+        workload: Workload,
+        plan: BucketPlan,
+        job: Job,
+        capacity_bytes: float | None,
+        schedule: Schedule | None = None,
+    ) -> Memory:
         """Return the memory of a rank that trains `workload` under `plan`.
 
         Args:
             capacity_bytes: of the device's memory; None where it is not known.
+            schedule: that takes the place of DDP's; None is DDP.
         """
+        sharding = WHOLE if schedule is None else schedule.sharding
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
-        sizes = [p.size_bytes for index, p in enumerate(workload.parameters) if index in trained]
-        gradients = sum(sizes)
-        parameters = sum(p.size_bytes for p in workload.parameters)
+        chosen = [p for index, p in enumerate(workload.parameters) if index in trained]
+        gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
+        parameters = _shard(sum(p.size_bytes for p in workload.parameters), sharding.parameters)
         parameters += sum(buffer.size_bytes for buffer in workload.buffers)
         kind = workload.optimizer_kind or "momentum"
-        state = _states(kind) * gradients
-        buckets = 0 if job.gradient_as_bucket_view else plan.size_bytes
-        kept = gradients if job.gradient_as_bucket_view or job.accumulate > 1 else 0
-        in_backward = kept + (workload.activations_bytes or 0)
-        in_optimizer = gradients + _temporary_bytes(kind, sizes)
+        updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
+        tensors = _states(kind) + (1 if sharding.master else 0)
+        state = _shard(tensors * sum(updated), sharding.optimizer)
+        own = sharding.staging_bytes is None
+        buckets = 0 if job.gradient_as_bucket_view or not own else plan.size_bytes
+        kept = gradients if (job.gradient_as_bucket_view and own) or job.accumulate > 1 else 0
+        gathered = sharding.gathered_bytes + (sharding.staging_bytes or 0)
+        in_backward = kept + gathered + (workload.activations_bytes or 0)
+        in_optimizer = gradients + _shard(_temporary_bytes(kind, updated), sharding.optimizer)
+        resident = parameters + state + buckets + sharding.kept_bytes
         return cls(
             parameters,
             gradients,
             state,
             buckets,
             workload.activations_bytes,
-            parameters + state + buckets + max(in_backward, in_optimizer),
+            resident + max(in_backward, in_optimizer),
             None if capacity_bytes is None else int(capacity_bytes),
             workload.batch_size,
+            gathered,
+            resident + kept,
         )
 
     @property
@@ -122,6 +149,8 @@ class Memory:
             "optimizer_bytes": self.optimizer_bytes,
             "buckets_bytes": self.buckets_bytes,
             "activations_bytes": self.activations_bytes,
+            "gathered_bytes": self.gathered_bytes,
+            "resident_bytes": self.resident_bytes,
             "total_bytes": self.step_bytes,
             "capacity_bytes": self.capacity_bytes,
             "largest_batch_size": self.largest_batch_size,
@@ -155,6 +184,11 @@ def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
 
     sizes = [one(model) for model in dict.fromkeys(models)]
     return min((size for size in sizes if size is not None), default=None) if all(sizes) else None
+
+
+def _shard(size_bytes: int, ranks: int) -> int:
+    """Return what one of `ranks` has of what they share."""
+    return -(-size_bytes // ranks)
 
 
 def _states(kind: str) -> int:

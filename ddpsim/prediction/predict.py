@@ -195,6 +195,7 @@ def _summary(
         workloads=_workloads_on(prediction.placement, options),
         wire_factor=assumptions.wire_factor,
         warm_up=warm_up,
+        whole=False,
         progress=progress,
     )
     return summarise(trace)

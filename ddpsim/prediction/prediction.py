@@ -15,9 +15,9 @@ from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.engine import Simulated
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary
-from ddpsim.trace.records import Trace
 from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
@@ -57,7 +57,7 @@ class Prediction:
     low_s: float
     high_s: float
     plan: BucketPlan
-    trace: Trace
+    trace: Simulated
     calibrated: bool
     correcting_rows: int = 0
     copies_measured: bool = False
@@ -140,7 +140,8 @@ class Prediction:
         if self.workload.one_clock or self.topology.compute_device == "cpu":
             return None
         models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
-        return Memory.of(self.workload, self.plan, self.options, capacity_bytes(self.workload, models))
+        capacity = capacity_bytes(self.workload, models)
+        return Memory.of(self.workload, self.plan, self.options, capacity, self.trace.schedule)
 
     @property
     def transports(self) -> PathsTaken | None:

@@ -38,6 +38,7 @@ class Message:
         priority: the lower, the more urgent; what plans an order beforehand reads it.
         segment_bytes: most bytes of one collective; a larger message is cut, so that a more urgent one can pass.
         every: it is sent in every so-manieth iteration, the first being number 1.
+        in_place: whether it is sent from, and received, where its tensors lie.
 
     Raises:
         PlanError: a size, a segment, a part or a number of iterations out of range, or a point nothing can wait at.
@@ -56,6 +57,7 @@ class Message:
     priority: int = 0
     segment_bytes: int | None = None
     every: int = 1
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         place = f"message {self.id!r}"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import schemes
+from ddpsim.schedules import deepspeed, schemes, sharded
+from ddpsim.schedules.asked import asked
+from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
@@ -61,14 +63,55 @@ def _priority(name: str, options: str) -> Make:
     return lambda setup: schemes.priority(setup, segment)
 
 
+def _fsdp2(name: str, options: str) -> Make:
+    given = asked(sharded.FullyShard, options, f"scheme {name!r}")
+    return lambda setup: sharded.fsdp2(setup, reshard=given.reshard, precision=given.precision)
+
+
+def _hsdp(name: str, options: str) -> Make:
+    shards, _, rest = options.partition(",")
+    if not (shards.isascii() and shards.isdigit() and int(shards)):
+        what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
+        raise InputError(what, place=f"scheme {name!r}", remedy="write e.g. hsdp:8")
+    given = asked(sharded.FullyShard, rest, f"scheme {name!r}")
+    return lambda setup: sharded.hsdp(setup, int(shards), reshard=given.reshard, precision=given.precision)
+
+
+def _deepspeed(make: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
+    def read(name: str, options: str) -> Make:
+        config = asked(DeepSpeed, options, f"scheme {name!r}")
+        return lambda setup: make(setup, config)
+
+    return read
+
+
+def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
+    """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
+
+    def read(name: str, options: str) -> Make:
+        word, _, rest = options.partition(",")
+        if word == "deepspeed":
+            return _deepspeed(theirs)(name, rest)
+        if options:
+            remedy = f"write {name}, or {name}:deepspeed with its options behind"
+            raise InputError(f"it takes no option {options!r}", place=f"scheme {name!r}", remedy=remedy)
+        return ours
+
+    return read
+
+
 _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "ddp": _plain(schemes.ddp),
     "naive": _plain(schemes.naive),
     "flat": _plain(schemes.flat),
     "priority": _priority,
     "dear": _plain(schemes.dear),
-    "zero1": _plain(schemes.zero1),
-    "zero2": _plain(schemes.zero2),
+    "zero0": _deepspeed(deepspeed.zero0),
+    "zero1": _zero(schemes.zero1, deepspeed.zero1),
+    "zero2": _zero(schemes.zero2, deepspeed.zero2),
+    "zero3": _deepspeed(deepspeed.zero3),
+    "fsdp2": _fsdp2,
+    "hsdp": _hsdp,
 }
 """By name, what reads a scheme's options."""
 
@@ -86,6 +129,29 @@ def scheme_named(text: str) -> Scheme:
     if name not in _SCHEMES:
         raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
     return Scheme(text, _SCHEMES[name](name, options))
+
+
+def schemes_named(text: str) -> list[str]:
+    """Return the schemes of a list: `ddp,fsdp2:noreshard,gather=bf16,hsdp:8`.
+
+    What is no scheme's name is an option of the scheme before it.
+
+    Raises:
+        InputError: a scheme that `scheme_named` refuses, or one named twice.
+    """
+    found: list[str] = []
+    for piece in text.split(","):
+        name = piece.partition(":")[0]
+        behind = found and ":" in found[-1] and name not in _SCHEMES and "." not in name
+        if behind:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    for each in found:
+        scheme_named(each)
+        if found.count(each) > 1:
+            raise InputError(f"{each} is named twice", place="schemes", remedy="name it once")
+    return found
 
 
 def _own(module: str, function: str) -> Make:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 
 from ddpsim.schedules.message import Message
 
+_ROUNDING = 1e-9
+"""Relative: what is ready this little after the wire is free is ready then, whatever the order of a sum."""
+
 
 def urgent_first(
     messages: Sequence[Message], ready_s: Callable[[Message], float], time_s: Callable[[Message], float]
@@ -27,7 +30,7 @@ def urgent_first(
     while coming or waiting:
         if not waiting:
             now_s = max(now_s, coming[-1][0])
-        while coming and coming[-1][0] <= now_s:
+        while coming and coming[-1][0] <= now_s * (1 + _ROUNDING):
             ready, place = coming.pop()
             heapq.heappush(waiting, (messages[place].priority, ready, place))
         *_, place = heapq.heappop(waiting)

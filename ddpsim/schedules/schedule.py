@@ -21,11 +21,24 @@ Update = Literal["after_backward", "before_use"]
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A sharding says over how many ranks each kind of state is split; 1 is a copy on every rank."""
+    """A sharding says over how many ranks each kind of state is split, and what a rank keeps for that beside it.
+
+    Attributes:
+        parameters, gradients, optimizer: ranks that share one copy; 1 is a copy on every rank.
+        gathered_bytes: of gathered parameters, as backward begins.
+        staging_bytes: of buffers in which gradients lie to be reduced, as backward begins; None where every sum has its
+            own all the time, as DDP's buckets.
+        kept_bytes: of buffers that stay from step to step beside those.
+        master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
+    """
 
     parameters: int = 1
     gradients: int = 1
     optimizer: int = 1
+    gathered_bytes: int = 0
+    staging_bytes: int | None = None
+    kept_bytes: int = 0
+    master: bool = False
 
 
 WHOLE = Sharding()
@@ -182,11 +195,15 @@ def _check_circles(known: dict[str, Message]) -> None:
 
 
 def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
-    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits."""
+    """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits.
+
+    What sums sums further, as those of a shard over its copies, is no second one.
+    """
     summing: dict[int, list[Message]] = {}
     awaited = {name for message in schedule for name in message.after_messages}
+    partial = {message.id for message in schedule if message.op.reduces}
     for message in schedule:
-        if message.op.reduces and gradients(message):
+        if message.op.reduces and gradients(message) and not partial.intersection(message.after_messages):
             if not message.blocks and message.id not in awaited:
                 what = "nothing waits for it"
                 raise PlanError(what, place=f"message {message.id!r}", remedy="let it block `optimizer:INDEX`")

@@ -27,9 +27,8 @@ def ddp(setup: Setup) -> Schedule:
 def naive(setup: Setup) -> Schedule:
     """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
     alone = [(index,) for index in range(len(setup.parameters))]
-    return _after_backward(
-        Schedule(scheme="naive", messages=tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p")))
-    )
+    messages = tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p"))
+    return _after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
 
 
 def flat(setup: Setup) -> Schedule:
@@ -44,8 +43,8 @@ def flat(setup: Setup) -> Schedule:
 
 
 def without_overlap(schedule: Schedule) -> Schedule:
-    """Return `schedule` with nothing sent before backward has ended."""
-    return replace(_after_backward(schedule), overlap=False)
+    """Return `schedule` with nothing sent before backward has ended, and no update left for the next forward."""
+    return replace(_after_backward(schedule), overlap=False, update="after_backward")
 
 
 def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
@@ -149,11 +148,11 @@ def _reductions(setup: Setup, groups: Sequence[tuple[int, ...]], operation: Oper
 
 
 def _after_backward(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its messages after backward, awaited by the optimizer where its end waited for them."""
+    """Return `schedule` with its sums after backward, awaited by the optimizer; what it gathers stays where it is."""
     late = []
     for message in schedule:
-        if not any(point.kind is Kind.GRADIENT for point in message.after):
-            late.append(message)  # it comes after others that do, or after the optimizer
+        if not message.op.reduces:
+            late.append(message)
             continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
         late.append(

@@ -48,6 +48,12 @@ class Setup:
         places = {index: place for place, bucket in enumerate(self.buckets) for index in bucket}
         return float(max((places[index] for index in parameters), default=0))
 
+    def arrivals(self) -> list[int]:
+        """Return the parameters that have gradients in the order in which those come."""
+        if self.ready_s:
+            return sorted(self.ready_s, key=lambda index: (self.ready_s[index], -index))
+        return [index for bucket in self.buckets for index in bucket]
+
     def in_forward_order(self, groups: Sequence[tuple[int, ...]]) -> list[int]:
         """Return the places of `groups` in the order in which forward first needs one of each."""
         return sorted(range(len(groups)), key=lambda place: (self.first_use(groups[place]), -place))

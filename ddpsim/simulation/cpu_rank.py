@@ -82,6 +82,7 @@ class CpuRank(Rank):
             yield from self._update(book, traffic, update)
         yield from self._await(book, traffic.waits(*stop.points))
         self.held_up(since_s)
+        book.aside_s += self.env.now - since_s
         yield from self._launch_all(book, traffic.passed(*stop.points))
 
     def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
@@ -94,7 +95,7 @@ class CpuRank(Rank):
         setting = self.setting
         pace, costs = setting.pace(book.index), setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced else []
+        unused = self.unused(pace) if synced or setting.scheduled else []
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
             if setting.scheduled is not None and (needed := setting.scheduled.needed[parameter]):
@@ -109,6 +110,7 @@ class CpuRank(Rank):
             book.backward_compute_s += self.env.now - begin
             book.gradients.append(Gradient(parameter=parameter, hook_s=self.env.now, ready_s=self.env.now))
             if not synced:
+                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
             if self.fills(parameter):
                 hook = costs.hook_s + costs.copies_s(1, setting.workload.parameters[parameter].size_bytes)
@@ -122,12 +124,15 @@ class CpuRank(Rank):
 
     def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
         for parcel in parcels:
-            for reduction in self.before(parcel):
-                yield from self._wait(book, reduction)
-            ready_s = self.env.now
-            sends = parcel.sends
+            before = self.before(parcel) if parcel.after else []
+            if parcel.host_awaits:
+                for reduction in before:
+                    yield from self._wait(book, reduction)
+                before = []
+            ready_s, sends = self.env.now, parcel.sends
             yield from self.processor.serve(parcel.fill_s + sends.encode_s + self.setting.costs.launch_s)
-            reduction = Reduction(self.communicator, sends, None, parcel.operation, parcel.lane)
+            after = self.env.all_of([reduction.done for reduction in before]) if before else None
+            reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane)
             self.sent(book, parcel, reduction).ready_s = ready_s
 
     def _finish(self, book: Book, traffic: Traffic) -> Process:
@@ -144,18 +149,19 @@ class CpuRank(Rank):
 
     def _optimizer(self, book: Book, traffic: Traffic) -> Process:
         setting = self.setting
-        if not setting.optimises(book.index):
-            return
-        if setting.scheduled is None:
+        optimises = setting.optimises(book.index)
+        if setting.scheduled is not None:
+            for update in setting.scheduled.updates:
+                if optimises:
+                    yield from self._await(book, traffic.waits(*update.before))
+                    yield from self._update(book, traffic, update)
+                else:
+                    yield from self._launch_all(book, traffic.passed(*update.after))
+            self.owes_update = optimises and not setting.scheduled.updates
+        elif optimises:
             begin = self.begin_phase()
             yield from self.compute(setting.pace(book.index).optimizer_host)
             book.optimizer_s = self.env.now - begin
-        elif (update := setting.scheduled.update) is not None:
-            yield from self._await(book, traffic.waits(*update.before))
-            self.begin_phase()
-            yield from self._update(book, traffic, update)
-        else:
-            self.owes_update = True
 
     def _await(self, book: Book, parcels: Iterable[Parcel]) -> Process:
         yield from self._take_in(book, self.outstanding(parcels))

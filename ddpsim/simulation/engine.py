@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport
-from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.operations import Operation
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
@@ -21,13 +21,14 @@ from ddpsim.simulation.cpu_rank import CpuRank
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
+from ddpsim.simulation.lanes import Lanes
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
-from ddpsim.simulation.scheduled import Scheduled, setup_of
+from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
@@ -48,9 +49,14 @@ SEGMENT_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Trace):
-    """A simulation leaves its trace, with the buckets of its last iteration."""
+    """A simulation leaves its trace, with the buckets of its last iteration.
+
+    Attributes:
+        schedule: that took the place of DDP's buckets; None where nothing did.
+    """
 
     plan: BucketPlan
+    schedule: Schedule | None = None
 
 
 def simulate(
@@ -64,6 +70,7 @@ def simulate(
     every_rank: bool = False,
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
+    whole: bool = True,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -78,6 +85,7 @@ def simulate(
             do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count.
+        whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -92,7 +100,9 @@ def simulate(
     cycle = options.accumulate
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
-    ending = cycle if options.scheduled else 0  # what a schedule's last iteration leaves in flight needs one more
+    ending = (
+        cycle if options.scheduled and whole else 0
+    )  # what a schedule's last iteration leaves in flight needs one more
     ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
@@ -111,7 +121,9 @@ def simulate(
         "workload": workload.name,
         "options": {"drop": dict(options.drop), "scheme": options.scheme, "overlap": options.overlap},
     }
-    return Simulated(placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan)
+    spans, scheduled = spans_of(counted, backend), settings[0].scheduled
+    schedule = None if scheduled is None else scheduled.schedule
+    return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=schedule)
 
 
 def simulate_local(
@@ -198,15 +210,15 @@ class _Job:
     def scheduled(self, settings: list[Setting]) -> list[Setting]:
         """Return `settings` with the job's schedule."""
         first, options = settings[0].workload, self.options
-        transport = make_transport(self.placement, self.backend, self.calibration, options.collective)
+        ours = replace(options.collective, rings=True)
+        transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
         setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         return [
             replace(
                 setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options),
-                host_awaits=self.backend == "gloo",
+                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=self.backend == "gloo"),
             )
             for setting in settings
         ]
@@ -214,16 +226,15 @@ class _Job:
     def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
         """Run every rank's setting to its end and return their records."""
         env = simpy.Environment()
-        collectives = Collectives(
-            env,
-            self.placement,
-            backend=self.backend,
-            calibration=self.calibration,
-            options=self.options.collective,
-            factor=self.wire_factor,
-        )
         scheduled = settings[0].scheduled
-        lanes = _Lanes.of(scheduled, collectives, self) if scheduled else None
+        rings = scheduled is not None and in_rings(scheduled.schedule)
+        collectives = self._collectives(env, rings, self.placement)
+        lanes = None
+        if scheduled is not None:
+            groups = scheduled.schedule.groups
+            lanes = Lanes.of(
+                scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env, rings)
+            )
 
         def transfer(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
@@ -253,26 +264,15 @@ class _Job:
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
 
-
-@dataclass(slots=True)
-class _Lanes:
-    """Runs the messages of a schedule, each on the collectives of its process group."""
-
-    groups: list[Collectives]
-    ranks: list[int]
-
-    @classmethod
-    def of(cls, scheduled: Scheduled, world: Collectives, job: _Job) -> _Lanes:
-        """Return the lanes of a schedule."""
-        return cls([world for _ in scheduled.lanes], [job.placement.world_size for _ in scheduled.lanes])
-
-    def run(self, launch: Launch) -> simpy.Event:
-        """Start the bytes of a launch."""
-        return self.groups[launch.lane].run(Operation(launch.operation), launch.size_bytes, launch.lane)
-
-    def transports(self) -> list[tuple[Transport, int]]:
-        """Return the transport and the ranks of each lane."""
-        return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+    def _collectives(self, env: simpy.Environment, rings: bool, placement: Placement) -> Collectives:
+        return Collectives(
+            env,
+            placement,
+            backend=self.backend,
+            calibration=self.calibration,
+            options=replace(self.options.collective, rings=rings),
+            factor=self.wire_factor,
+        )
 
 
 def _rank(

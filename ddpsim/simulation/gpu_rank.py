@@ -35,7 +35,7 @@ class GpuRank(Rank):
         previous: Book | None = None
         for index in range(self.setting.iterations):
             if index >= RUN_AHEAD:
-                yield self._ends[index - RUN_AHEAD]
+                yield from self.stream.host_waits(self._ends[index - RUN_AHEAD])
             book = Book(index, self.setting.plan(index), 0.0)
             traffic = self.traffic(book, self.setting.pace(index))
             self._at_start(book, previous)
@@ -62,48 +62,47 @@ class GpuRank(Rank):
         self.record(book)
 
     def _forward(self, book: Book, traffic: Traffic) -> Process:
-        setting, pace = self.setting, self.setting.pace(book.index)
+        setting, pace, stream = self.setting, self.setting.pace(book.index), self.stream
         if setting.broadcasts(book.index):
-            yield self.env.timeout(len(setting.workload.buffers) * setting.costs.buffer_s)
+            stream.host_s += len(setting.workload.buffers) * setting.costs.buffer_s
             copies = setting.costs.copies_s(len(setting.workload.buffers), setting.workload.buffer_bytes)
-            self.stream.work(copies)
+            stream.work(copies)
             for size in setting.broadcast_bytes():
-                yield self.env.timeout(setting.costs.launch_s)
-                launch = self.communicator.launch(size, self.stream.mark(), BUFFERS, setting.main_lane)
-                self.stream.wait(launch.done)
-            self.stream.work(copies)
+                stream.host_s += setting.costs.launch_s
+                launched = self.communicator.launch(size, stream.mark(), BUFFERS, setting.main_lane, stream.host_s)
+                stream.wait(launched.done)
+            stream.work(copies)
 
             def broadcast_done() -> None:
                 book.buffer_broadcast_s = self.env.now - book.start_s
 
-            self.stream.call(broadcast_done)
+            stream.call(broadcast_done)
         yield from self._launch_all(book, traffic.begin())
         host, work = 0.0, 0.0
         for stop in setting.stops:
-            self.stream.work(pace.forward_work * (stop.work - work))
-            yield self.env.timeout(pace.forward_host * (stop.host - host))
+            stream.work(pace.forward_work * (stop.work - work))
+            stream.host_s += pace.forward_host * (stop.host - host)
             yield from self._stop(book, traffic, stop)
             host, work = stop.host, stop.work
         self.owes_update = False
-        self.stream.work(pace.forward_work * (1.0 - work))
-        yield self.env.timeout(pace.forward_host * (1.0 - host) + setting.forward_host_s())
-        self.stream.not_before(self.env.now)
+        stream.work(pace.forward_work * (1.0 - work))
+        stream.host_s += pace.forward_host * (1.0 - host) + setting.forward_host_s()
 
         def forward_done() -> None:
             book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s - book.aside_s
 
-        self.stream.call(forward_done)
+        stream.call(forward_done)
         if "after_forward" in setting.workload.synchronises:
-            yield self.stream.mark()
+            yield from stream.host_waits(stream.mark())
 
     def _stop(self, book: Book, traffic: Traffic, stop: Stop) -> Process:
         """Let the device wait for what forward needs from here on, and update it; launch what comes then."""
         began: list[float] = []
         self.stream.call(lambda: began.append(self.env.now))
         for update in stop.updates if self.owes_update else ():
-            yield from self._await(book, traffic.waits(*update.before))
+            self._await(book, traffic.waits(*update.before))
             yield from self._update(book, traffic, update)
-        yield from self._await(book, traffic.waits(*stop.points))
+        self._await(book, traffic.waits(*stop.points))
 
         def ended() -> None:
             book.aside_s += self.env.now - began[0]
@@ -112,73 +111,83 @@ class GpuRank(Rank):
         yield from self._launch_all(book, traffic.passed(*stop.points))
 
     def _backward(self, book: Book, traffic: Traffic) -> Process:
-        setting, costs = self.setting, self.setting.costs
-        pace = setting.pace(book.index)
+        setting, stream, pace, costs = self.setting, self.stream, self.setting.pace(book.index), self.setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced else []
+        unused = self.unused(pace) if synced or setting.scheduled else []
+        needed = None if setting.scheduled is None else setting.scheduled.needed
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0
-        for position, parameter in enumerate(pace.order):
-            if setting.scheduled is not None and (needed := setting.scheduled.needed[parameter]):
-                yield from self._await(book, traffic.waits(*needed))
-                yield from self._launch_all(book, traffic.passed(*needed))
-            self.stream.work(float(pace.work[position]))
-            owed += float(pace.host[position]) + (costs.hook_s if adds else 0.0)
-            yield self.env.timeout(owed)
-            self.stream.not_before(self.env.now + float(pace.lag[position]))
+        gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
+        for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
+            if needed is not None and (here := needed[parameter]):
+                self._await(book, traffic.waits(*here))
+                yield from self._launch_all(book, traffic.passed(*here))
+            stream.work(work_s)
+            owed += host_s + (costs.hook_s if adds else 0.0)
+            stream.host_s += owed
+            if lag_s > 0:
+                stream.not_before(stream.host_s + lag_s)
             if adds:
-                self.stream.work(setting.add_s(parameter))
-            self._note_gradient(book, parameter, self.env.now)
+                stream.work(setting.add_s(parameter))
+            stream.call(self._note_gradient, book, parameter, stream.host_s)
             owed = 0.0
             if not synced:
+                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
             if self.fills(parameter):
                 owed = costs.hook_s
-                copy = costs.copies_s(1, setting.workload.parameters[parameter].size_bytes)
-                self.stream.work(copy)
+                copy = setting.copy_s(parameter)
+                stream.work(copy)
                 copied += copy
             parcels = traffic.unused(unused) if position == 0 and unused else []
             for parcel in parcels + traffic.gradient(parameter):
-                yield from self._launch(book, parcel, owed)
+                if parcel.host_awaits:
+                    yield from self._host_awaits(parcel)
+                self._launch(book, parcel, owed)
                 owed = 0.0
                 copied += parcel.sends.encode_s
-        self.stream.work(pace.tail_work)
-        yield self.env.timeout(owed + pace.tail_host)
-        self.stream.not_before(self.env.now)
-        self.stream.call(lambda: spent(copied))
+        stream.work(pace.tail_work)
+        stream.host_s += owed + pace.tail_host
+        stream.call(spent, copied)
         yield from self._finish(book, traffic, unused)
         yield from self._launch_all(book, traffic.passed(BACKWARD_END))
         if "after_backward" in setting.workload.synchronises:
-            yield self.stream.mark()
+            yield from stream.host_waits(stream.mark())
 
     def _finish(self, book: Book, traffic: Traffic, unused: Sequence[int]) -> Process:
         """Let the device wait for what the end of backward waits for."""
-        waited, costs, bitmap = self.outstanding(traffic.waits(BACKWARD_END)), self.setting.costs, None
-        if waited and self.setting.options.find_unused_parameters:
-            yield self.env.timeout(costs.launch_s)
-            bitmap = self.communicator.launch(
-                BITMAP_BYTES * len(self.setting.workload.parameters), after=self.stream.mark()
-            )
+        waited, setting, stream, bitmap = self.outstanding(traffic.waits(BACKWARD_END)), self.setting, self.stream, None
+        if waited and setting.options.find_unused_parameters:
+            stream.host_s += setting.costs.launch_s
+            size_bytes = BITMAP_BYTES * len(setting.workload.parameters)
+            bitmap = self.communicator.launch(size_bytes, after=stream.mark(), launched_s=stream.host_s)
         missing = set(unused)
         for sent in waited:
-            yield self.env.timeout(costs.finish_s)
+            stream.host_s += setting.costs.finish_s
             if bitmap is not None and missing.intersection(sent.parcel.parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 self._wait(book, bitmap)
                 bitmap = None
-                yield self.stream.mark()
+                yield from stream.host_waits(stream.mark())
             self._write_back(book, sent)
         if bitmap is not None:
             self._wait(book, bitmap)
 
-    def _await(self, book: Book, parcels: Iterable[Parcel]) -> Process:
+    def _await(self, book: Book, parcels: Iterable[Parcel]) -> None:
         for sent in self.outstanding(parcels):
-            yield self.env.timeout(self.setting.costs.finish_s)
+            self.stream.host_s += self.setting.costs.finish_s
             self._write_back(book, sent)
 
     def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
         for parcel in parcels:
-            yield from self._launch(book, parcel)
+            if parcel.host_awaits:
+                yield from self._host_awaits(parcel)
+            self._launch(book, parcel)
+
+    def _host_awaits(self, parcel: Parcel) -> Process:
+        """Let the host wait for what must have ended before `parcel` begins."""
+        for reduction in self.before(parcel):
+            yield from self.stream.host_waits(reduction.done)
 
     def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
         """Note backward's computing time: its interval less copies and less what DDP made the device idle."""
@@ -196,21 +205,13 @@ class GpuRank(Rank):
         return end
 
     def _note_gradient(self, book: Book, parameter: int, hook_s: float) -> None:
-        def note() -> None:
-            book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
+        book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
 
-        self.stream.call(note)
-
-    def _launch(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> Process:
+    def _launch(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> None:
         """Launch `parcel` when the host has spent what it owes, and what launching takes."""
-        sends = parcel.sends
-        before = [reduction.done for reduction in self.before(parcel)]
-        if self.setting.host_awaits:
-            for done in before:
-                if not done.processed:
-                    yield done
-        yield self.env.timeout(owed_s + sends.host_s + len(sends.messages) * self.setting.costs.launch_s)
-        ready = self.stream.mark()
+        sends, stream = parcel.sends, self.stream
+        stream.host_s += owed_s + sends.host_s + len(sends.messages) * self.setting.costs.launch_s
+        ready = stream.mark()
 
         def note(_: simpy.Event) -> None:
             sent.ready_s = self.env.now
@@ -218,11 +219,13 @@ class GpuRank(Rank):
         assert ready.callbacks is not None
         ready.callbacks.append(note)
         if (own_s := parcel.fill_s + sends.encode_s) > 0:
-            self.stream.work(own_s)
-            ready = self.stream.mark()
-        self.stream.work(len(sends.messages) * self.setting.enter_s)
+            stream.work(own_s)
+            ready = stream.mark()
+        stream.work(len(sends.messages) * self.setting.enter_s)
+        before = [] if parcel.host_awaits else [reduction.done for reduction in self.before(parcel)]
         after = self.env.all_of([ready, *before]) if before else ready
-        sent = self.sent(book, parcel, Reduction(self.communicator, sends, after, parcel.operation, parcel.lane))
+        reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane, stream.host_s)
+        sent = self.sent(book, parcel, reduction)
 
     def _write_back(self, book: Book, sent: Sent) -> None:
         self._wait(book, sent.reduction)
@@ -244,37 +247,57 @@ class GpuRank(Rank):
         self.stream.call(done)
 
     def _optimizer(self, book: Book, traffic: Traffic) -> Process:
-        setting, scheduled = self.setting, self.setting.scheduled
+        setting, scheduled, stream = self.setting, self.setting.scheduled, self.stream
         pace, optimises = setting.pace(book.index), setting.optimises(book.index)
-        update = None if scheduled is None else scheduled.update
-        if update is not None and optimises:
-            yield from self._await(book, traffic.waits(*update.before))
+        updates = () if scheduled is None else scheduled.updates
+        self.owes_update = optimises and scheduled is not None and not updates
+        if updates:
+            self._await(book, traffic.waits(*updates[0].before) if optimises else ())
 
         def begin() -> None:
             book.optimizer_s -= self.env.now
 
-        self.stream.call(begin)
-        if optimises and (scheduled is None or update is not None):
-            share = 1.0 if update is None else update.share
-            self.stream.work(pace.optimizer_work * share)
-            yield self.env.timeout(pace.optimizer_host * share)
-        self.stream.not_before(self.env.now)
-        self.owes_update = optimises and scheduled is not None and update is None
-        if update is not None and optimises:
-            yield from self._launch_all(book, traffic.passed(*update.after))
+        stream.call(begin)
+        if scheduled is None and optimises:
+            stream.work(pace.optimizer_work)
+            stream.host_s += pace.optimizer_host
+        for number, update in enumerate(updates):
+            if optimises and number:
+                self._paused(book, traffic.waits(*update.before))
+            if optimises:
+                stream.work(pace.optimizer_work * update.share)
+                stream.host_s += pace.optimizer_host * update.share
+            if number + 1 < len(updates):
+                yield from self._launch_all(book, traffic.passed(*update.after))
+        stream.not_before(stream.host_s)
+        if updates:
+            yield from self._launch_all(book, traffic.passed(*updates[-1].after))
         if "after_optimizer" in setting.workload.synchronises:
-            yield self.stream.mark()
+            yield from stream.host_waits(stream.mark())
+
+    def _paused(self, book: Book, parcels: Iterable[Parcel]) -> None:
+        """Let the device wait between two updates, which is no time of the optimizer's."""
+
+        def pause() -> None:
+            book.optimizer_s += self.env.now
+
+        def go_on() -> None:
+            book.optimizer_s -= self.env.now
+
+        self.stream.call(pause)
+        self._await(book, parcels)
+        self.stream.call(go_on)
 
     def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
         """Let the device update parameters before forward needs them."""
-        pace, began = self.setting.pace(book.index), []
-        self.stream.call(lambda: began.append(self.env.now))
-        self.stream.work(pace.optimizer_work * update.share)
-        yield self.env.timeout(pace.optimizer_host * update.share)
-        self.stream.not_before(self.env.now)
+        pace, stream, began = self.setting.pace(book.index), self.stream, []
+        stream.call(lambda: began.append(self.env.now))
+        stream.work(pace.optimizer_work * update.share)
+        stream.host_s += pace.optimizer_host * update.share
+        stream.not_before(stream.host_s)
 
         def ended() -> None:
             book.optimizer_s += self.env.now - began[0]
 
-        self.stream.call(ended)
+        stream.call(ended)
         yield from self._launch_all(book, traffic.passed(*update.after))

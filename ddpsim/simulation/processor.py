@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from heapq import heappush
 from typing import Any
 
 import simpy
+from simpy.events import NORMAL
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.beside import NOTHING, Beside, Share
@@ -36,7 +38,7 @@ class Processor:
         self._taken: list[Share] = []
         self._copy_slowdown = copy_slowdown
         self._on_busy = on_busy
-        self._changed = env.event()
+        self._timer: simpy.Event | None = None
         self.busy = False
 
     def collective_begins(self, size_bytes: int, operation: str = Operation.ALLREDUCE, lane: int = 0) -> None:
@@ -55,10 +57,11 @@ class Processor:
             return
         self.busy = True
         self._on_busy(True)
-        if self._beside.neutral:
-            yield self.env.timeout(seconds)
-        else:
-            yield from self._slowed(seconds)
+        while seconds > 0:
+            factor, begin = self._factor, self.env.now
+            timer = self._timer = self.env.timeout(seconds * factor)
+            yield timer
+            seconds = 0.0 if timer.processed else seconds - (self.env.now - begin) / factor
         self.busy = False
         self._on_busy(False)
 
@@ -77,73 +80,83 @@ class Processor:
         if lasting:
             self._on_busy(False)
 
-    def _slowed(self, seconds: float) -> Process:
-        while seconds > 0:
-            factor = self._factor
-            begin, done = self.env.now, self.env.timeout(seconds * factor)
-            yield done | self._changed
-            seconds = 0.0 if done.processed else seconds - (self.env.now - begin) / factor
-
     def _change_speed(self) -> None:
         factor = self._beside.factor(sum(self._taken, NOTHING)) if self._taken else 1.0
         if factor != self._factor:
             self._factor = factor
-            changed, self._changed = self._changed, self.env.event()
-            changed.succeed()
+            if self._timer is not None and self._timer.callbacks:
+                # What waits for the end of its work goes on now, with the rest of it; the timer then wakes nobody.
+                changed = self.env.event()
+                changed.callbacks, self._timer.callbacks = self._timer.callbacks, []
+                changed.succeed()
 
 
 class Stream:
-    """A device's in-order queue: work, waits and marks, each when those before it are done.
+    """A device's in-order queue: work, waits and marks, each when those before it are done and the host has queued it.
 
-    `idle_s` grows while the stream has nothing to do or is not yet allowed to go on; `waited_s` while it waits for
-    a collective.
+    Attributes:
+        host_s: the host's clock, at which it queues what comes next. The host runs ahead of the simulation until it
+            waits for an event (`host_waits`).
+        idle_s: grows while the stream has nothing to do or is not yet allowed to go on.
+        waited_s: grows while it waits for a collective.
     """
 
     def __init__(self, env: simpy.Environment, processor: Processor) -> None:
         self.env = env
+        self.host_s = env.now
         self.idle_s = 0.0
         self.waited_s = 0.0
         self._processor = processor
-        self._queue: deque[Callable[[], Process | None]] = deque()
+        self._queue: deque[tuple[float, Callable[..., Process | None], tuple[Any, ...]]] = deque()
         self._kick: simpy.Event | None = None
         env.process(self._run())
 
     def work(self, seconds: float) -> None:
         """Queue `seconds` of work."""
         if seconds > 0:
-            self._put(lambda: self._processor.work(seconds))
+            self._put(self._processor.work, seconds)
 
     def not_before(self, moment_s: float) -> None:
         """Queue a bar: what follows does not begin before `moment_s`."""
-        self._put(lambda: self._idle_until(moment_s))
+        self._put(self._idle_until, moment_s)
 
     def wait(self, event: simpy.Event) -> None:
         """Queue a wait for a collective's `event`."""
-        self._put(lambda: self._wait(event))
+        self._put(self._wait, event)
 
-    def call(self, function: Callable[[], None]) -> None:
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Queue a call at the moment the stream gets there."""
-        self._put(lambda: function())
+        self._put(function, *arguments)
 
     def mark(self) -> simpy.Event:
         """Return an event that succeeds, with the time as its value, when the stream gets there."""
         event = self.env.event()
-        self._put(lambda: self._succeed(event))
+        self._put(self._succeed, event)
         return event
 
-    def _put(self, item: Callable[[], Process | None]) -> None:
-        self._queue.append(item)
+    def host_waits(self, event: simpy.Event) -> Process:
+        """Let the host wait for `event`; it goes on then, or when it gets there."""
+        yield event
+        self.host_s = max(self.host_s, self.env.now)
+
+    def _put(self, item: Callable[..., Process | None], *arguments: Any) -> None:
+        self._queue.append((self.host_s, item, arguments))
         if self._kick is not None:
             self._kick.succeed()
             self._kick = None
 
     def _run(self) -> Process:
+        env, queue = self.env, self._queue
         while True:
-            while not self._queue:
-                begin, self._kick = self.env.now, self.env.event()
+            begin = env.now
+            while not queue:
+                self._kick = env.event()
                 yield self._kick
-                self.idle_s += self.env.now - begin
-            process = self._queue.popleft()()
+            queued_s, item, arguments = queue.popleft()
+            if queued_s > env.now:
+                yield _moment(env, queued_s)
+            self.idle_s += env.now - begin
+            process = item(*arguments)
             if process is not None:
                 yield from process
 
@@ -160,3 +173,11 @@ class Stream:
 
     def _succeed(self, event: simpy.Event) -> None:
         event.succeed(self.env.now)
+
+
+def _moment(env: simpy.Environment, moment_s: float) -> simpy.Event:
+    """Return an event at exactly `moment_s`, which no sum of now and a delay may be."""
+    event = env.event()
+    event._ok, event._value = True, None
+    heappush(env._queue, (moment_s, NORMAL, next(env._eid), event))
+    return event

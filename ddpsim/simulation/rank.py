@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -49,8 +49,6 @@ class Setting:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
-        host_awaits: whether the host waits for a message before it launches one that comes after it, as over gloo; else
-            the message's stream does.
     """
 
     workload: Workload
@@ -64,7 +62,6 @@ class Setting:
     ddp: bool = True
     alone: bool = False
     scheduled: Scheduled | None = None
-    host_awaits: bool = False
 
     @property
     def stops(self) -> tuple[Stop, ...]:
@@ -110,6 +107,10 @@ class Setting:
         """Return the time of adding one gradient, in place, to that of the micro-batches before."""
         share = 1.0 if self.workload.one_clock else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
+
+    def copy_s(self, parameter: int) -> float:
+        """Return the time of copying one gradient into its bucket."""
+        return self.costs.copies_s(1, self.workload.parameters[parameter].size_bytes)
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
@@ -188,6 +189,12 @@ class Rank:
         """Return the parameters that get no gradient in an iteration at `pace`."""
         used = set(pace.order)
         return [i for i in range(len(self.setting.workload.parameters)) if i not in used]
+
+    def unsent(self, traffic: Traffic, parameter: int, unused: Sequence[int]) -> list[Parcel]:
+        """Return what to launch at a gradient of an iteration that reduces none: what a schedule sends in every one."""
+        if self.setting.scheduled is None:
+            return []
+        return [*(traffic.unused(unused) if unused else ()), *traffic.gradient(parameter)]
 
     def fills(self, parameter: int) -> bool:
         """Whether the hook of a gradient copies it into a bucket."""
@@ -284,6 +291,7 @@ class Book:
             exposed_comm_s=self.exposed_comm_s,
             buffer_broadcast_s=self.buffer_broadcast_s,
             optimizer_s=self.optimizer_s,
+            held_up_s=self.aside_s,
             synced=synced,
             stepped=stepped,
             buckets=tuple(times for sent in self.sent if (times := sent.times()) is not None),

@@ -83,6 +83,7 @@ class Reduction:
         after: event on this rank's device before which the first message cannot begin.
         operation: what is done with each message.
         lane: the communicator's; None where process groups take turns.
+        launched_s: when the host hands the messages over; None is now.
 
     Attributes:
         done: succeeds when the gradients are there.
@@ -97,13 +98,14 @@ class Reduction:
         after: simpy.Event | None = None,
         operation: Operation = Operation.ALLREDUCE,
         lane: int | None = None,
+        launched_s: float | None = None,
     ) -> None:
         self._env, self._decode_s = communicator.env, sends.decode_s
         self._launches: list[Launch] = []
         for pause_s, size_bytes in sends.messages:
             if self._launches:
                 after = self._later(self._launches[-1].done, pause_s)
-            self._launches.append(communicator.launch(size_bytes, after, operation, lane))
+            self._launches.append(communicator.launch(size_bytes, after, operation, lane, launched_s))
         self.done = self._later(self._launches[-1].done, sends.decode_s)
 
     @property

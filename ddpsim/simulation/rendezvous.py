@@ -116,15 +116,18 @@ class SimulatedCommunicator:
         after: simpy.Event | None = None,
         operation: Collective = Operation.ALLREDUCE,
         lane: int | None = None,
+        launched_s: float | None = None,
     ) -> Launch:
         """Launch a collective now; it begins when its stream is free and `after` has happened.
 
         Args:
             lane: its number; None is the one whose turn it is.
+            launched_s: when its host launches it, where that is later than now; `after` must not come before it.
         """
         if lane is None:
             lane, self._turn = self._turn, (self._turn + 1) % len(self._queues)
-        launch = Launch(self._launched[lane], size_bytes, operation, lane, after, self.env.event(), self.env.now)
+        launched_s = self.env.now if launched_s is None else launched_s
+        launch = Launch(self._launched[lane], size_bytes, operation, lane, after, self.env.event(), launched_s)
         self._queues[lane].put(launch)
         self._launched[lane] += 1
         return launch

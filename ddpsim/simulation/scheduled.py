@@ -16,6 +16,7 @@ from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.setup import Setup
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.first_points import at_first_points
 from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
 from ddpsim.workload import Workload
@@ -63,7 +64,7 @@ class Scheduled:
         parcels: one a message, in the same order.
         lanes: groups and streams, that of all ranks first.
         forward: where forward stops, in order.
-        update: what the optimizer does after backward; nothing where it updates before use.
+        updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: by parameter, the points before the computation of its gradient; empty where there are none.
         filled: parameters whose gradient's hook copies it into a message.
     """
@@ -72,25 +73,34 @@ class Scheduled:
     parcels: tuple[Parcel, ...]
     lanes: tuple[Lane, ...]
     forward: tuple[Stop, ...]
-    update: Update | None
+    updates: tuple[Update, ...]
     needed: tuple[tuple[Point, ...], ...]
     filled: frozenset[int]
 
     @classmethod
-    def of(cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options) -> Scheduled:
-        """Return `schedule` for ranks that compute `workload`."""
+    def of(
+        cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options, *, gloo: bool = False
+    ) -> Scheduled:
+        """Return `schedule` for ranks that compute `workload`.
+
+        Args:
+            gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+        """
+        schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
         lanes = tuple(dict.fromkeys([MAIN, *((message.group, message.stream) for message in schedule)]))
         backward = parameters_at(schedule, Kind.BACKWARD)
         filled = (index for each in schedule if _filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
-        whole = _update(schedule, workload, range(count))
+        groups = _groups(schedule, count, clipping=options.clip_gradients)
+        if not late and not _updates_apart(schedule, count):
+            groups = [list(range(count))]
         return cls(
             schedule,
-            _parcels(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view),
+            _parcels(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
             lanes,
-            _stops(schedule, workload, _groups(schedule, count, clipping=options.clip_gradients) if late else []),
-            None if late else whole,
+            _stops(schedule, workload, groups if late else []),
+            () if late else tuple(_update(schedule, workload, group) for group in groups),
             tuple((Point(Kind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
         )
@@ -125,8 +135,9 @@ def setup_of(
 
 
 def _parcels(
-    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool
+    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool, gloo: bool
 ) -> tuple[Parcel, ...]:
+    rung = {(each.group, each.stream) for each in schedule if in_rings(schedule) and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     found = []
     for number, message in enumerate(schedule):
@@ -139,18 +150,21 @@ def _parcels(
                 message.size_bytes,
                 message.parameters,
                 Sends(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
-                copy_s if _copied_out(message, view=view) else 0.0,
+                copy_s if _copied_out(message, schedule, view=view) else 0.0,
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
                 copy_s if _filled_at_launch(message) else 0.0,
+                gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
             )
         )
     return tuple(found)
 
 
 def _in_place(message: Message) -> bool:
-    """Whether a message is sent from where its tensor lies: an allreduce of one gradient after backward."""
+    """Whether a message is sent from where its tensors lie: it says so, or is a late allreduce of one gradient."""
+    if message.in_place:
+        return True
     late = BACKWARD_END in message.after
     return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
 
@@ -164,12 +178,33 @@ def _filled_at_launch(message: Message) -> bool:
     return message.op.reduces and BACKWARD_END in message.after and not _in_place(message)
 
 
-def _copied_out(message: Message, *, view: bool) -> bool:
-    """Whether it is copied out: sums and gathered gradients unless they are views, gathered parameters always."""
+def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
+    """Whether it is copied out where it has ended.
+
+    Sums and gathered gradients are copied where the optimizer updates whole parameters after backward and gradients
+    are no views: an optimizer that updates before use, or a part, takes them where they lie. Parameters are copied
+    out where they are sharded; where only the optimizer is, they lie in what is gathered.
+    """
     if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
         return False
-    of_gradients = message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
-    return not (view and of_gradients)
+    if not message.op.reduces and all(point.kind is not Kind.OPTIMIZER for point in message.blocks):
+        return schedule.sharding.parameters > 1
+    return not view and schedule.update == "after_backward" and schedule.sharding.optimizer == 1
+
+
+def in_rings(schedule: Schedule) -> bool:
+    """Whether over gloo reduce-scatters and all-gathers are rings of sends, carried out by threads of their own.
+
+    They are where this project's executor carries the schedule out; torch's `fully_shard` takes gloo's own operations.
+    """
+    return schedule.sharding.parameters == 1
+
+
+def _updates_apart(schedule: Schedule, count: int) -> bool:
+    """Whether messages wait for parts of a sharded optimizer's update, which is then made part by part."""
+    parts = [sum(point.kind is Kind.UPDATED for point in message.after) for message in schedule]
+    sharding = schedule.sharding
+    return sharding.optimizer > 1 and sharding.parameters == 1 and any(0 < updated < count for updated in parts)
 
 
 def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]]:

@@ -83,7 +83,9 @@ def caps_giving(
 
 
 def _beyond_torch(job: Job) -> str | None:
-    """Return what `job` asks for and stock torch has not."""
+    """Return what `job` asks for and stock torch's DistributedDataParallel has not."""
+    if job.scheduled:
+        return f"--scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"
     if any(probability > 0 for probability in job.drop.values()):
         return "layer dropping (--drop)"
     if job.order is not None and (rebuild(job.order) != Once() or job.consensus != "rank0"):

@@ -29,6 +29,7 @@ class Parcel:
         lane: the communicator's queue; None where process groups take turns.
         after: numbers of the parcels that must have ended before it begins.
         fill_s: device time of copying into it when it is launched.
+        host_awaits: whether the host waits for those before it launches it; else what carries it out does.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Parcel:
     lane: int | None = None
     after: tuple[int, ...] = ()
     fill_s: float = 0.0
+    host_awaits: bool = False
 
 
 class Traffic(Protocol):

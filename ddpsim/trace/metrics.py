@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
+from ddpsim.operations import Operation
 from ddpsim.trace.overlap import overlap_ratio
 from ddpsim.trace.records import BucketTimes, Iteration, Trace
 
@@ -39,6 +40,7 @@ class BucketSummary:
     finished_s: float
     written_s: float
     skew_s: float | None
+    operation: str = Operation.ALLREDUCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class Summary:
             `iteration_s`.
         forward_s ... optimizer_s: rank 0's breakdown, means over the middle half of its iterations by period (over all
             of them where `iteration_s` is the mean), scaled to sum to `iteration_s`.
-        exposed_skew_s: of `exposed_comm_s`, what was waiting for the last rank to arrive; None where unknown.
+        exposed_skew_s: of `exposed_comm_s`, what was waiting for the last rank to arrive; None where unknown, and of
+            schedules beside DDP's.
         overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
             comp_comm_overlap; None at one rank or without communication.
         iterations: periods that were counted.
@@ -106,14 +109,14 @@ def summarise(trace: Trace) -> Summary:
     middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first)))
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
-    skews = [skew for it in middle if (skew := exposed_skew_s(it, arrived)) is not None]
+    skews = [] if by_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]
     return Summary(
         iteration_s=iteration_s,
         iteration_statistic=_statistic(trace, drops),
         iteration_low_s=min(iteration_s, quantile(slowest, 0.1)),
         iteration_high_s=max(iteration_s, quantile(slowest, 0.9)),
         **parts,
-        exposed_skew_s=fmean(skews) * scale if len(skews) == len(middle) else None,
+        exposed_skew_s=fmean(skews) * scale if skews and len(skews) == len(middle) else None,
         overlap_ratio=overlap_ratio(trace, first),
         world_size=trace.world_size,
         iterations=len(slowest),
@@ -126,6 +129,14 @@ def leaves_layers_out(trace: Trace) -> bool:
     options = trace.provenance.get("options")
     drop = options.get("drop") if isinstance(options, Mapping) else None
     return isinstance(drop, Mapping) and any(drop.values())
+
+
+def by_schedule(trace: Trace) -> bool:
+    """Return whether a schedule took DDP's place, as the provenance of `trace` says: ranks then wait in its order."""
+    options = trace.provenance.get("options")
+    if not isinstance(options, Mapping):
+        return False
+    return options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on"
 
 
 def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
@@ -268,5 +279,6 @@ def _bucket(seen: Sequence[tuple[Iteration, BucketTimes, float | None]]) -> Buck
         parameters=bucket.parameters,
         wire_s=median(wire - it.start_s for it, _, wire in known) if known else None,
         skew_s=median(max(0.0, wire - b.started_s) for _, b, wire in known) if known else None,
+        operation=bucket.operation,
         **times,
     )

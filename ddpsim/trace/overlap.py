@@ -13,18 +13,19 @@ Interval = tuple[float, float]
 def overlap_ratio(trace: Trace, rank: int) -> float | None:
     """Return the share of `rank`'s communication time during which it also computed.
 
-    From kernel spans where the trace has them (every kernel that is no collective is computation), else from the
-    iterations' exposed time against the union of their buckets' collectives.
+    From kernel spans where the trace has them (every kernel that is no collective is computation), else, and where
+    forward was held up, from the iterations' exposed time against the union of their buckets' collectives.
     """
     if trace.world_size == 1:
         return None
-    kernels = [span for span in trace.spans if span.rank == rank and span.kernel]
+    iterations = trace.of_rank(rank)
+    held_up = any(it.held_up_s > 0 for it in iterations)
+    kernels = [] if held_up else [span for span in trace.spans if span.rank == rank and span.kernel]
     communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
     if communication:
         computation = union((span.start_s, span.end_s) for span in kernels if not is_collective(span))
         total = length(communication)
         return intersection(communication, computation) / total if total > 0 else None
-    iterations = trace.of_rank(rank)
     total = sum(length(union((b.started_s, b.finished_s) for b in it.buckets)) for it in iterations)
     exposed = sum(it.exposed_comm_s for it in iterations)
     return max(0.0, 1 - exposed / total) if total > 0 else None

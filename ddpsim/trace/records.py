@@ -23,6 +23,15 @@ COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
 BROADCAST = "nccl:broadcast"
+COLLECTIVES: Mapping[Operation, str] = {
+    Operation.ALLREDUCE: ALLREDUCE,
+    Operation.REDUCE_SCATTER: "nccl:reduce_scatter",
+    Operation.ALL_GATHER: "nccl:all_gather",
+    Operation.BROADCAST: BROADCAST,
+    Operation.REDUCE: "nccl:reduce",
+    Operation.SENDRECV: "nccl:send_recv",
+}
+"""What a collective's span is called: as torch annotates it, whatever the backend."""
 
 
 def communication_stream(index: int) -> str:
@@ -96,7 +105,8 @@ class Iteration:
 
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
-    no step of the optimizer ends the iteration, for gradients are accumulated.
+    no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
+    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts.
     """
 
     rank: int
@@ -108,6 +118,7 @@ class Iteration:
     exposed_comm_s: float
     buffer_broadcast_s: float
     optimizer_s: float
+    held_up_s: float = 0.0
     synced: bool = True
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpsim.trace.records import (
-    ALLREDUCE,
     BACKWARD,
     BUCKETS,
+    COLLECTIVES,
     COMPUTE,
     COPY_OUT,
     FORWARD,
@@ -35,9 +35,10 @@ def spans_of(iterations: Sequence[Iteration], backend: str) -> list[Span]:
 def _phases(it: Iteration) -> Iterator[Span]:
     forward = it.start_s + it.buffer_broadcast_s
     backward_end = max((g.ready_s for g in it.gradients), default=forward + it.forward_s + it.backward_compute_s)
-    yield _span(it, COMPUTE, FORWARD, forward, forward + it.forward_s)
-    yield _span(it, COMPUTE, BACKWARD, forward + it.forward_s, backward_end)
-    yield _span(it, COMPUTE, OPTIMIZER, it.end_s - it.optimizer_s, it.end_s)
+    forward_end = forward + it.forward_s + it.held_up_s
+    yield _span(it, COMPUTE, FORWARD, forward, forward_end)
+    yield _span(it, COMPUTE, BACKWARD, forward_end, backward_end)
+    yield _span(it, COMPUTE, OPTIMIZER, max(backward_end, it.end_s - it.optimizer_s), it.end_s)
     if it.exposed_comm_s > 0:
         yield _span(it, HOST, WAIT, backward_end, backward_end + it.exposed_comm_s, kernel=False)
 
@@ -59,7 +60,7 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         yield Span(
             rank=it.rank,
             stream=communication_stream(stream),
-            name=ALLREDUCE,
+            name=COLLECTIVES[bucket.operation],
             start_s=bucket.started_s,
             duration_s=bucket.finished_s - bucket.started_s,
             kernel=True,

@@ -12,6 +12,7 @@ from statistics import median
 from ddpsim.files import write_whole
 from ddpsim.planning.planner import plan
 from tests.accuracy.gpu_steps import Judged, System, calibration_of, cases, judge, systems
+from tests.accuracy.scheme_pairs import pairs
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "reference" / "gpu-steps.md"
@@ -38,6 +39,8 @@ def page(found: Tables) -> str:
     return TEMPLATE.read_text(encoding="utf-8").format(
         summary="\n".join(summary(found)),
         caps="\n".join(caps(found)),
+        schemes="\n".join(schemes(found)),
+        differences="\n".join(differences(found)),
         systems="\n\n".join("\n".join(section(*each)) for each in found),
     )
 
@@ -81,6 +84,44 @@ def caps(found: Tables) -> Iterator[str]:
             where = f"{_name(system, dtype)}{f', {name}' if name else ''}"
             shown = [f"{gain:+.1%}" if gain is not None else "-" for gain in gains]
             yield _line((where, _cap(best), _cap(chosen), f"{right} of {pairs}", f"{loss:+.1%}", *shown, advice(swept)))
+
+
+def schemes(found: Tables) -> Iterator[str]:
+    """Yield a row for each job that was run with several schemes."""
+    for system, dtype, rows in found:
+        for name, jobs in pairs(rows):
+            telling = [pair for pair in jobs if pair.telling]
+            right = f"{sum(pair.in_order for pair in telling)} of {len(telling)}"
+            every = [*(pair.slower for pair in jobs), *(pair.faster for pair in jobs)]
+            chosen, best = (min(every, key=key) for key in (_predicted_s, _measured_s))
+            where = f"{_name(system, dtype)}{f', {name}' if name else ''}"
+            within = f"{sum(pair.in_reach for pair in jobs)} of {len(jobs)}"
+            loss = f"{chosen.measured_s / best.measured_s - 1:+.1%}"
+            yield _line((where, _label(best), _label(chosen), loss, within, right))
+
+
+def differences(found: Tables) -> Iterator[str]:
+    """Yield a row a pair of schemes, of systems that had one job alone."""
+    for system, _, rows in found:
+        for _, jobs in pairs(rows) if not system.group else ():
+            for pair in jobs:
+                off = f"{pair.predicted_s / pair.measured_s - 1:+.0%}" if pair.telling else "-"
+                said = ("yes" if pair.in_reach else "no", "-" if not pair.telling else "yes" if pair.in_order else "no")
+                names = (_label(pair.slower), _label(pair.faster))
+                yield _line((*names, _ms(pair.measured_s), _ms(pair.predicted_s), off, *said))
+
+
+def _predicted_s(row: Judged) -> float:
+    return row.predicted_s
+
+
+def _measured_s(row: Judged) -> float:
+    return row.measured_s
+
+
+def _label(row: Judged) -> str:
+    named = [column for column in row.system.label if column not in row.system.group]
+    return " ".join(row.row[column] for column in named if row.row[column])
 
 
 def sweeps(rows: Sequence[Judged]) -> Iterator[tuple[str, list[Judged]]]:

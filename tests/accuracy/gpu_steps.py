@@ -28,9 +28,6 @@ from tests.accuracy.step_workloads import workload_of
 from tests.accuracy.systems import machine
 
 SYSTEMS = Path(__file__).with_name("steps") / "systems"
-_WHOLE_MB = 1e6
-"""A cap that puts every gradient in one bucket."""
-
 Row = Mapping[str, str]
 Filter = Mapping[str, str | Sequence[str]]
 
@@ -53,10 +50,12 @@ class System:
         base: the row that overheads are over, predicted too; the one-GPU row where empty.
         left_out: rows that are not judged, by their values.
         group, label: columns that rows of one workload share, and that name a row.
-        curves: allreduce tables by `NODESxGPUS`, or by nodes alone.
+        curves: tables of collectives by `NODESxGPUS`, or by nodes alone; one, or one an operation.
         dtypes: of gradients, each a table of its own; empty keeps the workload's.
         options: of the job.
         banded: values that pick the rows whose bands are predicted, which takes long for many parameters; empty: all.
+        schemes: by what the scheme's column holds, the `scheme` as `--scheme` takes it, and the dtype of `parameters`
+            where it is not the workload's.
         first_bucket_mb: cap of the first bucket in every row whose own is larger.
     """
 
@@ -75,10 +74,11 @@ class System:
     left_out: Sequence[Filter] = ()
     group: Sequence[str] = ()
     label: Sequence[str] = ()
-    curves: Mapping[str, str] = field(default_factory=dict)
+    curves: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     banded: Filter = field(default_factory=dict)
+    schemes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     first_bucket_mb: float | None = None
 
 
@@ -182,7 +182,7 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
     found = _one(rows, {**group, **{k: v for k, v in system.one_gpu.items() if k != "less"}})
     less = str(system.one_gpu.get("less", ""))
     one_s = _seconds(system, found) - (float(found[less]) * 1e-3 if less else 0.0)
-    workload = _workload(system, tuple(group.items()), dtype, one_s)
+    workload = _workload(system, tuple(group.items()), _scheme(system, row).get("parameters", dtype), one_s)
     options = _options(system, row)
     base_s = predicted_base_s = one_s * options.accumulate
     in_force = calibration_of(system, row) or calibration
@@ -195,6 +195,8 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
         predicted_base_s = _step_s(_predicted(system, base, workload, False, alone))
     transport = make_transport(predicted.placement, "nccl", in_force)
     comm_s = sum(transport.allreduce_s(bucket.size_bytes) for bucket in predicted.plan.buckets)
+    if (schedule := predicted.trace.schedule) is not None:
+        comm_s = sum(transport.time_s(message.op, message.size_bytes) for message in schedule)
     reductions = options.accumulate // options.sync_every
     half_s = float(row.get(system.columns.get("half", ""), "") or 0) * 1e-3
     return Judged(
@@ -228,8 +230,7 @@ def _options(system: System, row: Row) -> Options:
     caps = BucketCaps(bucket_cap_mb=float(cap)) if cap else BucketCaps()
     if cap and system.first_bucket_mb is not None and float(cap) > system.first_bucket_mb:
         caps = BucketCaps(bucket_cap_mb=float(cap), first_bucket_mb=system.first_bucket_mb)
-    if scheme == "flat":
-        caps = BucketCaps(bucket_cap_mb=_WHOLE_MB)
+    given["scheme"] = _scheme(system, row).get("scheme", "ddp")
     if scheme == "overlap_individual":
         caps, given["gradient_as_bucket_view"] = BucketCaps(bucket_cap_mb=0), True
     if micro_batches := row.get(columns.get("micro_batches", "")):
@@ -238,16 +239,22 @@ def _options(system: System, row: Row) -> Options:
     return Options(caps=caps, **given)
 
 
+def _scheme(system: System, row: Row) -> Mapping[str, str]:
+    return system.schemes.get(row.get(system.columns.get("scheme", ""), ""), {})
+
+
 def calibration_of(system: System, row: Row) -> Calibration | None:
     """Return the calibration by the allreduce table of the row's layout; None where the page has none."""
     nodes, gpus = _place(system, row)
-    table = system.curves.get(f"{nodes}x{gpus}") or system.curves.get(str(nodes))
-    return None if table is None or _ranks(system, row) == 1 else _calibrated(system.machine, table, nodes or 1)
+    found = system.curves.get(f"{nodes}x{gpus}") or system.curves.get(str(nodes))
+    tables = (found,) if isinstance(found, str) else tuple(found or ())
+    return None if not tables or _ranks(system, row) == 1 else _calibrated(system.machine, tables, nodes or 1)
 
 
 @cache
-def _calibrated(name: str, table: str, nodes: int) -> Calibration:
-    return calibrate([read_table(SYSTEMS.parent / table)], machine(name), nodes=[nodes]).calibration
+def _calibrated(name: str, tables: tuple[str, ...], nodes: int) -> Calibration:
+    read = [read_table(SYSTEMS.parent / table) for table in tables]
+    return calibrate(read, machine(name), nodes=[nodes] * len(read)).calibration
 
 
 @cache

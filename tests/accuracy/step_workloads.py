@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -26,13 +27,16 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
 
     Args:
         spec: `shipped`, the name of an estimate with columns of the group in braces, and the `optimizer` where it is
-            stated; or `transformer`, shapes of the parameters `before` the layers, of a `layer`, how many `layers`, and
+            stated; or `estimated`, a step of `tests.ddpexec.capturing.gpt2_steps`, as `of_own_step` takes it; or
+            `transformer`, shapes of the parameters `before` the layers, of a `layer`, how many `layers`, and
             `after` them, with the `optimizer`'s time.
         group: columns that rows of this workload share.
         dtype: of gradients; empty keeps the workload's.
     """
     if "transformer" in spec:
         return transformer(one_s=one_s, dtype=dtype, gpu=gpu, **spec["transformer"])
+    if "estimated" in spec:
+        return of_own_step(gpu=gpu, one_s=one_s, dtype=dtype, **spec["estimated"])
     name = spec["shipped"].format(**group)
     try:
         found = load_workload(name)
@@ -49,6 +53,31 @@ def updated(workload: Workload, optimizer: str, one_s: float) -> Workload:
     update_s = float(changed.optimizer.device_s[0])
     paced = known(replace(changed, optimizer=Phase(np.zeros(1), np.zeros(1))), one_s - update_s)
     return replace(paced, optimizer=changed.optimizer)
+
+
+def of_own_step(
+    *, gpu: str, one_s: float, dtype: str, step: str, batch: int, precision: str, one_gpu: str, optimizer: str
+) -> Workload:
+    """Return the estimate of one of `gpt2_steps`, whose one-GPU step had another optimizer than the job has.
+
+    Args:
+        dtype: of the parameters that the job's optimizer updates, and its peers send.
+        step: its size there, with `batch` samples in `precision`.
+        one_gpu, optimizer: of the one-GPU step, in that precision, and of the job, in fp32.
+    """
+    plain = _estimated(step, batch, precision, gpu)
+    wide = replace(plain, parameters=tuple(replace(each, dtype="float32") for each in plain.parameters))
+    paced = updated(plain, one_gpu, one_s)
+    own = wide.parameters if dtype == "float32" else plain.parameters
+    return replace(paced, parameters=own, optimizer=with_optimizer(wide, optimizer, clipping=False).optimizer)
+
+
+@cache
+def _estimated(step: str, batch: int, precision: str, gpu: str) -> Workload:
+    from ddpexec.capturing.estimate import estimate_step
+    from tests.ddpexec.capturing import gpt2_steps
+
+    return estimate_step(partial(gpt2_steps.training, getattr(gpt2_steps, step), batch, precision), gpu)
 
 
 def known(workload: Workload, one_s: float) -> Workload:

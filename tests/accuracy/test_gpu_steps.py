@@ -31,7 +31,8 @@ def test_a_system_names_its_source_its_machine_and_rows_that_exist(name: str) ->
     assert len(rows) >= 5
     labels = [(dtype, *(row[column] for column in system.label)) for dtype, row in rows]
     assert len(set(labels)) == len(labels)
-    assert all((SYSTEMS.parent / table).is_file() for table in system.curves.values())
+    tables = [found for each in system.curves.values() for found in ([each] if isinstance(each, str) else each)]
+    assert all((SYSTEMS.parent / table).is_file() for table in tables)
     assert system.role.endswith(".")
 
 

@@ -56,6 +56,7 @@ class GlooTransport(ByOperation):
         self._wiring = Wiring(placement, options.expand)
         self._ways = GlooWays(self._wiring, self.calibration)
         self._ranks = placement.world_size
+        self._rings = options.rings
         self._hops = self._ring()
         self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
 
@@ -75,9 +76,10 @@ class GlooTransport(ByOperation):
             return self._tree(size_bytes)
         if operation is Operation.REDUCE:
             return self._reduce(size_bytes)
-        around = _carried_out(operation)
+        around = self._carried_out(operation)
         steps, share = around.steps(self._ranks), around.sent(self._ranks)
-        segments = self._segments(size_bytes) / self._ranks if around is Operation.ALLREDUCE else 2
+        cut = around is Operation.ALLREDUCE or (self._rings and around.in_parts)
+        segments = self._segments(size_bytes) / self._ranks if cut else 2
         limit, turns = self._reduced_rate() if around.reduces else math.inf, 1.0
         if self._one_connection(around):
             turns = operation_steps.exchanged(gather=around.in_parts) / share
@@ -125,12 +127,13 @@ class GlooTransport(ByOperation):
 
     def _copies_s(self, operation: Operation, size_bytes: int) -> float:
         """Return what torch copies: the message before a reduce-scatter or after an all-gather, and one rank's part."""
-        copied = size_bytes * (1 + 1 / self._ranks) if operation.in_parts else 0.0
+        copied = size_bytes * (1 + 1 / self._ranks) if operation.in_parts and not self._rings else 0.0
         return copied / self.calibration["gloo.copy.bandwidth"]
 
     def _one_connection(self, operation: Operation) -> bool:
         """Whether two ranks send each other messages that are not cut into short segments, on one connection."""
-        return self._ranks == 2 and operation in (Operation.ALL_GATHER, Operation.SENDRECV)
+        operations = (Operation.SENDRECV,) if self._rings else (Operation.ALL_GATHER, Operation.SENDRECV)
+        return self._ranks == 2 and operation in operations
 
     def _hop_rate(self) -> float:
         """Return the bytes per second of the slowest hop by itself."""
@@ -145,10 +148,10 @@ class GlooTransport(ByOperation):
         start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
             return Steps(start_s, ())
-        around = _carried_out(operation)
+        around = self._carried_out(operation)
         if len(self._hops) < self._ranks and (not self._wiring.uniform or around.rooted or self._ranks == 2):
             return GlooTransport(
-                self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True)
+                self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True, rings=self._rings)
             ).steps(operation, size_bytes)
         if around.rooted:
             return self._rooted(around, size_bytes)
@@ -261,7 +264,6 @@ class GlooTransport(ByOperation):
                     inside[link] = inside.get(link, 0.0) + load
         return inside | between
 
-
-def _carried_out(operation: Operation) -> Operation:
-    """Return what moves the bytes of an operation: an allreduce for a reduce-scatter."""
-    return Operation.ALLREDUCE if operation is Operation.REDUCE_SCATTER else operation
+    def _carried_out(self, operation: Operation) -> Operation:
+        """Return what moves the bytes of an operation: of torch's own reduce-scatter an allreduce."""
+        return Operation.ALLREDUCE if operation is Operation.REDUCE_SCATTER and not self._rings else operation

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from ddpsim.documents import Document, read_as, told
 from ddpsim.errors import InputError
+from ddpsim.operations import Operation
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 
 _MOST = 1 << 63
@@ -50,6 +51,7 @@ class BucketRecord(Document):
     wire_s: Seconds | None
     finished_s: Seconds
     written_s: Seconds
+    operation: Annotated[Operation, Field(strict=False)] = Operation.ALLREDUCE
 
     def times(self) -> BucketTimes:
         """Return the bucket."""
@@ -68,6 +70,7 @@ class IterationRecord(Document):
     exposed_comm_s: Seconds
     buffer_broadcast_s: Seconds
     optimizer_s: Seconds
+    held_up_s: Seconds = 0.0
     synced: bool = True
     stepped: bool | None = None
     buckets: list[BucketRecord]

@@ -15,8 +15,10 @@ from itertools import accumulate
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
 
-_NODE = "autograd::engine::evaluate_function: "
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
+NODE = "autograd::engine::evaluate_function: "
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+"""How traces call what autograd's engine runs, and the node that hands a gradient to its parameter."""
+
 _DDP_FORWARD = "DistributedDataParallel.forward"
 _REDUCER_MARKS = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
 _DDP_MARKS = (*_REDUCER_MARKS, "c10d::")
@@ -146,8 +148,8 @@ def _is_wait(wait: HostEvent) -> bool:
 
 
 def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> Step | None:
-    nodes = [event for event in inside if event.name.startswith(_NODE)]
-    accumulations = [event for event in inside if event.name == _ACCUMULATE]
+    nodes = [event for event in inside if event.name.startswith(NODE)]
+    accumulations = [event for event in inside if event.name == ACCUMULATE]
     if not nodes or not accumulations:
         return None
     optimizer = [Interval(event.start_s, event.end_s) for event in inside if event.name.startswith(_OPTIMIZER)]
@@ -196,7 +198,7 @@ def _hooks(
     if not marks:
         return []
     starts = [mark.start_s for mark in marks]
-    outer = {node.start_s: node for node in nodes if node.name.endswith(_ACCUMULATE)}
+    outer = {node.start_s: node for node in nodes if node.name.endswith(ACCUMULATE)}
     outer_starts = sorted(outer)
     found = []
     for accumulation in accumulations:
@@ -213,9 +215,9 @@ def _usual_tail(nodes: Sequence[HostEvent], functions: Mapping[str, Sequence[Hos
     """Return the median time from a function's end to its node's end, where no gradient is accumulated."""
     tails = []
     for node in nodes:
-        candidates = functions.get(node.name.removeprefix(_NODE), ())
+        candidates = functions.get(node.name.removeprefix(NODE), ())
         index = bisect_left(candidates, node.start_s, key=lambda event: event.start_s)
-        if index < len(candidates) and candidates[index].end_s <= node.end_s and not node.name.endswith(_ACCUMULATE):
+        if index < len(candidates) and candidates[index].end_s <= node.end_s and not node.name.endswith(ACCUMULATE):
             tails.append(node.end_s - candidates[index].end_s)
     return statistics.median(tails) if tails else 0.0
 
@@ -233,7 +235,7 @@ def _collectives(
     Layers and the loop launch others elsewhere; the bitmap of unused parameters, behind the last bucket, is of integers
     and, where the trace does not say so, brings no new gradient.
     """
-    hooks = [node for node in nodes if node.name.endswith(_ACCUMULATE)]
+    hooks = [node for node in nodes if node.name.endswith(ACCUMULATE)]
     starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
     parameters = [event for event in inside if event.name == "record_param_comms"]
     found: list[Collective] = []

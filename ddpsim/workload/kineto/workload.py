@@ -20,6 +20,7 @@ from ddpsim.files import named, read_json
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, parse_events
+from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import Step, find_steps
@@ -135,6 +136,7 @@ def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
     for row, record in enumerate(recorded):
         hook[row, list(mapping.order)] = record.hooks
         ready[row, list(mapping.order)] = record.ready
+    use, known = forward_use_in(file.events, steps, traced.timeline, mapping)
     on_device = "cpu" if file.device == "cpu" else "cuda:0"
     workload = Workload(
         name=f"{model}@{file.device.lower()}-{precision}-b{batch_size}",
@@ -150,10 +152,15 @@ def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
         optimizer=_phase(recorded, "optimizer"),
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
+        forward_use_s=use,
         synchronises=_synchronises(steps),
-        provenance={"how": "imported from a Kineto trace; the profiler slows the host", "mapping": mapping.how},
+        provenance={
+            "how": "imported from a Kineto trace; the profiler slows the host",
+            "mapping": mapping.how,
+            "forward_use": known,
+        },
     )
-    return Imported(workload, (*traced.notes, mapping.how, *_bound(workload), *_batch(shapes)))
+    return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), *_batch(shapes)))
 
 
 @dataclass(frozen=True, slots=True)

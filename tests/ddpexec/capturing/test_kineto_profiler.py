@@ -3,12 +3,14 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 
+from ddpexec.capturing.estimate import estimate_module  # noqa: E402
 from ddpsim.workload.kineto.workload import import_trace  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
@@ -131,3 +133,56 @@ def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
         assert LAYERS * SLEEP_S <= workload.backward.host_s[row] <= max(end for _, _, end in nodes) - backward_s + 1e-6
         assert workload.forward.host_s[row] <= backward_s - forward_s - sum(broadcasts) + 1e-6
     assert workload.arrival_order()[:2] in ([5, 4], [4, 5])
+
+
+class Reader(torch.nn.Module):
+    """Its output is tied to the embedding, and every layer's call is marked in the trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 9, bias=False)
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Conv1d(5, 5, 1), torch.nn.Linear(4, 4)]
+        )
+        self.embedding = torch.nn.Embedding(9, 4)
+        self.embedding.weight = self.head.weight
+        self.unused = torch.nn.Linear(2, 2)
+
+    def forward(self, tokens):
+        with record_function("mark head.weight"):
+            x = self.embedding(tokens)
+        for number, layer in enumerate(self.layers):
+            with record_function(f"mark layers.{number}"):
+                x = layer(x)
+            time.sleep(SLEEP_S / 4)
+        return self.head(x)
+
+
+def test_forward_needs_a_parameter_within_the_call_of_its_layer(tmp_path):
+    torch.manual_seed(0)
+    net, tokens = Reader(), torch.randint(9, (2, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(3):
+            net(tokens).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    model = estimate_module(net, tokens, "V100")
+    result = import_trace(tmp_path / "trace.json", model)
+    assert any("known by the sequence numbers" in note for note in result.notes)
+    marks = {}
+    for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]:
+        if event.get("ph") == "X" and event["name"].startswith("mark "):
+            marks.setdefault(event["name"][5:], []).append((event["ts"], event["ts"] + event["dur"]))
+    spans = {name: np.array(sorted(times)) / 1e6 for name, times in marks.items()}
+    use = dict(zip((p.name for p in model.parameters), result.workload.forward_use_s.host_s, strict=True))
+    assert [name for name in use if np.isnan(use[name])] == ["unused.weight", "unused.bias"]
+    # Counted from the embedding, which is looked up within its mark and is the first to read the tied weight.
+    first = spans["head.weight"]
+    assert use["head.weight"] == min(seconds for seconds in use.values() if seconds >= 0)
+    for name, seconds in use.items():
+        if name.startswith("layers"):
+            mark = spans[name[: len("layers.0")]]
+            earliest, latest = np.median(mark[:, 0] - first[:, 1]), np.median(mark[:, 1] - first[:, 0])
+            assert earliest <= seconds - use["head.weight"] <= latest, name

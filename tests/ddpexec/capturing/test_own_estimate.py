@@ -167,6 +167,60 @@ def test_forward_use_is_the_first_operator_that_reads_a_parameter():
     assert np.nanmax(workload.forward_use_s.host_s) < workload.forward.host_s[0]
 
 
+def used(net, x):
+    shape = module_shape(net, x).shape
+    return dict(zip((parameter.name for parameter in shape.parameters), shape.forward_use, strict=True))
+
+
+def test_a_sequential_model_needs_its_parameters_in_the_order_of_registration():
+    layers = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64))]
+    workload = estimate_module(nn.Sequential(*layers), torch.ones(8, 64), "H100")
+    for times in (workload.forward_use_s.host_s, workload.forward_use_s.device_s):
+        by_layer = times.reshape(-1, 2)  # each has a weight and a bias, which one operator reads
+        assert (by_layer[:, 0] == by_layer[:, 1]).all()
+        assert (np.diff(by_layer[:, 0]) > 0).all()
+        assert times[0] == 0
+
+
+def test_views_transposes_casts_and_queries_of_a_parameter_are_uses_of_it():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            names = ("late", "transposed", "cast", "query", "detached", "left_alone")
+            shapes = ((8, 4), (4, 8), (4, 4), (1, 2, 6, 4), (4,), (4,))
+            for name, shape in zip(names, shapes, strict=True):
+                self.register_parameter(name, nn.Parameter(torch.ones(shape)))
+
+        def forward(self, x):
+            x = x + self.detached.detach()
+            x = x @ self.cast.to(torch.float64).to(x.dtype)
+            x = x @ self.transposed.t().reshape(4, 8)[:, :4]
+            x = x @ self.late.view(4, 8)[:, :4]
+            key = x.expand(1, 2, len(x), 4)
+            return nn.functional.scaled_dot_product_attention(self.query, key, key)
+
+    use = used(Net(), torch.ones(3, 4))
+    assert use.pop("left_alone") is None
+    assert sorted(use, key=use.get) == ["detached", "cast", "transposed", "late", "query"]
+    assert use["transposed"] < use["late"] < use["query"]
+
+
+def test_layers_that_are_deep_copies_are_counted_as_if_they_were_real():
+    # TransformerEncoder copies the layer it is given: of fakes where the step makes it.
+    def make():
+        layer = nn.TransformerEncoderLayer(WIDTH, own_steps.HEADS, batch_first=True)
+        return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False), torch.ones(2, 5, WIDTH)
+
+    def step():
+        net, x = make()
+        return net, lambda: net(x).sum().backward()
+
+    fake, real = step_shape(step).shape, module_shape(*make()).shape
+    assert fake.forward_use == real.forward_use
+    assert None not in fake.forward_use
+    assert (fake.forward, fake.backward) == (real.forward, real.backward)
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "synchronises"),
     [

@@ -22,6 +22,17 @@ def test_list_and_show(ddpsim: Callable, tiny: Path) -> None:
     assert "made by hand" in text
 
 
+def test_show_says_whether_it_is_known_when_forward_needs_each_parameter(ddpsim: Callable, tiny: Path) -> None:
+    for known, told in (
+        (False, "forward_use: not known, all parameters count as needed"),
+        (True, "forward_use: known"),
+    ):
+        assert ddpsim("workload", "show", tiny, "--json").document["forward_use_known"] is known
+        assert told in ddpsim("workload", "show", tiny).out
+        document, zeros = json.loads(tiny.read_text()), [0.0] * len(load_workload(tiny).parameters)
+        tiny.write_text(json.dumps(document | {"forward_use_s": {"host": zeros, "device": zeros}}))
+
+
 def test_one_processes_step_is_that_of_a_prediction(ddpsim: Callable, tiny: Path) -> None:
     document = json.loads(tiny.read_text())
     document["forward"]["host_s"] = [0.006]  # the host is behind in forward alone, and ahead over the whole step

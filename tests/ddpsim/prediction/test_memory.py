@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim.bucketing import initial_plan
 from ddpsim.cli.plan import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.setup import Setup
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -84,3 +87,39 @@ def test_what_does_not_fit_is_marked_and_not_advised(capsys: pytest.CaptureFixtu
     assert any("does not fit the memory" in line for line in told)
     alone = plan(workload, [small])
     assert "does NOT fit its GPUs" in text(alone)
+
+
+def sharded_memory(scheme: str) -> Memory:
+    workload, options = load_workload("bert-base@a100-amp-b32"), Options()
+    plan = initial_plan(workload.parameters, options.caps)
+    setup = Setup(parameters=workload.parameters, buckets=plan.groups(), world_size=8)
+    return Memory.of(workload, plan, options, None, scheme_named(scheme).schedule(setup))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "parameters", "gradients", "state"),
+    [("ddp", 1, 1, 1), ("zero1", 1, 1, 8), ("zero2", 1, 8, 8), ("fsdp2", 8, 8, 8), ("hsdp:4", 4, 4, 4)],
+)
+def test_what_is_sharded_is_divided(scheme: str, parameters: int, gradients: int, state: int) -> None:
+    memory, whole = sharded_memory(scheme), sharded_memory("ddp")
+    buffers = sum(buffer.size_bytes for buffer in load_workload("bert-base@a100-amp-b32").buffers)
+    assert memory.parameters_bytes - buffers == -(-(whole.parameters_bytes - buffers) // parameters)
+    assert memory.gradients_bytes == -(-whole.gradients_bytes // gradients)
+    assert memory.optimizer_bytes == -(-whole.optimizer_bytes // state)
+
+
+def test_only_schemes_with_buckets_have_their_bytes() -> None:
+    whole = sharded_memory("ddp")
+    assert {sharded_memory(name).buckets_bytes for name in ("naive", "fsdp2", "hsdp:2", "zero3")} == {0}
+    assert {sharded_memory(name).buckets_bytes for name in ("flat", "dear", "priority")} == {whole.buckets_bytes}
+
+
+def test_gathered_parameters_are_alive_beside_the_activations() -> None:
+    resharded, kept = sharded_memory("fsdp2"), sharded_memory("fsdp2:noreshard")
+    assert kept.step_bytes - resharded.step_bytes == kept.gathered_bytes - resharded.gathered_bytes > 0
+    assert kept.resident_bytes == resharded.resident_bytes
+
+
+def test_an_optimizer_with_its_own_copy_keeps_one_tensor_more_in_fp32() -> None:
+    whole = sharded_memory("ddp")
+    assert sharded_memory("zero0").optimizer_bytes == whole.optimizer_bytes + whole.gradients_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import simpy
 
@@ -18,6 +19,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
 from ddpsim.workload import Workload
+from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
@@ -101,3 +103,40 @@ def test_a_gpu_runs_every_scheme() -> None:
     for scheme in ("naive", "flat", "dear", "zero1", "zero2", "priority", "priority:1MiB"):
         found = simulate(source, place("dgx-1v", 2, 8), Options(scheme=scheme, caps=SMALL), ALIKE)
         assert period(found) > 0.11
+
+
+FREE = ALIKE.with_values(
+    {constant: 1e18 if constant.endswith("Bps") else 0.0 for constant in ALIKE.constants if ".ddp." in constant and (
+        constant.endswith(("_s", "_Bps", "late_kernels", "pace_spread", "multiprocessors", "passes", "tail_share"))
+    )},
+    source="nothing but wires costs anything",
+)  # fmt: skip
+
+
+def equal_buckets(count: int, wire_over_backward: float, placement: Placement) -> Workload:
+    """Return equal gradients, one a bucket, that come at equal intervals; forward, half as long, needs them likewise."""
+    size_bytes = 4 * 4_000_000
+    one_s = Collectives(None, placement, backend="nccl", calibration=FREE).estimate_s(size_bytes)
+    backward = count * one_s / wire_over_backward
+    use = np.arange(count) / count * backward / 2
+    source = workload(
+        device="V100", gradients=count, size=4_000_000, forward=backward / 2, backward=backward, optimizer=0.0,
+        host_share=1e-3,
+    )  # fmt: skip
+    return replace(source, forward_use_s=ForwardUse(use * 1e-3, use))
+
+
+@pytest.mark.parametrize(
+    ("count", "wire_over_backward", "shorter"),
+    [(16, 1.2, 1.09), (16, 1.5, 1.25), (16, 2.0, 1.21), (100, 1.2, 1.13), (100, 1.5, 1.32), (100, 2.0, 1.24)],
+)
+def test_urgent_buckets_first_shorten_a_step_as_on_one_link(
+    count: int, wire_over_backward: float, shorter: float
+) -> None:
+    placement = place("dgx-1v", 2, 8)
+    source, every = equal_buckets(count, wire_over_backward, placement), BucketCaps(bucket_cap_mb=0)
+    in_order, urgent_first = (
+        period(simulate(source, placement, Options(scheme=scheme, caps=every, fidelity="closed"), FREE))
+        for scheme in ("ddp", "priority")
+    )
+    assert in_order / urgent_first == pytest.approx(shorter, abs=0.0051)

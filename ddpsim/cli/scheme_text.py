@@ -1,0 +1,62 @@
+"""Schemes side by side as text: what a step takes under each on each machine, and which is advised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.output import ms, percent, table
+from ddpsim.units import GIB, counted
+
+if TYPE_CHECKING:
+    from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow
+
+_HEADER = (
+    "machine", "nodes", "ranks", "scheme", "iteration ms", "80 % band", "exposed ms", "gain", "its band", "memory GiB",
+)  # fmt: skip
+
+
+def text(report: SchemeReport) -> str:
+    """Return the report as a table and what is advised."""
+    rows = [row for choice in report.choices for row in choice.rows]
+    best = report.best
+    where = f"{best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}, {best.scheme}"
+    unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+    lines = [table(_HEADER, [_cells(row) for row in rows], left=(0, 3)), ""]
+    lines += [line for choice in report.choices for line in _advice(choice)]
+    return "\n".join([*lines, "", f"most samples a second: {where}{unfit}"])
+
+
+def _advice(choice: Choice) -> Iterator[str]:
+    best = choice.best
+    where = f"on {best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}"
+    if not choice.keep_ddp:
+        low, high = percent(best.gain_low), percent(best.gain_high)
+        yield f"{where}: {best.scheme}, {percent(best.gain)} faster than DDP ({low} to {high})"
+        return
+    others = [row for row in choice.rows if row.scheme != best.scheme]
+    if not others:
+        yield f"{where}: keep DDP"
+        return
+    most = max(others, key=lambda row: row.gain)
+    unfit = ", and does NOT fit" if most.fits is False else ""
+    band = f"{percent(most.gain_low)} to {percent(most.gain_high)}"
+    yield f"{where}: keep DDP; the most gains {most.scheme}, {percent(most.gain)} ({band}){unfit}"
+
+
+def _cells(row: SchemeRow) -> tuple[object, ...]:
+    p = row.prediction
+    band = f"{ms(p.low_s)} to {ms(p.high_s)}"
+    gain = ("", "") if p is row.default else (percent(row.gain), f"{percent(row.gain_low)} to {percent(row.gain_high)}")
+    place = (p.topology.name, p.nodes, p.summary.world_size, row.scheme)
+    return (*place, ms(p.iteration_s), band, ms(p.summary.exposed_comm_s), *gain, _memory(row))
+
+
+def _memory(row: SchemeRow) -> str:
+    memory = row.prediction.memory
+    if memory is None:
+        return ""
+    known = memory.activations_bytes is not None
+    mark = {False: ", does NOT fit", None: ", may not fit" if known else ""}.get(memory.fits, "")
+    of = "" if memory.capacity_bytes is None else f" of {memory.capacity_bytes / GIB:.0f}"
+    return f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}{of}{mark}"

@@ -1,0 +1,210 @@
+"""Schemes side by side on each machine: what a step takes under each, what a rank needs, and whether to leave DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.sweep import check_given
+from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.simulation.rank import Progress
+from ddpsim.topology.graph import Topology
+from ddpsim.units import counted
+from ddpsim.workers.crew import Crew, crew_of
+from ddpsim.workers.points import Points
+from ddpsim.workload import Workload
+
+DDP = "ddp"
+Cell = tuple[Topology, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeRow:
+    """A row is one scheme on one machine and node count, beside DDP there.
+
+    Attributes:
+        gain_low, gain_high: band of the share of DDP's step that it saves, the same doubts drawn for both.
+    """
+
+    prediction: Prediction
+    default: Prediction
+    gain_low: float = 0.0
+    gain_high: float = 0.0
+
+    @property
+    def scheme(self) -> str:
+        """The scheme, as it was asked for."""
+        return self.prediction.options.scheme
+
+    @property
+    def gain(self) -> float:
+        """Share of DDP's step that it saves."""
+        return 1 - self.prediction.iteration_s / self.default.iteration_s
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits the GPUs' memory; None where that cannot be told."""
+        memory = self.prediction.memory
+        return None if memory is None else memory.fits
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether it gains 1 % or more over DDP, and something at the low end of its band too."""
+        return self.gain >= WORTH_IT and self.gain_low > 0
+
+    def document(self) -> dict[str, object]:
+        """Return one row of the `plan` document with schemes."""
+        p, summary = self.prediction, self.prediction.summary
+        return {
+            "topology": p.topology.name,
+            "workload": p.workload.name,
+            "compute_device": p.workload.device_label,
+            "estimated": p.workload.estimated,
+            "nodes": p.nodes,
+            "world_size": summary.world_size,
+            "scheme": self.scheme,
+            "iteration_s": p.iteration_s,
+            "iteration_statistic": summary.iteration_statistic,
+            "iteration_low_s": p.low_s,
+            "iteration_high_s": p.high_s,
+            "doubts": [doubt.document() for doubt in p.doubts],
+            **p.options.step_times(p.iteration_s),
+            "samples_per_s": summary.world_size * p.workload.batch_size / p.iteration_s,
+            "default_iteration_s": self.default.iteration_s,
+            "gain": self.gain,
+            "gain_low": self.gain_low,
+            "gain_high": self.gain_high,
+            "worth_it": self.worth_it,
+            "exposed_comm_s": summary.exposed_comm_s,
+            "overlap_ratio": summary.overlap_ratio,
+            "memory": None if p.memory is None else p.memory.document(),
+            "fits": self.fits,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice is the schemes on one machine and node count, and the one that is advised.
+
+    Attributes:
+        rows: in the order asked for.
+    """
+
+    rows: tuple[SchemeRow, ...]
+
+    @property
+    def best(self) -> SchemeRow:
+        """The fastest that may fit and is worth leaving DDP for; DDP where none is, and it may fit."""
+        fitting = [row for row in self.rows if row.fits is not False] or list(self.rows)
+        default = next((row for row in fitting if row.scheme == DDP), None)
+        worth = [row for row in fitting if row.worth_it or default is None]
+        return min(worth, key=lambda row: row.prediction.iteration_s) if worth else default or fitting[0]
+
+    @property
+    def keep_ddp(self) -> bool:
+        """Whether the advice is to keep DDP."""
+        return self.best.scheme == DDP
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeReport:
+    """A report is the choice on each machine and node count."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def best(self) -> SchemeRow:
+        """The advised row of most samples a second, of those that may fit where any does."""
+        found = [choice.best for choice in self.choices]
+        fitting = [row for row in found if row.fits is not False] or found
+        return max(fitting, key=lambda row: row.prediction.summary.world_size / row.prediction.iteration_s)
+
+    def document(self) -> dict[str, object]:
+        """Return the `plan` document with schemes."""
+        rows = [row for choice in self.choices for row in choice.rows]
+        chosen = [choice.best for choice in self.choices]
+        return {
+            "rows": [{**row.document(), "best": row in chosen} for row in rows],
+            "best": {**self.best.document(), "best": True},
+        }
+
+
+def choose(
+    workload: Workload,
+    topologies: Sequence[Topology],
+    schemes: Sequence[str],
+    *,
+    nodes: Sequence[int | None] = (None,),
+    options: Options | None = None,
+    gpus_per_node: int | None = None,
+    calibration: Calibration | None = None,
+    progress: Progress | None = None,
+    executor: Executor | Crew | None = None,
+) -> SchemeReport:
+    """Predict a step under each of `schemes` on each topology and node count, and advise one.
+
+    Args:
+        schemes: as `--scheme` takes them; DDP is predicted beside them whether it is among them or not.
+        progress: called with (cells done, cells in all).
+        executor: where they are computed; None is here, one by one.
+
+    Raises:
+        InputError: no topology, node count or scheme; and as `predict`.
+    """
+    check_given("topologies", topologies)
+    check_given("nodes", nodes)
+    check_given("schemes", schemes)
+    cells = [(topology, count) for topology in topologies for count in nodes]
+    one = partial(_choice, workload, tuple(schemes), options or Options(), gpus_per_node, calibration)
+    show: Callable[[int, int], None] = progress or (lambda done, total: None)
+    found: dict[int, Choice] = {}
+    show(0, len(cells))
+    for position, choice in Points(one, cells, crew_of(executor), _named):
+        found[position] = choice
+        show(len(found), len(cells))
+    return SchemeReport(tuple(found[position] for position in range(len(cells))))
+
+
+def _named(cell: Cell) -> str:
+    topology, nodes = cell
+    return topology.name if nodes is None else f"{topology.name}, {counted(nodes, 'node')}"
+
+
+def _choice(
+    workload: Workload,
+    schemes: Sequence[str],
+    options: Options,
+    gpus_per_node: int | None,
+    calibration: Calibration | None,
+    cell: Cell,
+) -> Choice:
+    topology, nodes = cell
+
+    def one(scheme: str, local_s: float | None) -> Prediction:
+        return predict(
+            workload,
+            topology,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            options=replace(options, scheme=scheme),
+            calibration=calibration,
+            local_s=local_s,
+            brief=True,
+            coarse=True,
+        )
+
+    default = one(DDP, None)
+    rows = []
+    for scheme in schemes:
+        if scheme == DDP:
+            rows.append(SchemeRow(default, default))
+            continue
+        prediction = one(scheme, default.local_s)
+        rows.append(SchemeRow(prediction, default, *gain_band(default, prediction)))
+    return Choice(tuple(rows))

@@ -1,0 +1,65 @@
+"""What is asked of a scheme behind its name's colon: `noreshard,gather=bf16,reduce=fp32`.
+
+A dataclass declares it: the metadata of a field that is a flag name the `word` that turns its default round, those of
+every other what `read`s its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+from ddpsim.errors import InputError
+
+T = TypeVar("T")
+Read = Callable[[str, str], Any]
+
+
+def flag(word: str, default: bool = False) -> Any:
+    """Return a dataclass's field that `word` turns round."""
+    return field(default=default, metadata={"word": word})
+
+
+def value(read: Read, default: Any = None) -> Any:
+    """Return a dataclass's field whose value `read` takes from its text, with its place for errors."""
+    return field(default=default, metadata={"read": read})
+
+
+def asked(kind: type[T], text: str, place: str) -> T:
+    """Return a `kind` with what `text` asks.
+
+    Raises:
+        InputError: an option it does not declare, one asked twice, or a value that cannot be read.
+    """
+    words = {each.metadata["word"]: each for each in fields(kind) if "word" in each.metadata}  # type: ignore[arg-type]
+    values = {each.name: each for each in fields(kind) if "read" in each.metadata}  # type: ignore[arg-type]
+    found: dict[str, Any] = {}
+    for item in text.split(",") if text else ():
+        key, equals, given = item.partition("=")
+        name = words[key].name if key in words and not equals else key
+        if name in found:
+            raise InputError(f"{key!r} is asked twice", place=place, remedy="ask once")
+        if name in values and equals:
+            found[name] = values[name].metadata["read"](given, f"{place}, {key}")
+        elif key in words and not equals:
+            found[name] = not words[key].default
+        else:
+            options = ", ".join([*words, *(f"{each}=..." for each in values)]) or "no option"
+            raise InputError(f"it takes no option {item!r}", place=place, remedy=f"write {options}")
+    return kind(**found)
+
+
+def elements(text: str, place: str) -> int:
+    """Return a number of elements, of at least one, as DeepSpeed's files have it: `5e8`.
+
+    Raises:
+        InputError: no such number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < float("inf"):
+        raise InputError(f"{text!r} is no number of elements", place=place, remedy="write e.g. 5e8")
+    return round(number)

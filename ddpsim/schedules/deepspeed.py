@@ -1,0 +1,268 @@
+"""ZeRO as DeepSpeed carries it out, which differs from its paper in what is reduced when, and how.
+
+Source: github.com/deepspeedai/DeepSpeed, `deepspeed/runtime/zero/`: `stage_1_and_2.py` @7dee2e061c20,
+`stage3.py` @ea78ab6863441, `partitioned_param_coordinator.py` @641d86faa55b; `overlap_comm` is on.
+
+- Buckets are counted in elements, 5e8 by default: many models have one or two, the last of which is sent when backward
+  has ended (`reduce_independent_p_g_buckets_and_remove_grads`). A bucket leaves when the gradient comes that it has no
+  room for.
+- Stages 1 and 2 allreduce a bucket and keep their part of it (`allreduce_and_scatter`); both hook every gradient, so
+  that they differ in nothing that is sent. After the step, parameters are gathered whole (`all_gather_dp_groups`).
+- Stage 3 gathers a module's parameters before it computes and prefetches as many of the next as `prefetch_bucket_size`;
+  each module waits for every all-gather launched before it, those prefetched for later ones too
+  (`fetch_sub_module`: the stream waits for the all-gathers' whole stream). It keeps what is used again soon. Small
+  parameters are never sharded. Buckets are reduce-scattered.
+- Without ZeRO ("stage 0") gradients are allreduced after backward (`buffered_allreduce_fallback`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddpsim.operations import Operation
+from ddpsim.schedules.asked import elements, value
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.precision import Precision, dtype_named
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.units import modules_of
+
+_AHEAD = 2
+"""Modules by which the host may be ahead of the device (`__max_ongoing_fetch_events` of the coordinator)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeed:
+    """DeepSpeed's configuration of ZeRO, by its own names, in elements.
+
+    Attributes:
+        reduce_bucket_size: most in a bucket of gradients.
+        allgather_bucket_size: most in an all-gather after the step.
+        prefetch_bucket_size: at least so many are prefetched at a module, where so many are left.
+        param_persistence_threshold: a parameter of no more is never sharded.
+        max_live_parameters: most gathered at once by prefetching.
+        max_reuse_distance: what is used again within so many is not given up.
+        reduce: dtype in which gradients are reduced; None is their own.
+    """
+
+    reduce_bucket_size: int = value(elements, 500_000_000)
+    allgather_bucket_size: int = value(elements, 500_000_000)
+    prefetch_bucket_size: int = value(elements, 50_000_000)
+    param_persistence_threshold: int = value(elements, 100_000)
+    max_live_parameters: int = value(elements, 1_000_000_000)
+    max_reuse_distance: int = value(elements, 1_000_000_000)
+    reduce: str | None = value(dtype_named)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of what is sent."""
+        return Precision(reduce=self.reduce)
+
+
+def zero0(setup: Setup, config: DeepSpeed) -> Schedule:
+    """DeepSpeed without ZeRO: allreduces of whole buffers of gradients after backward."""
+    buckets = [bucket for bucket, _ in _buckets(setup, range(len(setup.parameters)), config)]
+    messages = tuple(
+        replace(
+            _reduction(setup, number, config, Operation.ALLREDUCE, [(bucket, None)]),
+            after=(*points(Kind.GRADIENT, bucket), BACKWARD_END),
+            blocks=points(Kind.OPTIMIZER, bucket),
+        )
+        for number, bucket in enumerate(buckets)
+    )
+    return Schedule(scheme="zero0", messages=messages, sharding=Sharding(staging_bytes=0, master=True))
+
+
+def zero1(setup: Setup, config: DeepSpeed) -> Schedule:
+    """Stage 1: buckets allreduced under backward, each rank updates its part, parameters gathered after the step."""
+    return replace(zero2(setup, config), scheme="zero1:deepspeed")
+
+
+def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
+    """Stage 2, which sends and keeps what stage 1 does.
+
+    When a bucket is launched the compute stream waits for those launched before (`average_tensor`): each holds up what
+    is computed behind the next but one's beginning.
+    """
+    buckets = list(_buckets(setup, setup.arrivals(), config))
+    reductions = [
+        _reduction(setup, number, config, Operation.ALLREDUCE, buckets[number : number + 3])
+        for number in range(len(buckets))
+    ]
+    everything = tuple(range(len(setup.parameters)))
+    total, elements = setup.size_bytes(everything), _elements(setup, everything)
+    element_bytes = total // elements
+    whole = Message(
+        id="gather",
+        op=Operation.ALL_GATHER,
+        size_bytes=total,
+        parameters=everything,
+        after=points(Kind.UPDATED, everything),
+        blocks=points(Kind.FORWARD, everything),
+        segment_bytes=-(-total // max(1, elements // config.allgather_bucket_size)),
+        every=setup.every,
+        in_place=True,
+    )
+    ranks, staging = setup.world_size, 2 * config.reduce_bucket_size * element_bytes
+    sharding = Sharding(gradients=ranks, optimizer=ranks, staging_bytes=staging, master=True)
+    return Schedule(scheme="zero2:deepspeed", messages=(*reductions, *whole.segments(element_bytes)), sharding=sharding)
+
+
+def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
+    """Stage 3: parameters gathered module by module, gradients reduce-scattered bucket by bucket."""
+    modules = sorted(modules_of(setup.parameters), key=setup.first_use)
+    came = {index: place for place, index in enumerate(setup.arrivals())}
+    entered = sorted(modules, key=lambda module: min(came.get(index, len(came)) for index in module))
+    trace = [_Step(Kind.FORWARD, module, min(module, key=lambda i: setup.first_use((i,)))) for module in modules]
+    trace += [_Step(Kind.BACKWARD, module, min(module, key=lambda i: came.get(i, len(came)))) for module in entered]
+    fetching = _Fetching(setup, trace, config)
+    buckets = list(_buckets(setup, setup.arrivals(), config))
+    messages: list[Message] = []
+    sent = 0
+    for number, step in enumerate(trace):
+        messages += fetching.fetch(number)
+        while step.kind is Kind.BACKWARD and sent < len(buckets) and buckets[sent][1] in step.module:
+            messages.append(_reduction(setup, sent, config, Operation.REDUCE_SCATTER, buckets[sent : sent + 1]))
+            sent += 1
+    messages += [
+        _reduction(setup, place, config, Operation.REDUCE_SCATTER, buckets[place : place + 1])
+        for place in range(sent, len(buckets))
+    ]
+    if kept := fetching.kept:
+        gather = fetching.gather("gather small", kept)
+        every = points(Kind.FORWARD, tuple(range(len(setup.parameters))))
+        messages.append(replace(gather, after=points(Kind.UPDATED, kept), blocks=every, every=setup.every))
+    ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
+    bucket_bytes = config.reduce_bucket_size * element_bytes
+    sharding = Sharding(ranks, ranks, ranks, fetching.most_bytes, 0, bucket_bytes, master=True)
+    return Schedule(scheme="zero3", messages=tuple(messages), sharding=sharding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of the trace: a module of which forward or backward is entered at the point of its parameter `at`."""
+
+    kind: Kind
+    module: tuple[int, ...]
+    at: int
+
+    @property
+    def point(self) -> Point:
+        return Point(self.kind, self.at)
+
+
+class _Fetching:
+    """What `PartitionedParameterCoordinator` gathers at each step of a complete trace, and what it gives up.
+
+    Attributes:
+        kept: parameters that are never sharded.
+        most_bytes: of parameters gathered at once.
+    """
+
+    def __init__(self, setup: Setup, trace: Sequence[_Step], config: DeepSpeed) -> None:
+        self._setup, self._trace, self._config = setup, trace, config
+        small = config.param_persistence_threshold
+        self.kept = tuple(index for index, p in enumerate(setup.parameters) if p.numel <= small)
+        self._queue = deque((index, number) for number, step in enumerate(trace) for index in step.module)
+        self._available = set(self.kept)
+        self._fetched_for = dict.fromkeys(range(len(setup.parameters)), -1)
+        self.most_bytes = 0
+
+    def fetch(self, number: int) -> list[Message]:
+        """Return the all-gathers launched at step `number`: of what it lacks, and of what is prefetched."""
+        step, found = self._trace[number], []
+        lacking = tuple(index for index in step.module if index not in self._available)
+        if lacking:
+            gather = self.gather(f"gather {number}", lacking)
+            found.append(replace(gather, after=self._launched(number), blocks=points(step.kind, step.module)))
+        self._available |= set(lacking)
+        expected = {index for index in step.module if self._fetched_for[index] < number}
+        while expected:
+            index, used = self._queue.popleft()
+            self._fetched_for[index] = used
+            expected.discard(index)
+        if ahead := self._prefetched():
+            following = self._trace[number + 1]
+            gather = self.gather(f"prefetch {number}", ahead)
+            blocks = points(following.kind, following.module)
+            found.append(replace(gather, after=self._launched(number), blocks=blocks))
+        live = sum(self._setup.parameters[index].size_bytes for index in self._available.difference(self.kept))
+        self.most_bytes = max(self.most_bytes, live)
+        self._release(number)
+        return found
+
+    def gather(self, name: str, parameters: tuple[int, ...]) -> Message:
+        """Return the all-gather of `parameters`, which nothing waits for yet."""
+        size = self._setup.size_bytes(parameters)
+        return Message(id=name, op=Operation.ALL_GATHER, size_bytes=size, parameters=parameters)
+
+    def _launched(self, number: int) -> tuple[Point, ...]:
+        """Return what the device has passed when the host is at step `number`, ahead of it."""
+        return (self._trace[number - _AHEAD].point,) if number >= _AHEAD else ()
+
+    def _prefetched(self) -> tuple[int, ...]:
+        live = _elements(self._setup, self._available.difference(self.kept))
+        most = min(self._config.max_live_parameters - live, self._config.prefetch_bucket_size)
+        found: dict[int, None] = {}
+        elements = 0
+        while self._queue and elements < most:
+            index, used = self._queue.popleft()
+            self._fetched_for[index] = max(self._fetched_for[index], used)
+            if index not in self._available:
+                found[index] = None
+                self._available.add(index)
+                elements += self._setup.parameters[index].numel
+        return tuple(found)
+
+    def _release(self, number: int) -> None:
+        given_up = {i for i in self._trace[number].module if self._fetched_for[i] <= number} - set(self.kept)
+        traversed = 0
+        for step in self._trace[number + 1 :] if given_up else ():
+            if traversed >= self._config.max_reuse_distance:
+                break
+            given_up -= set(step.module)
+            traversed += _elements(self._setup, step.module)
+        self._available -= given_up
+
+
+def _reduction(
+    setup: Setup,
+    number: int,
+    config: DeepSpeed,
+    operation: Operation,
+    buckets: Sequence[tuple[tuple[int, ...], int | None]],
+) -> Message:
+    """Return what sums the first of `buckets`, the `number`-th of the job; the next one's first launches it."""
+    (bucket, following), *later = buckets
+    held_up = later[1][0][1:] if len(later) > 1 else ()
+    return Message(
+        id=f"reduce {number}",
+        op=operation,
+        size_bytes=sum(config.precision.reduced_bytes(setup.parameters[index]) for index in bucket),
+        parameters=bucket,
+        after=points(Kind.GRADIENT, bucket if following is None else (*bucket, following)),
+        blocks=(BACKWARD_END, *points(Kind.BACKWARD, held_up)),
+        every=setup.every,
+    )
+
+
+def _buckets(setup: Setup, order: Sequence[int], config: DeepSpeed) -> Iterator[tuple[tuple[int, ...], int | None]]:
+    """Yield each bucket of gradients that come in `order`, and the one that it had no room for."""
+    bucket: list[int] = []
+    elements = 0
+    for index in order:
+        count = setup.parameters[index].numel
+        if bucket and elements + count > config.reduce_bucket_size:
+            yield tuple(bucket), index
+            bucket, elements = [], 0
+        bucket.append(index)
+        elements += count
+    if bucket:
+        yield tuple(bucket), None
+
+
+def _elements(setup: Setup, parameters: Iterable[int]) -> int:
+    return sum(setup.parameters[index].numel for index in parameters)

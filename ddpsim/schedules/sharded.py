@@ -1,0 +1,212 @@
+"""Schemes that shard parameters over ranks and gather them unit by unit, as torch's `fully_shard` does.
+
+Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsdp_collectives}.py`, torch 2.13:
+
+- All-gathers and reduce-scatters have a CUDA stream each, but one communicator, in which they run in the order of their
+  launch (`set_separate_reduce_scatter_group` is there to part them): one stream here.
+- A unit's all-gather in forward waits for the copy-out of the unit before the last (`wait_for_unshard`), so that two
+  units at most are under way: the implicit prefetch.
+- The root is not resharded after forward, but where `reshard_after_forward=True` is given for it too (`_lazy_init`).
+  Backward begins with it and gathers the last block at once; entering a unit's backward, the one behind it is gathered
+  (`_backward_prefetch`).
+- A unit's gradients are reduced when its last one is there. The next unit's are copied in after that has ended
+  (`reduce_scatter_max_input_buffers` is 1), so that a unit's reduction holds up the backward of the second behind it.
+- The optimizer's end of backward waits for all (`finalize_backward`), and the next forward's gathers for the optimizer.
+- Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.schedules.asked import flag, value
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.precision import Precision, dtype_named
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.units import units_of
+
+SHARD, REPLICA = "shard", "replica"
+"""Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
+
+Unit = tuple[int, ...]
+
+
+Reshard = Literal["blocks", "all", "nothing"]
+"""What is given up after its forward and gathered again for its backward: `reshard_after_forward` left alone, given as
+True for the root too, or as False."""
+
+
+def fsdp2(setup: Setup, *, reshard: Reshard = "blocks", precision: Precision | None = None) -> Schedule:
+    """`fully_shard` on every block and on the root: gathered before use, gradients reduce-scattered over all ranks.
+
+    Args:
+        precision: dtypes of what is sent.
+    """
+    return replace(hsdp(setup, setup.world_size, reshard=reshard, precision=precision), scheme="fsdp2")
+
+
+def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: Precision | None = None) -> Schedule:
+    """`fully_shard` on a mesh of two dimensions: a copy of the model on every `shards` ranks, summed over copies.
+
+    Raises:
+        PlanError: where `shards` does not divide the ranks.
+    """
+    name, world = f"hsdp:{shards}", setup.world_size
+    if shards < 1 or world % shards:
+        remedy = "give a divisor of the number of ranks"
+        raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
+    units = _Units(setup, shards, "nothing" if shards == 1 else reshard, precision or Precision())
+    messages = [] if shards == 1 else units.gathered()
+    for place, unit in enumerate(units.backward):
+        messages += units.gathered_again(place)
+        if unit != units.root:
+            messages += units.reduced(unit, units.backward[place + 2 : place + 3])
+    messages += units.reduced(units.root, ()) if units.root else []
+    return Schedule(
+        scheme=name,
+        messages=tuple(messages),
+        sharding=Sharding(shards, shards, shards, units.most_gathered() if shards > 1 else 0, staging_bytes=0),
+        groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullyShard:
+    """What is asked of a scheme that `fully_shard` carries out.
+
+    Attributes:
+        noreshard: what forward gathered is kept for backward.
+        reshard_root: the root unit is given up after forward too.
+        gather, reduce: dtypes of what is sent.
+    """
+
+    noreshard: bool = flag("noreshard")
+    reshard_root: bool = flag("reshard_root")
+    gather: str | None = value(dtype_named)
+    reduce: str | None = value(dtype_named)
+
+    @property
+    def reshard(self) -> Reshard:
+        """What is given up after forward."""
+        return "nothing" if self.noreshard else "all" if self.reshard_root else "blocks"
+
+    @property
+    def precision(self) -> Precision:
+        """The dtypes of what is sent."""
+        return Precision(gather=self.gather, reduce=self.reduce)
+
+
+class _Units:
+    """The units of a job, and the messages of each.
+
+    Attributes:
+        root: the unit of what lies in no block; empty where nothing does.
+        forward, backward: units in the order in which each enters them. The root comes first in both: its parameters
+            are gathered before everything, and its output is where backward begins.
+    """
+
+    def __init__(self, setup: Setup, shards: int, reshard: Reshard, precision: Precision) -> None:
+        self._setup, self._shards, self._reshard, self._precision = setup, shards, reshard, precision
+        self.root, blocks = units_of(setup.parameters)
+        first = [self.root] if self.root else []
+        self.forward = first + sorted(blocks, key=setup.first_use)
+        self._came = {index: place for place, index in enumerate(setup.arrivals())}
+        self.backward = first + sorted(blocks, key=lambda unit: self._entered(self._entry(unit)))
+
+    def gathered(self) -> list[Message]:
+        """Return the all-gathers of forward: of the two first units as it begins."""
+        return [
+            self._gather(f"gather {place}", unit, self.forward[place - 2] if place > 1 else None)
+            for place, unit in enumerate(self.forward)
+        ]
+
+    def gathered_again(self, place: int) -> list[Message]:
+        """Return the all-gathers launched on entering backward's unit `place`: of the next, and of the very first.
+
+        That of the very first may begin once forward has copied out its last block: the host, which runs ahead of the
+        device, launches it as backward begins.
+        """
+        if self._reshard == "nothing":
+            return []
+        starts = 1 if self.root and self._reshard == "blocks" else 0
+        numbers = [*([starts] if place == 0 else []), *([place + 1] if place + 1 > starts else [])]
+        return [self._gather_again(number, starts) for number in numbers if number < len(self.backward)]
+
+    def reduced(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
+        """Return what sums the gradients of `unit`; reduce-scattering them holds up the backward of `held_up`."""
+        setup, copies, name = self._setup, self._setup.world_size // self._shards, self._name(unit)
+        size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in unit)
+        scatter = Message(
+            id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=unit,
+            after=points(Kind.GRADIENT, unit), group=self._group, every=setup.every,
+            blocks=(BACKWARD_END, *(point for held in held_up for point in points(Kind.BACKWARD, held))),
+        )  # fmt: skip
+        if self._shards == 1:
+            return [replace(scatter, id=f"sum {name}", op=Operation.ALLREDUCE, group=WORLD, blocks=(BACKWARD_END,))]
+        if copies == 1:
+            return [scatter]
+        summed = replace(
+            scatter, id=f"sum {name}", op=Operation.ALLREDUCE, size_bytes=size // self._shards,
+            after_messages=(scatter.id,), blocks=(BACKWARD_END,), group=REPLICA, stream="replicate",
+        )  # fmt: skip
+        return [scatter, summed]
+
+    def most_gathered(self) -> int:
+        """Return the bytes that are gathered as backward begins, when a rank holds most.
+
+        Of a unit that is under way, there is what the all-gather writes (`all_gather_output`), and from its copy-out on
+        the parameters themselves: with resharding those of the root, the last block's both, and the next one's output.
+        """
+        sizes = [self._gathered_bytes(unit) for unit in self.backward]
+        root, blocks = (sizes[0], sizes[1:]) if self.root else (0, sizes)
+        largest = max(blocks, default=0)
+        if self._reshard == "nothing" or len(blocks) < 2:
+            return sum(sizes) + max(sizes)
+        return root + 3 * largest
+
+    @property
+    def _group(self) -> str:
+        return WORLD if self._shards == self._setup.world_size else SHARD
+
+    def _name(self, unit: Unit) -> int:
+        return self.forward.index(unit)
+
+    def _entry(self, unit: Unit) -> int:
+        """Return the parameter of `unit` whose gradient is ready first: where backward enters it."""
+        return min(unit, key=self._entered)
+
+    def _entered(self, index: int) -> int:
+        return self._came.get(index, len(self._came))
+
+    def _gathered_bytes(self, unit: Unit) -> int:
+        return sum(self._precision.gathered_bytes(self._setup.parameters[index], self._shards) for index in unit)
+
+    def _gather(self, name: str, unit: Unit, behind: Unit | None) -> Message:
+        return Message(
+            id=name,
+            op=Operation.ALL_GATHER,
+            size_bytes=self._gathered_bytes(unit),
+            parameters=unit,
+            after=() if behind is None else (self._first_used(behind),),
+            blocks=points(Kind.FORWARD, unit),
+            group=self._group,
+        )
+
+    def _gather_again(self, number: int, starts: int) -> Message:
+        unit, before = self.backward[number], self.backward[number - 1]
+        first = number == starts
+        after = self._first_used(self.forward[-1]) if first else Point(Kind.BACKWARD, self._entry(before))
+        return replace(
+            self._gather(f"gather {self._name(unit)} again", unit, None),
+            after=(after,),
+            blocks=points(Kind.BACKWARD, unit),
+        )
+
+    def _first_used(self, unit: Unit) -> Point:
+        return Point(Kind.FORWARD, min(unit, key=lambda index: self._setup.first_use((index,))))

@@ -1,0 +1,57 @@
+"""Which parameters are gathered together: a model's repeated blocks, and the rest, by the names of its parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ddpsim.bucketing.assign import Parameter
+
+_NUMBERED = re.compile(r"(?:.*_)?\d+")
+"""A component of a name that numbers a module among its like: the `3` of `h.3.ln_1`, `encoder_layer_3`."""
+
+
+def units_of(parameters: Sequence[Parameter]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Return the root unit and the units of the blocks, as `fully_shard` on every block and the root makes them.
+
+    A block is the outermost numbered module that has a sibling: `transformer.h.0`, `encoder.layer.3`, `layer1.2`,
+    `encoder.layers.encoder_layer_5`. What lies in none belongs to the root, whose unit is empty where nothing does.
+
+    Returns:
+        Registration indices of each; blocks by their first.
+
+    >>> units_of([Parameter(name, (1,)) for name in ("wte.weight", "h.0.a", "h.0.b", "h.1.a", "ln_f.weight")])
+    ((0, 4), [(1, 2), (3,)])
+    """
+    blocks: dict[str, list[int]] = {}
+    lists: dict[str, set[str]] = {}
+    for index, parameter in enumerate(parameters):
+        found = _block(parameter.name)
+        if found is not None:
+            blocks.setdefault(found, []).append(index)
+            lists.setdefault(_list(found), set()).add(found)
+    units = [tuple(members) for name, members in blocks.items() if len(lists[_list(name)]) > 1]
+    inside = {index for unit in units for index in unit}
+    return tuple(index for index in range(len(parameters)) if index not in inside), units
+
+
+def modules_of(parameters: Sequence[Parameter]) -> list[tuple[int, ...]]:
+    """Return the parameters of each module that has some of its own, modules by their first."""
+    modules: dict[str, list[int]] = {}
+    for index, parameter in enumerate(parameters):
+        modules.setdefault(parameter.name.rpartition(".")[0], []).append(index)
+    return [tuple(members) for members in modules.values()]
+
+
+def _block(name: str) -> str | None:
+    """Return the name of the outermost numbered module that the parameter `name` is in."""
+    modules = name.split(".")[:-1]
+    for depth, module in enumerate(modules, 1):
+        if _NUMBERED.fullmatch(module):
+            return ".".join(modules[:depth])
+    return None
+
+
+def _list(block: str) -> str:
+    """Return what a block and its siblings have in common: `h.` of `h.3`, `layers.encoder_layer_` of the sixth."""
+    return block.rstrip("0123456789")

@@ -1,0 +1,87 @@
+"""The process groups of a schedule: on which ranks the messages of each go, beside those of its like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import simpy
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.transport import Transport
+from ddpsim.operations import Operation
+from ddpsim.schedules.issuing import Lane
+from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.sharded import REPLICA
+from ddpsim.simulation.rendezvous import Launch
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.placement import place
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Runs the messages of a schedule, each on the collectives of its process group.
+
+    All groups of a name carry out their message at once. Those of consecutive ranks are taken to share no link. Those
+    of one place in each shard share their nodes' NICs: together they load them as one allreduce does that has all their
+    messages, so that it is run in their place, among all GPUs of the nodes they are on.
+
+    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes.
+
+    Attributes:
+        groups: collectives of each lane.
+        ranks: of its process group.
+        together: how many messages one collective stands for.
+    """
+
+    groups: list[Collectives]
+    ranks: list[int]
+    together: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        lanes: Sequence[Lane],
+        ranks_of: Mapping[str, int],
+        world: Collectives,
+        placement: Placement,
+        make: Callable[[Placement], Collectives],
+    ) -> Lanes:
+        """Return the lanes of a schedule.
+
+        Args:
+            lanes: groups and streams.
+            ranks_of: how many ranks each process group beside that of all ranks has.
+            world: of all ranks.
+            make: the collectives of a part of `placement`.
+        """
+        made: dict[str, tuple[Collectives, int, int]] = {WORLD: (world, placement.world_size, 1)}
+        for name, ranks in ranks_of.items():
+            part, together = _part(placement, name, ranks)
+            made[name] = (world if part is placement else make(part), ranks, together)
+        groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
+        return cls(list(groups), list(sizes), list(together_of))
+
+    def run(self, launch: Launch) -> simpy.Event:
+        """Start the bytes of a launch."""
+        size_bytes = self.together[launch.lane] * launch.size_bytes
+        return self.groups[launch.lane].run(Operation(launch.operation), size_bytes, launch.lane)
+
+    def transports(self) -> list[tuple[Transport, int]]:
+        """Return the transport and the ranks of each lane."""
+        return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+
+
+def _part(placement: Placement, name: str, ranks: int) -> tuple[Placement, int]:
+    """Return where a group's collective is run, and for how many groups of its name it stands."""
+    each = placement.gpus_per_node
+    if ranks == placement.world_size:
+        return placement, 1
+    if name != REPLICA:
+        nodes = math.ceil(ranks / each)
+        return place(placement.topology, nodes, math.ceil(ranks / nodes)), 1
+    shards = placement.world_size // ranks
+    if shards < each:
+        return placement, shards
+    return place(placement.topology, ranks, each), each

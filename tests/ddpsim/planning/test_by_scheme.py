@@ -1,0 +1,107 @@
+"""Schemes side by side: each as `predict` has it, and DDP kept where a gain may be none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.cli.app import run
+from ddpsim.errors import InputError
+from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow, choose
+from ddpsim.planning.compare import compare
+from ddpsim.prediction.predict import predict
+from ddpsim.schedules.named import schemes_named
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+WORKLOAD = load_workload("gpt2-small@v100-fp32-b8")
+SCHEMES = ["ddp", "fsdp2:noreshard,gather=bf16", "hsdp:8"]
+
+
+@pytest.fixture(scope="module")
+def report() -> SchemeReport:
+    return choose(WORKLOAD, [load_topology("dgx-1v")], SCHEMES, nodes=[2])
+
+
+def test_each_row_is_what_predict_says_of_its_scheme(report: SchemeReport) -> None:
+    [choice] = report.choices
+    assert [row.scheme for row in choice.rows] == SCHEMES
+    for row in choice.rows:
+        alone = predict(WORKLOAD, load_topology("dgx-1v"), nodes=2, options=Options(scheme=row.scheme), band=False)
+        assert row.prediction.iteration_s == pytest.approx(alone.iteration_s)
+        document = row.document()
+        assert document["scheme"] == row.scheme
+        assert document["memory"] == alone.document()["memory"]
+        assert document["gain"] == pytest.approx(1 - alone.iteration_s / choice.rows[0].prediction.iteration_s)
+
+
+def test_sharded_schemes_need_less_memory(report: SchemeReport) -> None:
+    sizes = [row.prediction.memory.step_bytes for row in report.choices[0].rows if row.prediction.memory]
+    assert sizes[0] > max(sizes[1:])
+
+
+def choice_of(report: SchemeReport, **changes: float) -> Choice:
+    ddp, other, _ = report.choices[0].rows
+    fast = replace(
+        other.prediction, summary=replace(other.prediction.summary, iteration_s=0.5 * ddp.default.iteration_s)
+    )
+    return Choice((ddp, replace(SchemeRow(fast, ddp.default), **changes)))  # type: ignore[arg-type]
+
+
+def test_ddp_is_kept_where_the_gain_does_not_survive_its_band(report: SchemeReport) -> None:
+    assert choice_of(report, gain_low=-0.01, gain_high=0.9).keep_ddp
+    sure = choice_of(report, gain_low=0.01, gain_high=0.9)
+    assert not sure.keep_ddp
+    assert sure.best is sure.rows[1]
+
+
+def test_a_scheme_that_does_not_fit_is_not_advised() -> None:
+    large = replace(WORKLOAD, activations_bytes=int(15e9))
+    report = choose(large, [load_topology("dgx-1v")], ["ddp", "zero1"], nodes=[2])
+    ddp, zero = report.choices[0].rows
+    assert (ddp.fits, zero.fits) == (False, None)
+    assert report.best is zero
+
+
+def test_lists_of_schemes_are_read_with_their_options() -> None:
+    assert schemes_named("ddp,fsdp2:noreshard,gather=bf16,hsdp:8") == SCHEMES
+    with pytest.raises(InputError, match="named twice"):
+        schemes_named("ddp,ddp")
+    with pytest.raises(InputError, match="takes no option 'dpp'"):
+        schemes_named("fsdp2:noreshard,dpp")
+
+
+def test_compare_has_a_row_a_scheme() -> None:
+    found = compare(["gpt2-small"], ["dgx-a100"], schemes=["ddp", "fsdp2"])
+    assert [row.document()["scheme"] for row in found.rows] == ["ddp", "fsdp2"]
+
+
+COMMAND = ["plan", "--workload", WORKLOAD.name, "--topology", "dgx-1v"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--schemes", "ddp,fsdp3"], "unknown scheme 'fsdp3'"),
+        (["--schemes", "hsdp:3"], "3 shards do not divide a world of 8"),
+        (["--schemes", "fsdp2:fast"], "takes no option 'fast'"),
+        (["--schemes", "ddp", "--bucket-cap-mb", "5"], "are both given"),
+    ],
+)
+def test_what_is_no_scheme_is_one_message(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*COMMAND, *options]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+
+
+def test_the_document_holds_the_rows_and_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*COMMAND, "--schemes", "ddp,fsdp2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["scheme"] for row in document["rows"]] == ["ddp", "fsdp2"]
+    assert document["best"]["scheme"] in ("ddp", "fsdp2")
+    assert sum(row["best"] for row in document["rows"]) == 1
