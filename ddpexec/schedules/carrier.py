@@ -119,7 +119,9 @@ class Carrier:
             self.carried_bytes += message.size_bytes
             if observer is not None:
                 number = self._numbers[message.id]
-                flight.note = observer.launched(number, message.parameters, message.size_bytes, begin, flight.work)
+                flight.note = observer.launched(
+                    number, message.parameters, message.size_bytes, begin, flight.work, message.op
+                )
 
     def wait(self, messages: Iterable[Message]) -> None:
         """Wait for messages that were launched, each once."""
@@ -164,6 +166,10 @@ class Carrier:
             raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
         if any(point.kind is Kind.BACKWARD for point in (*message.after, *message.blocks)):
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
+        begin, end = message.part or (0, flat.bucket.size_bytes)
+        if message.size_bytes != end - begin:
+            what = f"it carries {message.size_bytes:,} B of parameters of {end - begin:,} B"
+            raise OptionError(what, place=place, remedy="the executor sends parameters' own types; or simulate it")
         whole = flat.gradients if gradients_in(message) else flat.parameters
         if whole is None:
             what = "it gathers parameters, of which every rank has all"

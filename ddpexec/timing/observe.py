@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpexec.timing.clock import Clock, Moment
+from ddpsim.operations import Operation
 
 Pair = tuple[Moment, Moment]
 """Begin and end."""
@@ -23,6 +24,7 @@ class BucketNote:
     finished: Callable[[], Moment | None]
     waited: Pair | None = None
     written: Moment | None = None
+    operation: Operation = Operation.ALLREDUCE
 
 
 @dataclass(slots=True)
@@ -92,13 +94,19 @@ class Observer:
             self.note.module = begin, self.now()
 
     def launched(
-        self, number: int, indices: tuple[int, ...], size_bytes: int, moment: Moment, work: Any
+        self,
+        number: int,
+        indices: tuple[int, ...],
+        size_bytes: int,
+        moment: Moment,
+        work: Any,
+        operation: Operation = Operation.ALLREDUCE,
     ) -> BucketNote | None:
         """Note that a bucket was handed to the backend at `moment`; return the note, where an iteration is open."""
         if self.note is None:
             return None
         finished = self.clock.watch(work, len(self.note.buckets))
-        note = BucketNote(number, indices, size_bytes, moment, finished)
+        note = BucketNote(number, indices, size_bytes, moment, finished, operation=operation)
         self.note.buckets.append(note)
         return note
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from ddpexec.timing.clock import Clock, Moment
 from ddpexec.timing.observe import BucketNote, Note, Pair
 from ddpsim.trace.records import (
-    ALLREDUCE,
     BACKWARD,
     BROADCAST,
+    COLLECTIVES,
     COMPUTE,
     FORWARD,
     HOST,
@@ -96,7 +96,9 @@ class Records:
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
             args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
             stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
-            found.append(self._span(stream, ALLREDUCE, bucket.started_s, end, kernel=True, args=args))
+            found.append(
+                self._span(stream, COLLECTIVES[bucket.operation], bucket.started_s, end, kernel=True, args=args)
+            )
         return found
 
     def _span(
@@ -126,6 +128,7 @@ class Records:
                 wire_s=None,
                 finished_s=end,
                 written_s=max(end, usable),
+                operation=bucket.operation,
             )
             for bucket, launch, start, end, usable in zip(note.buckets, launches, started, ends, written, strict=True)
         ), exposed
