@@ -34,6 +34,7 @@ class FlatBucket:
         dtype: of the buffer; None is the parameters'.
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
         called: what errors call the parameter of a registration index.
+        least: elements of the memory behind the buffer, where that is to be divided into equal parts: `whole`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class FlatBucket:
         batched: bool,
         dtype: torch.dtype | None = None,
         called: Callable[[int], str] = "parameter {}".format,
+        least: int = 0,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
@@ -53,7 +55,8 @@ class FlatBucket:
         self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
-        self.buffer = torch.zeros(size, dtype=dtype, device=first.device)
+        self.whole = torch.zeros(max(size, least), dtype=dtype, device=first.device)
+        self.buffer = self.whole[:size] if size < least else self.whole
         self.size_bytes = self.buffer.nbytes
         self.views = views_of(self.buffer, self.parameters)
         limit = float("inf") if batched else EAGER_BYTES

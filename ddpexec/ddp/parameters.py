@@ -145,5 +145,9 @@ def _raise_difference(gathered: Sequence[tuple[list[str], list[str]]]) -> None:
                 )
 
 
-_PLURAL = {"parameter": "params", "bucket": "buckets"}
-_REMEDY = {"parameter": "build the same model on every rank", "bucket": "give every rank the same plan and caps"}
+_PLURAL = {"parameter": "params", "bucket": "buckets", "message": "messages"}
+_REMEDY = {
+    "parameter": "build the same model on every rank",
+    "bucket": "give every rank the same plan and caps",
+    "message": "give every rank the same scheme, caps and times",
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,12 @@ class TrainingModel:
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer that every measured step uses: SGD with momentum 0.9."""
-        return torch.optim.SGD(self.module.parameters(), lr=1e-3, momentum=0.9)
+        return sgd(self.module.parameters())
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that every measured step uses, of some parameters."""
+    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
 
 def classifier(name: str, module: nn.Module, batch_size: int, shape: tuple[int, ...], classes: int) -> TrainingModel:

@@ -22,12 +22,15 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel, build
+from ddpexec.models.training import sgd
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.timed import Replay, timed_model
+from ddpexec.schedules.updates import MakeOptimizer
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward
 from ddpexec.timing.records import Records
@@ -37,18 +40,22 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 
+LEARNED = DISCARDED - 2
+"""Of the discarded iterations those in which a scheme's times are learned; in the others its schedule settles."""
+
 Progress = Callable[[int, int, float], None]
 
 
 @dataclass(slots=True)
 class Subject:
-    """What is trained: a model, its optimizer, and the device it is on."""
+    """What is trained: a model, its optimizer and what makes one of some parameters, and the device it is on."""
 
     model: TrainingModel | OwnTraining
     optimizer: Any
     device: torch.device
     timed: bool
     replay: Replay | None = None
+    make_optimizer: MakeOptimizer = sgd
 
 
 class Run:
@@ -128,6 +135,8 @@ class Run:
                 step(index)
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
+            if isinstance(self.ddp, ScheduledDataParallel):
+                self.ddp.complete()
             drain(self.device)
             self._train_alone(self._stepping(self.subject.model, local=True))
 
@@ -168,6 +177,8 @@ class Run:
         """Return the buckets that the last iteration used."""
         if isinstance(self.ddp, DistributedDataParallel):
             return self.ddp.reducer.plan
+        if isinstance(self.ddp, ScheduledDataParallel):
+            return self.ddp.plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 
     def stamping_s(self) -> float:
@@ -252,6 +263,8 @@ class Run:
     def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
         settings, module = self.settings, self.subject.model.module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
+        if settings.scheduled:
+            return self._schedule(plan)
         if settings.implementation == "torch":
             arguments = settings.torch_arguments(plan, self.parameters.policy)
             with warnings.catch_warnings():
@@ -281,6 +294,26 @@ class Run:
         )
         return self._compressed(made)
 
+    def _schedule(self, plan: BucketPlan | None) -> ScheduledDataParallel:
+        settings = self.settings
+        if isinstance(self.subject.model, OwnTraining):
+            what, remedy = f"`scheme={settings.scheme}` and `step` are both given", "a step has its own optimizer"
+            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+        made = ScheduledDataParallel(
+            self.subject.model.module,
+            settings.scheme,
+            self.subject.make_optimizer,
+            caps=settings.caps,
+            plan=plan,
+            overlap=settings.overlap == "on",
+            broadcast_buffers=settings.broadcast_buffers,
+            comm=settings.comm,
+            learn=LEARNED,
+            observer=self.observer if settings.observe else None,
+        )
+        self.subject.optimizer = made.optimizer
+        return made
+
     def _compressed(self, ddp: Any) -> Any:
         if self.settings.compression != "none":
             ddp.register_comm_hook(*hook_for(self.settings.compression))
@@ -302,7 +335,7 @@ def _subject(
     if workload is not None:
         slowness = settings.slowness(rank)
         timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
-        return Subject(timed.model, timed.optimizer, device, True, timed.replay)
+        return Subject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
     if name is None:
         raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
     model = build(name, device)

@@ -114,6 +114,8 @@ class Settings(Job):
             f"order={self.order}": self.order is not None,
             "drop": bool(self.drop),
             f"compression={self.compression}": self.compression != "none" and self.observe,
+            f"scheme={self.scheme}": self.scheme != "ddp",
+            f"overlap={self.overlap}": self.overlap != "on",
         }
         for what, given in refused.items():
             if given:

@@ -8,6 +8,8 @@ the recorded length stands for the computation, and hooks and copies are the dev
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,10 @@ class TimedModel:
     model: TrainingModel
     optimizer: TimedOptimizer
     replay: Replay
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> TimedOptimizer:
+        """Return an optimizer of some parameters, or of parts of them."""
+        return TimedOptimizer(parameters, self.replay)
 
 
 def timed_model(
@@ -123,6 +129,17 @@ class Replay:
             return 0.0
         return wait_until(self.start_s + seconds) - self.start_s - seconds
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Let the clock of a phase stand still while the rank does, or waits for, something else."""
+        start_s, on_device_s, running = self.start_s, self._on_device_s, self.running
+        began_s = time.perf_counter()
+        self._keep_time(on=False)
+        yield
+        self._keep_time(on=running)
+        self.start_s = start_s + time.perf_counter() - began_s
+        self._on_device_s, self.running = on_device_s, running
+
     def end(self, seconds: float) -> None:
         """Reach the end of a phase, `seconds` after its start."""
         self.reach(seconds)
@@ -148,17 +165,23 @@ class Replay:
 
 
 class TimedOptimizer:
-    """Takes the recorded time of the optimizer, in which it resets all gradients; changes no parameter."""
+    """Takes the recorded time of the optimizer, in which it resets all gradients; changes no parameter.
+
+    One of some parameters only takes a share of the time: that of their bytes in all parameters'.
+    """
 
     def __init__(self, parameters: list[nn.Parameter], replay: Replay) -> None:
         self._parameters, self._replay = parameters, replay
+        whole = sum(parameter.size_bytes for parameter in replay.workload.parameters)
+        self._share = sum(parameter.nbytes for parameter in parameters) / whole if whole else 1.0
 
     def step(self) -> None:
         """Reset the gradients and wait until the optimizer's time is over."""
         self._replay.begin()
         for parameter in self._parameters:
             parameter.grad = None
-        self._replay.end(float(self._replay.workload.optimizer.device_s[self._replay.iteration]))
+        optimizer_s = float(self._replay.workload.optimizer.device_s[self._replay.iteration])
+        self._replay.end(self._share * optimizer_s)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: `step` has reset the gradients in the recorded time, which includes that."""
@@ -169,6 +192,7 @@ class _TimedModule(nn.Module):
 
     _replay: Replay
     _gradients: list[_Gradient]
+    _announce: Callable[[Sequence[int]], None] | None = None
 
     def __init__(self, workload: Workload, replay: Replay) -> None:
         super().__init__()
@@ -190,17 +214,50 @@ class _TimedModule(nn.Module):
         self._replay = replay
         self._gradients = [_Gradient(p, i, replay.device) for i, p in enumerate(named.values())]
 
+    def announce_forward(self, announce: Callable[[Sequence[int]], None]) -> None:
+        """Call `announce` with parameters at the time at which forward first needs them, from now on."""
+        self._announce = announce
+        use = self._replay.workload.forward_use_s
+        self._uses = uses_in_order(np.zeros(len(self._gradients)) if use is None else use.device_s)
+
     def forward(self, samples: Tensor) -> Tensor:
         replay = self._replay
         replay.begin()
         order = replay.next_iteration()
+        self._use_parameters(after_s=-1.0, until_s=0.0)
         value = _apply(_Tail, torch.zeros((), device=samples.device, requires_grad=True), replay)
         for index in reversed(order):
             gradient = self._gradients[index]
             value = _apply(_Layer, value, gradient.parameter, gradient, replay)
         loss = _apply(_Start, value, replay)
+        self._use_parameters(after_s=0.0, until_s=float("inf"))
         replay.end(float(replay.workload.forward.device_s[replay.iteration]))
         return loss
+
+    def _use_parameters(self, *, after_s: float, until_s: float) -> None:
+        """Announce what forward needs between two of its times; the first before the graph is built, as it may wait."""
+        replay, announce = self._replay, self._announce
+        if announce is None:
+            return
+        forward_s = float(replay.workload.forward.device_s[replay.iteration])
+        for use_s, indices in self._uses:
+            if after_s < use_s <= until_s:
+                replay.reach(min(use_s, forward_s))
+                with replay.beside():
+                    announce(indices)
+
+
+def uses_in_order(times: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]]) -> list[tuple[float, list[int]]]:
+    """Return when forward first needs which parameters, in order of time; those it never needs come at its end.
+
+    >>> uses_in_order([0.0, 0.5, float("nan"), 0.0])
+    [(0.0, [0, 3]), (0.5, [1]), (inf, [2])]
+    """
+    found: dict[float, list[int]] = {}
+    for index in np.argsort(np.asarray(times), kind="stable"):
+        use_s = float("inf") if np.isnan(times[index]) else float(times[index])
+        found.setdefault(use_s, []).append(int(index))
+    return list(found.items())
 
 
 class _Gradient:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpexec.timing.clock import Clock, Moment
+from ddpsim.operations import Operation
 
 Pair = tuple[Moment, Moment]
 """Begin and end."""
@@ -23,11 +24,16 @@ class BucketNote:
     finished: Callable[[], Moment | None]
     waited: Pair | None = None
     written: Moment | None = None
+    operation: Operation = Operation.ALLREDUCE
 
 
 @dataclass(slots=True)
 class Note:
-    """Moments of one iteration; see `ddpsim.trace.records.Iteration` for what becomes of them."""
+    """Moments of one iteration; see `ddpsim.trace.records.Iteration` for what becomes of them.
+
+    A schedule's `waits` are where this iteration waited for messages, whenever those were launched, its `updates` what
+    the optimizer did between forward's layers; None where buckets alone are waited for, at the end of backward.
+    """
 
     index: int
     synced: bool
@@ -41,6 +47,8 @@ class Note:
     buckets: list[BucketNote] = field(default_factory=list)
     finish: Pair | None = None
     optimizer: Pair | None = None
+    waits: list[Pair] | None = None
+    updates: list[Pair] = field(default_factory=list)
     end: Moment | None = None
 
 
@@ -85,11 +93,39 @@ class Observer:
         if self.note is not None:
             self.note.module = begin, self.now()
 
-    def launched(self, number: int, indices: tuple[int, ...], size_bytes: int, moment: Moment, work: Any) -> None:
-        """Note that a bucket was handed to the backend at `moment`."""
+    def launched(
+        self,
+        number: int,
+        indices: tuple[int, ...],
+        size_bytes: int,
+        moment: Moment,
+        work: Any,
+        operation: Operation = Operation.ALLREDUCE,
+    ) -> BucketNote | None:
+        """Note that a bucket was handed to the backend at `moment`; return the note, where an iteration is open."""
+        if self.note is None:
+            return None
+        finished = self.clock.watch(work, len(self.note.buckets))
+        note = BucketNote(number, indices, size_bytes, moment, finished, operation=operation)
+        self.note.buckets.append(note)
+        return note
+
+    def scheduled(self) -> None:
+        """Note that messages are waited for one by one in the open iteration, not all at the end of its backward."""
         if self.note is not None:
-            finished = self.clock.watch(work, len(self.note.buckets))
-            self.note.buckets.append(BucketNote(number, indices, size_bytes, moment, finished))
+            self.note.waits = []
+
+    def waited_for(self, note: BucketNote, begin: Moment) -> None:
+        """Note that this rank waited, from `begin` until now, for a message launched in this iteration or before."""
+        end = self.now()
+        note.waited, note.written = (begin, end), end
+        if self.note is not None and self.note.waits is not None:
+            self.note.waits.append((begin, end))
+
+    def updated(self, begin: Moment) -> None:
+        """Note that the optimizer updated parameters in the midst of forward, from `begin` until now."""
+        if self.note is not None:
+            self.note.updates.append((begin, self.now()))
 
     def waited(self, position: int, begin: Moment) -> None:
         """Note that this rank waited, from `begin` until now, for the bucket launched as the `position`-th."""

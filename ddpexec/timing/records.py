@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from ddpexec.timing.clock import Clock, Moment
 from ddpexec.timing.observe import BucketNote, Note, Pair
 from ddpsim.trace.records import (
-    ALLREDUCE,
     BACKWARD,
     BROADCAST,
+    COLLECTIVES,
     COMPUTE,
     FORWARD,
     HOST,
@@ -47,9 +47,14 @@ class Records:
         """Return the record of a closed iteration.
 
         `backward_compute_s` is backward without hooks (copies and launches) and without its end, in which buckets are
-        waited for and written back; `exposed_comm_s` is the waiting; on a GPU all are times of the device's stream.
+        waited for and written back; `exposed_comm_s` is the waiting, of a schedule wherever it waits, forward and the
+        optimizer's step included, which do not count it; on a GPU all are times of the device's stream.
         """
         buckets, exposed = self._buckets(note)
+        updates = sum(self._length(pair) for pair in note.updates)
+        in_forward = updates
+        in_forward += sum(self._length(pair) for pair in note.waits or () if self._within(pair, note.module))
+        in_step = sum(self._length(pair) for pair in note.waits or () if self._within(pair, note.optimizer))
         inside = sum(self._length(pair) for pair in note.hooks.values())
         backward = self._length(note.backward) - inside - self._length(note.finish)
         loss = self._length((note.returned, note.backward[0])) if note.returned and note.backward else 0.0
@@ -58,11 +63,11 @@ class Records:
             index=index,
             start_s=self._at(note.start),
             end_s=self._at(note.end),
-            forward_s=self._length(note.module) + loss,
+            forward_s=max(0.0, self._length(note.module) - in_forward) + loss,
             backward_compute_s=max(0.0, backward),
             exposed_comm_s=exposed,
             buffer_broadcast_s=self._length(note.buffers),
-            optimizer_s=self._length(note.optimizer),
+            optimizer_s=self._length(note.optimizer) + updates - in_step,
             synced=note.synced,
             stepped=note.stepped,
             buckets=buckets,
@@ -85,11 +90,15 @@ class Records:
         if note.buffers:
             found.append(self._span(HOST, BROADCAST, self._at(note.buffers[0]), self._at(note.buffers[1])))
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
+        waits = waits if note.waits is None else note.waits
+        found += [self._span(HOST, OPTIMIZER, self._at(begin), self._at(end)) for begin, end in note.updates]
         found += [self._span(HOST, WAIT, self._at(begin), self._at(end)) for begin, end in waits]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
             args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
             stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
-            found.append(self._span(stream, ALLREDUCE, bucket.started_s, end, kernel=True, args=args))
+            found.append(
+                self._span(stream, COLLECTIVES[bucket.operation], bucket.started_s, end, kernel=True, args=args)
+            )
         return found
 
     def _span(
@@ -102,7 +111,8 @@ class Records:
 
     def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
         """Return the buckets, and how long this rank waited for them."""
-        ends = [self._finished(bucket, note.finish) for bucket in note.buckets]
+        waiting = note.finish if note.waits is None else None
+        ends = [self._finished(bucket, waiting) for bucket in note.buckets]
         launches = [self._host(bucket.launched) for bucket in note.buckets]
         queued = [max(self._at(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)]
         started = begun(queued, ends, self._lanes, self._groups)
@@ -118,12 +128,16 @@ class Records:
                 wire_s=None,
                 finished_s=end,
                 written_s=max(end, usable),
+                operation=bucket.operation,
             )
             for bucket, launch, start, end, usable in zip(note.buckets, launches, started, ends, written, strict=True)
         ), exposed
 
     def _written(self, note: Note, ends: Sequence[float]) -> tuple[list[float], float]:
         stamped = [bucket.written for bucket in note.buckets]
+        if note.waits is not None:
+            written = [end if moment is None else self._at(moment) for moment, end in zip(stamped, ends, strict=True)]
+            return written, sum(self._length(pair) for pair in note.waits)
         if None not in stamped:
             waits = [bucket.waited for bucket in note.buckets]
             return [self._at(moment) for moment in stamped], sum(self._length(pair) for pair in waits)
@@ -150,6 +164,9 @@ class Records:
             ends[lane : lane + 1] = [bucket.finished_s]
             chosen.append(lane)
         return chosen
+
+    def _within(self, pair: Pair, phase: Pair | None) -> bool:
+        return phase is not None and self._at(phase[0]) <= self._at(pair[0]) <= self._at(phase[1])
 
     def _at(self, moment: Moment) -> float:
         return self._clock.device_s(moment) + self._offset_s

@@ -1,0 +1,236 @@
+"""From a schedule's messages to collectives on memory, and the wait for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost, raise_lost
+from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.schedules.lanes import IN_FLIGHT, Lane
+from ddpexec.schedules.memory import Flat
+from ddpexec.timing.observe import BucketNote, Observer
+from ddpsim.operations import Operation
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.points import BACKWARD_END, Kind
+from ddpsim.schedules.schedule import Schedule
+
+CARRIED = (Operation.ALLREDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
+"""Operations that are carried out for real."""
+
+
+class Lanes:
+    """The lanes of the streams of a run: made once, for every schedule that it carries out."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._lanes: dict[tuple[str, bool], Lane] = {}
+
+    def of(self, stream: str, *, rings: bool) -> Lane:
+        """Return the lane of a stream, the same each time; every rank asks for the same lanes in the same order."""
+        rings = rings and self._communicator.backend == "gloo"
+        key = stream, rings
+        if key not in self._lanes:
+            count = 2 * IN_FLIGHT if rings else 1
+            with naming_the_lost(self._communicator, "the construction of process groups"):
+                groups = [_like(self._communicator.main) for _ in range(count)]
+            self._lanes[key] = Lane(groups, rings=rings)
+        return self._lanes[key]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank has sent in rings."""
+        return sum(lane.sent_bytes for lane in self._lanes.values())
+
+    def close(self) -> None:
+        """End what the lanes have running."""
+        for lane in self._lanes.values():
+            lane.close()
+
+
+@dataclass(slots=True)
+class Flight:
+    """A message on its way: its work, and what is noted of it."""
+
+    message: Message
+    work: Work
+    note: BucketNote | None = None
+    landed: bool = False
+
+
+class Carrier:
+    """Launches the messages of one schedule and waits for them.
+
+    Args:
+        schedule: checked.
+        model: whose parameters the messages carry.
+        communicator: of the ranks.
+        lanes: of the run.
+        observer: takes the moments of each message; None takes none.
+
+    Raises:
+        OptionError: a message that cannot be carried out for real; it is named.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        model: ModelParameters,
+        communicator: Communicator,
+        lanes: Lanes,
+        observer: Observer | None,
+    ) -> None:
+        self._communicator, self._observer = communicator, observer
+        self.flats = flats_of(schedule, model, communicator)
+        self._flats = {flat.indices: flat for flat in self.flats}
+        for message in schedule:
+            if message.op.reduces and BACKWARD_END in message.after:
+                self._flats[message.parameters].late = True
+        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE}
+        self._lanes = {
+            stream: lanes.of(stream, rings=stream in rings)
+            for stream in dict.fromkeys(message.stream for message in schedule)
+        }
+        self._numbers = {message.id: number for number, message in enumerate(schedule)}
+        self._tensors = {message.id: self._tensor(message) for message in schedule}
+        self._flights: dict[str, Flight] = {}
+        self.carried_bytes = 0
+
+    def flat_of(self, message: Message) -> Flat:
+        """Return the memory that a message carries."""
+        return self._flats[message.parameters]
+
+    def launch(self, messages: Iterable[Message]) -> None:
+        """Begin messages, in order."""
+        for message in messages:
+            if gradients_in(message) and message.op.reduces:
+                self.flat_of(message).complete(self._communicator.world_size)
+            observer = self._observer
+            begin = observer.now() if observer is not None else None
+            flight = Flight(message, self._begin(message))
+            self._flights[message.id] = flight
+            self.carried_bytes += message.size_bytes
+            if observer is not None:
+                number = self._numbers[message.id]
+                flight.note = observer.launched(
+                    number, message.parameters, message.size_bytes, begin, flight.work, message.op
+                )
+
+    def wait(self, messages: Iterable[Message]) -> None:
+        """Wait for messages that were launched, each once."""
+        for message in messages:
+            flight = self._flights.get(message.id)
+            if flight is not None and not flight.landed:
+                self._land(flight)
+
+    def wait_all(self) -> None:
+        """Wait for all messages that were launched."""
+        for flight in self._flights.values():
+            if not flight.landed:
+                self._land(flight)
+
+    def unfinished(self, flat: Flat) -> bool:
+        """Whether a message of `flat` is on its way."""
+        return any(not f.landed and f.message.parameters == flat.indices for f in self._flights.values())
+
+    def _begin(self, message: Message) -> Work:
+        if self._communicator.noop:
+            return FinishedWork()
+        before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
+        return self._lanes[message.stream].launch(message.op, self._tensors[message.id], before)
+
+    def _land(self, flight: Flight) -> None:
+        observer, note = self._observer, flight.note
+        begin = observer.now() if observer is not None else None
+        try:
+            flight.work.wait()
+        except RuntimeError as error:
+            message = flight.message
+            raise_lost(self._communicator, f"the {message.op} {message.id!r} ({message.size_bytes:,} B)", error)
+        flight.landed = True
+        if observer is not None and note is not None:
+            observer.waited_for(note, begin)
+
+    def _tensor(self, message: Message) -> Tensor:
+        flat = self.flat_of(message)
+        place = f"message {message.id!r}"
+        if message.op not in CARRIED or message.group != WORLD:
+            what = f"the executor carries out no {message.op} of group {message.group!r}"
+            raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
+        if any(point.kind is Kind.BACKWARD for point in (*message.after, *message.blocks)):
+            raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
+        begin, end = message.part or (0, flat.bucket.size_bytes)
+        if message.size_bytes != end - begin:
+            what = f"it carries {message.size_bytes:,} B of parameters of {end - begin:,} B"
+            raise OptionError(what, place=place, remedy="the executor sends parameters' own types; or simulate it")
+        whole = flat.gradients if gradients_in(message) else flat.parameters
+        if whole is None:
+            what = "it gathers parameters, of which every rank has all"
+            raise OptionError(what, place=place, remedy="shard the optimizer, or let it block `optimizer:INDEX`")
+        if message.part is None:
+            return whole if message.op.in_parts else whole[: flat.bucket.buffer.numel()]
+        if message.op.in_parts:
+            what = f"the executor cuts no {message.op} into segments"
+            raise OptionError(what, place=place, remedy="make its buckets smaller instead")
+        item = whole.element_size()
+        if any(end % item for end in message.part):
+            raise OptionError(
+                f"its part {list(message.part)} divides an element", place=place, remedy="cut at elements"
+            )
+        return whole[message.part[0] // item : message.part[1] // item]
+
+
+def _like(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return a new process group of the ranks of `group`, with its timeout."""
+    ranks = dist.get_process_group_ranks(group)
+    alone = len(ranks) < dist.get_world_size()
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    backend: Any = group._get_backend(device)
+    made = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def gradients_in(message: Message) -> bool:
+    """Whether a message carries gradients: it sums them, or gathers what an optimizer waits for."""
+    return message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
+
+
+def keeps_parts(schedule: Schedule) -> bool:
+    """Whether a rank updates its part of the parameters only, so that messages gather them."""
+    return schedule.sharding.optimizer > 1 or not all(gradients_in(message) for message in schedule)
+
+
+def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communicator) -> list[Flat]:
+    """Return the memory that the messages of `schedule` carry.
+
+    Raises:
+        OptionError: a message of several types or devices, or of parameters that others carry otherwise.
+    """
+    sharded = keeps_parts(schedule)
+    flats: dict[tuple[int, ...], Flat] = {}
+    owner: dict[int, str] = {}
+    for message in schedule:
+        indices, place = message.parameters, f"message {message.id!r}"
+        if not indices:
+            raise OptionError("it carries no parameters", place=place, remedy="name those whose gradients it carries")
+        if indices in flats:
+            continue
+        if len({(model.policy[i].dtype, model.policy[i].device) for i in indices}) > 1:
+            raise OptionError(
+                "its parameters are of several types or devices", place=place, remedy="make a message of each"
+            )
+        if both := [i for i in indices if i in owner]:
+            what = f"it carries {model.names[both[0]]} with others than message {owner[both[0]]!r} does"
+            raise OptionError(what, place=place, remedy="give both the same parameters in the same order")
+        owner |= dict.fromkeys(indices, message.id)
+        rank, ranks = communicator.rank, communicator.world_size
+        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded)
+    return list(flats.values())

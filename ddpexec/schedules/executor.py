@@ -1,0 +1,284 @@
+"""What an iteration does at each of its points: the one interpreter of schedules, driven by `IssueQueue`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+
+from ddpexec.ddp import messages
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import Communicator, wait
+from ddpexec.schedules.carrier import Carrier, Lanes, keeps_parts
+from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.updates import MakeOptimizer, Update
+from ddpexec.timing.observe import Observer
+from ddpsim.schedules.issuing import IssueQueue
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.schedule import Schedule
+
+
+class Executor:
+    """Carries one schedule out, iteration by iteration.
+
+    Args:
+        schedule: checked, and the same on every rank.
+        model: its parameters, in registration order.
+        communicator: of the ranks.
+        lanes: of the run.
+        make_optimizer: makes an instance of some parameters.
+        find_unused: whether parameters may have no gradient: ranks then tell each other which.
+        observer: takes the moments of each gradient, message and update; None takes none.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        model: ModelParameters,
+        communicator: Communicator,
+        lanes: Lanes,
+        make_optimizer: MakeOptimizer,
+        *,
+        find_unused: bool,
+        observer: Observer | None,
+    ) -> None:
+        self.schedule, self._model, self._communicator = schedule, model, communicator
+        self._observer, self._find_unused = observer, find_unused
+        self.carrier = Carrier(schedule, model, communicator, lanes, observer)
+        self._queue = IssueQueue(schedule)
+        self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
+        self._every = {index: max(m.every for m in schedule if index in m.parameters) for index in self._flat}
+        self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
+        self.updates = self._make_updates(make_optimizer)
+        self._update = {index: update for update in self.updates for index in update.indices}
+        self.iteration = 0
+        self._used = torch.zeros(len(model.tensors), dtype=torch.int32)
+        self._seen: set[int] = set()
+        self._forwarded: set[int] = set()
+        self._local = self._open = self._started = False
+        self._reduced: set[int] = set()
+        self._stepped: set[Update] = set()
+
+    # ---- the points of an iteration
+
+    def begin(self, *, local: bool) -> None:
+        """Begin an iteration at its forward; a `local` one sends nothing."""
+        if self._open and self._started:
+            raise messages.broken_off(self._communicator.rank, None)
+        self._local, self._started, self._open = local, False, True
+        self._seen, self._forwarded = set(), set()
+        if self._observer is not None:
+            self._observer.scheduled()
+        for update in self.updates:
+            if not update.pending and self._reduced.intersection(update.indices):
+                self._restore(update)
+        if not local:
+            self._pass_over()
+            self.iteration += 1
+            self.carrier.launch(self._queue.begin())
+
+    def forward(self, indices: Sequence[int]) -> None:
+        """Let forward use parameters: carry out what they still wait for."""
+        self._settle(indices)
+        new = [index for index in indices if index not in self._forwarded]
+        if new:
+            self._forwarded.update(new)
+            due = points(Kind.FORWARD, tuple(new))
+            self.carrier.wait(self._queue.waits(*due))
+            if self._open and not self._local:
+                self.carrier.launch(self._queue.passed(*due))
+
+    def gradient(self, index: int, parameter: Tensor) -> None:
+        """Take a gradient that has just been accumulated."""
+        observer = self._observer
+        begin = observer.now() if observer is not None else None
+        self._gradient(index)
+        if observer is not None:
+            observer.hooks[index] = begin, observer.now()
+
+    def step(self) -> None:
+        """Update what is reduced, or note that it is to be updated before it is next used."""
+        if self._local:
+            self._step_locally()
+        elif self.schedule.update == "before_use":
+            for update in self.updates:
+                update.ask()
+        else:
+            for update in self.updates:
+                self._await_gradients(update, own=True)
+                update.carry_out()
+                self._updated(update)
+
+    def complete(self) -> None:
+        """Carry out what is still to be carried out, as before weights are read or written from outside."""
+        for update in self.updates:
+            self._carry_out(update)
+        self.carrier.wait_all()
+
+    def forget(self) -> None:
+        """Take gradients that were reduced and not used for gone."""
+        for update in self.updates:
+            if not update.pending:
+                self._await_gradients(update, own=False)
+                self._reduced.difference_update(update.indices)
+
+    def gather_gradients(self) -> list[Tensor]:
+        """Wait for all gradients and return them, each element once on some rank: all of them, or this rank's part."""
+        found = []
+        for update in self.updates:
+            self._await_gradients(update, own=self.schedule.update == "after_backward")
+            for flat in update.flats:
+                found += flat.own_gradients()
+        return found
+
+    # ---- gradients
+
+    def _gradient(self, index: int) -> None:
+        if not self._open:
+            return
+        self._check_fresh(index)
+        self._used[index] = 1
+        if self._local:
+            return
+        if not self._started:
+            self._started = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
+        if index in self._seen:
+            raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
+        self._seen.add(index)
+        if self._sends(index):
+            flat = self._flat[index]
+            if self.carrier.unfinished(flat):
+                self.carrier.wait(m for m in self.schedule if m.parameters == flat.indices)
+            flat.arrived(index, self._communicator.world_size)
+        self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+
+    def _check_fresh(self, index: int) -> None:
+        update = self._update.get(index)
+        if update is not None and update.pending:
+            raise ExecutionError(
+                f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
+                remedy="call the module that owns it, or wrap the module whose forward uses it",
+            )
+
+    def _sends(self, index: int) -> bool:
+        return index in self._flat and self.iteration % self._every[index] == 0
+
+    def _backward_ended(self) -> None:
+        if self._observer is not None:
+            begin = self._observer.now()
+        if missing := [index for index in self._flat if index not in self._seen]:
+            if not self._find_unused:
+                rank, names = self._communicator.rank, self._model.names
+                raise messages.never_ready(rank, missing, names, find_unused=False, static=False)
+            for index in missing:
+                if self._sends(index):
+                    self._flat[index].arrived(index, self._communicator.world_size)
+                self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+        self._open, self._forwarded = False, set()
+        if self._find_unused:
+            self._exchange_used()
+        self.carrier.launch(self._queue.passed(BACKWARD_END))
+        self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))
+        self._end_flats(awaited)
+        if self._observer is not None:
+            self._observer.finished(begin)
+
+    def _end_flats(self, awaited: Sequence[Message]) -> None:
+        for message in awaited:
+            if message.op.reduces:
+                self.carrier.flat_of(message).write_back()
+        for flat in self.carrier.flats:
+            if self._sends(flat.indices[0]):
+                self._reduced.update(flat.indices)
+                if self._takes(flat):
+                    flat.take_gradients()
+
+    def _takes(self, flat: Flat) -> bool:
+        """Whether gradients are the schedule's own once they are in its buffers, and nobody else's."""
+        return self.schedule.update == "before_use" or flat.shard is not None
+
+    def _exchange_used(self) -> None:
+        if not any(self._sends(index) for index in self._flat):
+            return
+        wait(self._communicator.all_reduce(self._used, 0), self._communicator, "the exchange of what was used")
+        unused = {index for index, used in enumerate(self._used.tolist()) if not used}
+        for flat in self.carrier.flats:
+            flat.untouched = unused.intersection(flat.indices)
+        self._used.zero_()
+
+    # ---- updates
+
+    def _make_updates(self, make: MakeOptimizer) -> list[Update]:
+        flats = self.carrier.flats
+        if keeps_parts(self.schedule):
+            return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
+        if self.schedule.update == "before_use":
+            return [Update([flat], flat.tensors, make) for flat in flats]
+        return [Update(flats, self._model.tensors, make)]
+
+    def _settle(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            update = self._update.get(index)
+            if update is not None and update.pending:
+                self._carry_out(update)
+
+    def _carry_out(self, update: Update) -> None:
+        if not update.pending:
+            return
+        self._await_gradients(update, own=False)
+        begin = self._observer.now() if self._observer is not None else None
+        with torch.inference_mode(False), torch.no_grad():
+            update.carry_out()
+        for flat in update.flats:
+            flat.take_gradients()
+        if self._observer is not None:
+            self._observer.updated(begin)
+        self._updated(update)
+
+    def _await_gradients(self, update: Update, *, own: bool) -> None:
+        """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
+        messages_ = self._queue.waits(*points(Kind.OPTIMIZER, update.indices))
+        self.carrier.wait(messages_)
+        for flat in update.flats:
+            if not self._reduced.intersection(flat.indices):
+                continue
+            if own and not self._takes(flat):
+                if messages_:
+                    flat.write_back()
+            else:
+                flat.give_gradients()
+
+    def _pass_over(self) -> None:
+        """Pass the points of updates that the iteration before left out, so that nothing waits behind them."""
+        if self.iteration and self.schedule.update == "after_backward":
+            for update in self.updates:
+                if update not in self._stepped:
+                    self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
+        self._stepped.clear()
+
+    def _restore(self, update: Update) -> None:
+        """Give gradients that were reduced and not used back to their parameters, for more to be added."""
+        self._await_gradients(update, own=True)
+        self._reduced.difference_update(update.indices)
+        for flat in update.flats:
+            if self._takes(flat):
+                flat.restore_gradients(self._communicator.world_size)
+
+    def _updated(self, update: Update) -> None:
+        self._reduced.difference_update(update.indices)
+        self._stepped.add(update)
+        self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
+
+    def _step_locally(self) -> None:
+        """Step with this rank's gradients, as if there were no others."""
+        for update in self.updates:
+            for flat in update.flats:
+                if flat.shard is not None:
+                    flat.bucket.complete(1)
+                    flat.give_gradients()
+            update.carry_out()

@@ -1,0 +1,133 @@
+"""Lanes: what carries the messages of one stream, in the order in which they are handed in, the same on every rank."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpexec.groups.process_groups import FinishedWork, Work
+from ddpexec.schedules.rings import Ring
+from ddpsim.operations import Operation
+
+IN_FLIGHT = 2
+"""Messages that a lane of rings keeps in flight, as gloo's own groups do: while one is summed another is sent."""
+
+
+class Lane:
+    """A lane has process groups of its own, so that nothing else on the ranks' other groups can come in between.
+
+    Operations that torch's gloo has as such, and all of NCCL's, are handed to a group at once. Where a message of the
+    lane is a ring's, threads carry its messages out, by turns.
+
+    Args:
+        groups: of all ranks, alike; one, or for rings two for each thread.
+        rings: whether reduce-scatters and all-gathers are rings of sends.
+    """
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], *, rings: bool) -> None:
+        self._group = groups[0]
+        self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
+        self._handed = 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank has sent in rings."""
+        return sum(thread.ring.sent_bytes for thread in self._threads)
+
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work]) -> Work:
+        """Begin `operation` on `tensor`, a whole message, as soon as `after` has ended; return its work."""
+        if self._group.size() == 1:
+            return FinishedWork()
+        if self._threads:
+            thread = self._threads[self._handed % len(self._threads)]
+            self._handed += 1
+            return thread.launch(operation, tensor, after)
+        for work in after:
+            work.wait()
+        return begin(self._group, operation, tensor)
+
+    def close(self) -> None:
+        """End the threads once they have carried out what was handed in."""
+        for thread in self._threads:
+            thread.close()
+
+
+class _Thread:
+    """Carries out what it is given, one after the other; after a failure nothing more."""
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup]) -> None:
+        self._group, self.ring = groups[0], Ring(groups)
+        self._jobs: queue.SimpleQueue[tuple[torch.futures.Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        threading.Thread(target=self._work, name="ddpexec lane", daemon=True).start()
+
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work]) -> Work:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+
+        def carry_out() -> None:
+            for work in after:
+                work.wait()
+            if operation is Operation.REDUCE_SCATTER:
+                self.ring.reduce_scatter(tensor)
+            elif operation is Operation.ALL_GATHER:
+                self.ring.all_gather(tensor)
+            else:
+                begin(self._group, operation, tensor).wait()
+
+        self._jobs.put((future, carry_out))
+        return Carried(future)
+
+    def close(self) -> None:
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, carry_out = job
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                carry_out()
+                future.set_result(None)
+            except Exception as error:
+                self._failure = error
+                future.set_exception(error)
+
+
+class Carried:
+    """The work of a message that a thread carries out."""
+
+    def __init__(self, future: torch.futures.Future[Any]) -> None:
+        self._future = future
+
+    def wait(self) -> object:
+        """Wait until it has been carried out; raise what went wrong."""
+        return self._future.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether it has."""
+        return self._future.done()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return the future that is set then."""
+        return self._future
+
+
+def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Work:
+    """Begin a collective of torch's in place on `tensor`, the whole message of it."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if operation is Operation.ALLREDUCE:
+        return cast("Work", group.allreduce([tensor]))
+    part = tensor.view(group.size(), -1)[group.rank()]
+    if operation is Operation.REDUCE_SCATTER:
+        return cast("Work", group._reduce_scatter_base(part, tensor, dist.ReduceScatterOptions()))
+    if operation is Operation.ALL_GATHER:
+        options: Any = dist.AllgatherOptions()  # type: ignore[attr-defined]
+        return cast("Work", group._allgather_base(tensor, part, options))
+    raise AssertionError(operation)

@@ -1,0 +1,128 @@
+"""What a scheme is told of a job, learned in its first iterations: when gradients come, when forward needs what.
+
+Rank 0's times count, and all ranks take them, so that all plan the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.lanes import Lane
+from ddpexec.timing.clock import settle
+from ddpsim.operations import Operation
+from ddpsim.schedules.setup import Setup
+
+PROBES = (64 << 10, 1 << 20)
+"""Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand."""
+REPEATS = 3
+"""Allreduces of each size; the median counts."""
+
+
+class Learning:
+    """Learning takes the times of a few iterations.
+
+    Args:
+        count: of the model's parameters.
+        iterations: that are watched; the first of them is not counted where there are more.
+    """
+
+    def __init__(self, count: int, iterations: int) -> None:
+        self.iterations, self._count = iterations, count
+        self._uses: list[dict[int, float]] = []
+        self._ready: list[dict[int, float]] = []
+        self._begin_s = self._returned_s = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether enough has been seen."""
+        return len(self._ready) >= self.iterations
+
+    def begin(self) -> None:
+        """Forward begins."""
+        self._begin_s = time.perf_counter()
+        self._uses.append({})
+        self._ready.append({})
+
+    def forward(self, indices: Sequence[int]) -> None:
+        """Forward needs parameters."""
+        used_s = time.perf_counter() - self._begin_s
+        for index in indices:
+            self._uses[-1].setdefault(index, used_s)
+
+    def returned(self) -> None:
+        """Forward is over."""
+        self._returned_s = time.perf_counter()
+
+    def gradient(self, index: int) -> None:
+        """A gradient comes."""
+        self._ready[-1][index] = time.perf_counter() - self._returned_s
+
+    def rows(self) -> torch.Tensor:
+        """Return when each parameter is needed and when its gradient is ready, two rows; NaN where never."""
+        return torch.tensor(
+            [self._medians(self._uses), self._medians(self._ready)],
+            dtype=torch.float64,
+        )
+
+    def _medians(self, seen: Sequence[dict[int, float]]) -> list[float]:
+        kept = seen[1:] or seen
+        found = ([each[index] for each in kept if index in each] for index in range(self._count))
+        return [median(times) if times else math.nan for times in found]
+
+
+def told(setup: Setup, learning: Learning, communicator: Communicator, lane: Lane, model: ModelParameters) -> Setup:
+    """Return `setup` with what rank 0 learned, and what it measures of messages; every rank calls this."""
+    device = communicator.device_for(model.tensors[0].device)
+    rows = torch.cat([learning.rows().flatten(), torch.tensor(_probe(lane, model), dtype=torch.float64)]).to(device)
+    with naming_the_lost(communicator, "the broadcast of learned times"):
+        communicator.broadcast(rows, 0)
+    *times, fixed_s, rate = rows.tolist()
+    count = len(model.tensors)
+    uses, ready = times[:count], times[count:]
+    return replace(
+        setup,
+        use_s={index: seconds for index, seconds in enumerate(uses) if not math.isnan(seconds)},
+        ready_s={index: seconds for index, seconds in enumerate(ready) if not math.isnan(seconds)},
+        time_s=timing(communicator.world_size, fixed_s, rate),
+    )
+
+
+def timing(ranks: int, fixed_s: float, rate: float) -> Callable[[Operation, int], float]:
+    """Return what an operation takes: `fixed_s`, and its bytes at the `rate` of an allreduce's, by what is sent."""
+    allreduce = Operation.ALLREDUCE.sent(ranks)
+    return lambda operation, size_bytes: (
+        fixed_s + size_bytes / rate * (operation.sent(ranks) / allreduce if ranks > 1 else 1.0)
+    )
+
+
+def arrival_order(setup: Setup) -> list[int]:
+    """Return registration indices as gradients came; those that never did come last."""
+    never = math.inf
+    return sorted(range(len(setup.parameters)), key=lambda index: (setup.ready_s.get(index, never), index))
+
+
+def _probe(lane: Lane, model: ModelParameters) -> tuple[float, float]:
+    """Return seconds of an allreduce of nothing, and bytes a second beyond."""
+    device = model.tensors[0].device
+    taken = []
+    for size in PROBES:
+        tensor = torch.zeros(size // 4, device=device)
+        seconds = []
+        for _ in range(REPEATS):
+            settle(device)
+            begin = time.perf_counter()
+            lane.launch(Operation.ALLREDUCE, tensor, ()).wait()
+            settle(device)
+            seconds.append(time.perf_counter() - begin)
+        taken.append(median(seconds))
+    rate = (PROBES[1] - PROBES[0]) / max(taken[1] - taken[0], 1e-9)
+    return max(0.0, taken[0] - PROBES[0] / rate), rate

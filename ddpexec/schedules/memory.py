@@ -1,0 +1,126 @@
+"""The memory that messages carry: gradients of some parameters in one buffer, and the parameters in another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.ddp.flat import FlatBucket, views_of
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.schedules.rings import part_elements
+from ddpsim.bucketing.assign import Bucket
+
+
+class Flat:
+    """A flat holds the gradients of parameters that messages carry together, divisible by the ranks.
+
+    Args:
+        number: that errors and traces call it by.
+        indices: registration indices, in the order in which they lie.
+        model: all parameters.
+        ranks: each of which has a part.
+        rank: this one.
+        sharded: whether the parameters lie in a buffer too, of which this rank updates its part.
+    """
+
+    def __init__(
+        self, number: int, indices: tuple[int, ...], model: ModelParameters, ranks: int, rank: int, *, sharded: bool
+    ) -> None:
+        self.number, self.indices = number, indices
+        self.tensors = [model.tensors[index] for index in indices]
+        first = self.tensors[0]
+        elements = sum(tensor.numel() for tensor in self.tensors)
+        part = part_elements(elements, first.element_size(), ranks)
+        size = sum(model.policy[index].size_bytes for index in indices)
+        self.bucket = FlatBucket(
+            number,
+            Bucket(indices, size, None),
+            model.tensors,
+            as_view=False,
+            batched=False,
+            called=lambda index: model.called(index, rank),
+            least=part * ranks,
+        )
+        self._own = slice(rank * part, (rank + 1) * part)
+        self._place = {index: place for place, index in enumerate(indices)}
+        self._complete = self.late = False
+        self.untouched: Collection[int] = ()
+        self.parameters: Tensor | None = None
+        self.shard: nn.Parameter | None = None
+        if sharded:
+            self._move_parameters()
+
+    @property
+    def gradients(self) -> Tensor:
+        """All gradients, padded."""
+        return self.bucket.whole
+
+    def arrived(self, index: int, ranks: int) -> None:
+        """Copy a gradient that has just come, divided by the ranks, where it is large enough to go alone."""
+        self._complete = False
+        place = self._place[index]
+        if self.bucket.eager[place] and not self.late:
+            self.bucket.fill(place, ranks)
+
+    def complete(self, ranks: int) -> None:
+        """Copy the others, all of which have come; once, however many messages carry them."""
+        if not self._complete:
+            if self.late:
+                for place, eager in enumerate(self.bucket.eager):
+                    if eager:
+                        self.bucket.fill(place, ranks)
+            self.bucket.complete(ranks)
+            self._complete = True
+
+    def give_gradients(self) -> None:
+        """Give the parameters what lies in the buffer, by views of it; none to those that no rank used."""
+        if self.shard is not None:
+            self.shard.grad = self.gradients[self._own]
+            return
+        for index, tensor, view in zip(self.indices, self.tensors, self.bucket.views, strict=True):
+            tensor.grad = None if index in self.untouched else view
+
+    def take_gradients(self) -> None:
+        """Take the gradients of its parameters away: what they are is in the buffer, or will be."""
+        for tensor in self.tensors:
+            tensor.grad = None
+        if self.shard is not None:
+            self.shard.grad = None
+
+    def own_gradients(self) -> list[Tensor]:
+        """Return the gradients that this rank's optimizer works with."""
+        owners = self.tensors if self.shard is None else [self.shard]
+        return [tensor.grad for tensor in owners if tensor.grad is not None]
+
+    def restore_gradients(self, ranks: int) -> None:
+        """Give the parameters gradients of their own whose mean over the ranks is what was reduced."""
+        if self.shard is not None:
+            own = self.gradients[self._own] * ranks
+            self.gradients.zero_()
+            self.gradients[self._own] = own
+            self.shard.grad = None
+        for index, tensor, view in zip(self.indices, self.tensors, self.bucket.views, strict=True):
+            tensor.grad = None if index in self.untouched else view.clone()
+
+    def write_back(self) -> None:
+        """Copy what lies in the buffer to the parameters' own gradients."""
+        self.bucket.write_back(self.bucket.buffer, self.untouched)
+
+    def own_part(self, values: Sequence[Tensor]) -> Tensor:
+        """Return this rank's part of what each parameter has one of, in its shape."""
+        whole = torch.zeros_like(self.gradients, dtype=values[0].dtype)
+        for view, value in zip(views_of(whole[: self.bucket.buffer.numel()], self.tensors), values, strict=True):
+            view.copy_(value)
+        return whole[self._own].clone()
+
+    def _move_parameters(self) -> None:
+        """Let the parameters lie in one buffer, and this rank's part of it be the one that its optimizer knows."""
+        whole = torch.zeros_like(self.gradients)
+        views = views_of(whole[: self.bucket.buffer.numel()], self.tensors)
+        with torch.no_grad():
+            for tensor, view in zip(self.tensors, views, strict=True):
+                view.copy_(tensor)
+                tensor.data = view
+        self.parameters, self.shard = whole, nn.Parameter(whole[self._own])

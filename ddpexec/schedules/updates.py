@@ -1,0 +1,205 @@
+"""The optimizer of a schedule: instances of the user's, each of some parameters, that act when their turn comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.errors import OptionError
+from ddpexec.schedules.memory import Flat
+
+MakeOptimizer = Callable[[list[nn.Parameter]], Any]
+"""The user's: from parameters to an optimizer of them, such as `lambda p: torch.optim.AdamW(p, lr=1e-3)`."""
+
+
+class Update:
+    """An update is an optimizer instance, and what it updates together.
+
+    A step that was asked for and not carried out keeps the learning rate, and whatever else the user may change in
+    `param_groups`, of the moment it was asked for.
+
+    Args:
+        flats: whose parameters, or this rank's part of which, it updates.
+        parameters: those themselves.
+        make: makes the instance.
+    """
+
+    def __init__(self, flats: Sequence[Flat], parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> None:
+        self.flats, self.optimizer = flats, make(list(parameters))
+        self.indices = tuple(index for flat in flats for index in flat.indices)
+        self._asked: list[dict[str, Any]] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a step was asked for and not carried out."""
+        return self._asked is not None
+
+    def ask(self) -> None:
+        """Let the step be carried out later, as it would be now."""
+        self._asked = [_hyperparameters(group) for group in self._groups]
+
+    def carry_out(self) -> None:
+        """Carry the step out as it was asked for."""
+        now = [_hyperparameters(group) for group in self._groups]
+        self._set(self._asked or ())
+        self._asked = None
+        self.optimizer.step()
+        self._set(now)
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return getattr(self.optimizer, "param_groups", [])
+
+    def _set(self, values: Iterable[dict[str, Any]]) -> None:
+        for group, value in zip(self._groups, values, strict=False):
+            group.update(value)
+
+
+class ScheduledOptimizer(torch.optim.Optimizer):
+    """What a user steps: it asks the schedule for a step of all its instances, whose parameter groups are its own.
+
+    A learning rate scheduler takes it as any optimizer. `zero_grad` takes away what has come since the last step; what
+    a step that is still to be carried out needs is not among it.
+
+    Args:
+        updates: in the order of the schedule.
+        step: carries a step out, or notes it.
+        complete: carries out what was noted.
+        forget: gives up gradients that no step was asked for.
+    """
+
+    def __init__(
+        self,
+        updates: Sequence[Update],
+        step: Callable[[], None],
+        complete: Callable[[], None],
+        forget: Callable[[], None],
+    ) -> None:
+        self._step, self._complete, self._forget = step, complete, forget
+        groups = [group for update in updates for group in update._groups]
+        if groups:
+            super().__init__([{"params": group["params"]} for group in groups], {})
+        self.follow(updates)
+
+    def follow(self, updates: Sequence[Update]) -> None:
+        """Step `updates` from now on."""
+        self.updates = updates
+        self.param_groups = [group for update in updates for group in update._groups]
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Carry out a step, or note it where the schedule has the next forward do that.
+
+        Raises:
+            OptionError: a closure, which would compute gradients anew.
+        """
+        if closure is not None:
+            raise OptionError("a schedule's optimizer takes no closure", remedy="use an optimizer that needs none")
+        self._step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters."""
+        self._forget()
+        for update in self.updates:
+            for flat in update.flats:
+                flat.take_gradients()
+                if not set_to_none:
+                    for tensor in flat.tensors:
+                        tensor.grad = torch.zeros_like(tensor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all parameters as one optimizer's of the whole model has it, after pending steps.
+
+        Raises:
+            OptionError: the state is sharded; each rank has its part.
+        """
+        self._complete()
+        state: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        for update in self.updates:
+            if any(flat.shard is not None for flat in update.flats):
+                what, remedy = "the optimizer's state is sharded", "save `shard_state_dict()` on each rank"
+                raise OptionError(what, remedy=remedy)
+            places = {tensor: i for flat in update.flats for i, tensor in zip(flat.indices, flat.tensors, strict=True)}
+            for group in update._groups:
+                _add_group(groups, group, sorted(places[tensor] for tensor in group["params"]))
+            state |= {places[tensor]: values for tensor, values in update.optimizer.state.items()}
+        for group in groups:
+            group["params"] = sorted(group["params"])
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of a whole model's optimizer, as `state_dict` returns it."""
+        self._complete()
+        for update in self.updates:
+            tensors = {tensor: i for flat in update.flats for i, tensor in zip(flat.indices, flat.tensors, strict=True)}
+            for group in update._groups:
+                for tensor in group["params"]:
+                    index = tensors[tensor]
+                    if index in state_dict["state"]:
+                        update.optimizer.state[tensor] = _copied(state_dict["state"][index], tensor)
+                saved = next(
+                    each for each in state_dict["param_groups"] if tensors[group["params"][0]] in each["params"]
+                )
+                group.update(_hyperparameters(saved))
+
+    def shard_state_dict(self) -> list[dict[str, Any]]:
+        """Return the state dict of each instance on this rank, after pending steps."""
+        self._complete()
+        return [update.optimizer.state_dict() for update in self.updates]
+
+    def load_shard_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Take what `shard_state_dict` returned on this rank."""
+        self._complete()
+        for update, state in zip(self.updates, states, strict=True):
+            update.optimizer.load_state_dict(state)
+
+
+def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:
+    """Give `new` instances the state of `old` ones of whole parameters, and their hyperparameters; parts are cut out.
+
+    Only state whose tensors have their parameter's shape can be divided, or such as counts steps.
+    """
+    found = {tensor: state for update in old for tensor, state in getattr(update.optimizer, "state", {}).items()}
+    for update in new:
+        if old and len(old[0]._groups) == len(update._groups):
+            update._set(map(_hyperparameters, old[0]._groups))
+        for flat in update.flats:
+            if flat.shard is None:
+                update_state = getattr(update.optimizer, "state", {})
+                update_state |= {tensor: found[tensor] for tensor in flat.tensors if tensor in found}
+            elif flat.tensors[0] in found:
+                update.optimizer.state[flat.shard] = _divided(flat, found)
+
+
+def _divided(flat: Flat, found: dict[Tensor, dict[str, Any]]) -> dict[str, Any]:
+    divided: dict[str, Any] = {}
+    for key, value in found[flat.tensors[0]].items():
+        if isinstance(value, Tensor) and value.shape == flat.tensors[0].shape and value.dim():
+            divided[key] = flat.own_part([found[tensor][key] for tensor in flat.tensors])
+        else:
+            divided[key] = value.clone() if isinstance(value, Tensor) else value
+    return divided
+
+
+def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _add_group(groups: list[dict[str, Any]], group: dict[str, Any], indices: list[int]) -> None:
+    values = _hyperparameters(group)
+    for known in groups:
+        if _hyperparameters(known) == values:
+            known["params"] += indices
+            return
+    groups.append({**values, "params": indices})
+
+
+def _copied(state: dict[str, Any], tensor: Tensor) -> dict[str, Any]:
+    return {
+        key: value.detach().clone().to(tensor.device) if isinstance(value, Tensor) and value.dim() else
+        value.clone() if isinstance(value, Tensor) else value
+        for key, value in state.items()
+    }  # fmt: skip

@@ -1,0 +1,253 @@
+"""Data-parallel training by any schedule: a module, its optimizer, and the messages between ranks."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.gradient_hooks import hook_gradients, remove
+from ddpexec.ddp.options import check_module
+from ddpexec.ddp.parameters import ModelParameters, agree, broadcast_state, collect, verify
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.carrier import Lanes
+from ddpexec.schedules.executor import Executor
+from ddpexec.schedules.forward_points import ForwardPoints
+from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
+from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.schedules import schemes
+from ddpsim.schedules.named import Scheme, scheme_named
+from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.schemes import without_overlap
+from ddpsim.schedules.setup import Setup
+
+
+class ScheduledDataParallel(nn.Module):
+    """Train `module` data parallel by a scheme.
+
+    Step `optimizer` once an iteration (or once in `every`), after its backward. Between a step and the next forward
+    weights may be behind; `state_dict` of this module, of the wrapped one and of the optimizer bring them up to date
+    first, and so does `complete`.
+
+    Args:
+        module: dense gradients, on one device.
+        scheme: its name, as `ddpsim.schedules.named.scheme_named` reads it, or a function from a setup to a schedule.
+        make_optimizer: makes an optimizer of some parameters, or of a flat part of them where the scheme shards it; it
+            is called for each group that is updated by itself.
+        process_group: torch's; the default group where None.
+        caps: of the buckets.
+        plan: the buckets instead.
+        overlap: whether messages may begin before backward has ended.
+        every: of how many iterations the last one sends gradients, where they are not left out by `no_sync`.
+        find_unused_parameters: whether parameters may have no gradient in an iteration.
+        broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
+        comm: `noop` sends nothing after construction.
+        learn: iterations that are trained as by DDP first, in which rank 0 learns when gradients come and when forward
+            needs what; buckets are then made anew in that order, and the scheme is told.
+        observer: takes the moments of each iteration; None takes none.
+
+    Raises:
+        PlanError: a schedule that cannot be carried out.
+        ExecutionError: what cannot be carried out for real, or ranks that differ.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        scheme: str | Scheme,
+        make_optimizer: MakeOptimizer,
+        *,
+        process_group: Any = None,
+        caps: BucketCaps | None = None,
+        plan: BucketPlan | None = None,
+        overlap: bool = True,
+        every: int = 1,
+        find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
+        comm: str = "real",
+        learn: int = 0,
+        observer: Observer | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self.observer = module, observer
+        self.executor: Executor = None  # type: ignore[assignment]
+        self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
+        group = process_group or torch.distributed.group.WORLD
+        if group is None:
+            raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
+        self.communicator = Communicator([group], noop=comm == "noop")
+        model = collect(module)
+        check_module(list(model.tensors))
+        _check_dense(model)
+        self.model, self.device = model, model.tensors[0].device
+        verify(model, self.communicator, self.device)
+        broadcast_state(module, self.communicator, (), buffers=True)
+        self._plan, self._caps = plan, caps or BucketCaps()
+        self.plan = plan or rebuilt_plan(model.policy, self._caps)
+        self._scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
+        self._overlap, self._every, self._make_optimizer = overlap, every, make_optimizer
+        self._find_unused = find_unused_parameters
+        self._lanes = Lanes(self.communicator)
+        self._learning = Learning(len(model.tensors), learn) if learn else None
+        first = self._setup()
+        # While it learns it trains as DDP does, which needs no times.
+        self._install(schemes.ddp(first) if learn else self._made(first))
+        self._points = ForwardPoints(module, model, self._forward_point)
+        self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
+        self._local = False
+        handles = [*hook_gradients(model, self._gradient), *self._points.handles]
+        handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
+        handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
+        weakref.finalize(self, _end, handles, self._lanes).atexit = False
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module; what it needs of the last iteration comes in before."""
+        observer = self.observer
+        if not torch.is_grad_enabled():
+            self.complete()
+            return self.module(*inputs, **kwargs)
+        if self._synchroniser is not None and not self._local:
+            begin = observer.now() if observer is not None else None
+            if self._synchroniser.synchronise() is not None and observer is not None:
+                observer.buffers(begin)
+        settled = not self._local and self.executor.iteration % self._every == 0
+        if self._learning is not None and self._learning.done and settled:
+            self._replan(self._learning)
+        begin = observer.now() if observer is not None else None
+        self.executor.begin(local=self._local)
+        if self._learning is not None:
+            self._learning.begin()
+        self._forward_point(self._points.at_start)
+        output = self.module(*inputs, **kwargs)
+        self._points.learn()
+        if self._learning is not None:
+            self._learning.returned()
+        if observer is not None:
+            observer.module(begin)
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
+        before, self._local = self._local, True
+        try:
+            yield
+        finally:
+            self._local = before
+
+    def complete(self) -> None:
+        """Carry out what is still to be carried out, so that the parameters are those after the last step."""
+        self.executor.complete()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that their joint 2-norm is at most `max_norm`; return what it was.
+
+        It needs all gradients, so it waits for all messages: a scheme that lets the next forward wait for each of them
+        loses that. Every rank calls it, after backward and before the optimizer's step.
+        """
+        gradients = self.executor.gather_gradients()
+        squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
+        if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
+            with naming_the_lost(self.communicator, "the sum of gradients' norms"):
+                self.communicator.all_reduce(squares, 0).wait()
+        norm = squares.sqrt()
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    # ---- schedules
+
+    def _setup(self) -> Setup:
+        return Setup(
+            parameters=self.model.policy,
+            buckets=self.plan.groups(),
+            world_size=self.communicator.world_size,
+            every=self._every,
+        )
+
+    def _made(self, setup: Setup) -> Schedule:
+        made = self._scheme.schedule(setup)
+        return made if self._overlap else without_overlap(made)
+
+    def _install(self, schedule: Schedule) -> None:
+        """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
+        check_agreement(schedule, self.communicator, self.device)
+        self.schedule = schedule
+        former: Sequence[Update] = self.executor.updates if self.executor is not None else ()
+        self.executor = Executor(
+            schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
+            find_unused=self._find_unused, observer=self.observer,
+        )  # fmt: skip
+        if self.optimizer is None:
+            self.optimizer = ScheduledOptimizer(self.executor.updates, self._step, self.complete, self._forget)
+        else:
+            moved_state(former, self.executor.updates)
+            self.optimizer.follow(self.executor.updates)
+
+    def _replan(self, learning: Learning) -> None:
+        """Make the scheme's schedule, of what was learned."""
+        self._learning = None
+        self.complete()
+        setup = told(self._setup(), learning, self.communicator, self._lanes.of("main", rings=False), self.model)
+        if self._plan is None:
+            self.plan = rebuilt_plan(self.model.policy, self._caps, arrival_order(setup))
+        self._install(self._made(replace(setup, buckets=self.plan.groups())))
+
+    # ---- what is called at the points of an iteration
+
+    def _forward_point(self, indices: Sequence[int]) -> None:
+        if self._learning is not None and torch.is_grad_enabled():
+            self._learning.forward(indices)
+        self.executor.forward(indices)
+
+    def _gradient(self, index: int, parameter: Tensor) -> None:
+        if self._learning is not None:
+            self._learning.gradient(index)
+        self.executor.gradient(index, parameter)
+
+    def _step(self) -> None:
+        self.executor.step()
+
+    def _forget(self) -> None:
+        self.executor.forget()
+
+    def _before_state(self, *_: Any) -> None:
+        self.complete()
+
+
+def check_agreement(schedule: Schedule, communicator: Communicator, device: torch.device) -> None:
+    """Raise on every rank unless all have the same schedule.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first message that does.
+    """
+    common = {"update": schedule.update, "sharding": asdict(schedule.sharding)}
+    rows = [json.dumps({**message_document(message), **common}) for message in schedule]
+    agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
+
+
+def _check_dense(model: ModelParameters) -> None:
+    for parameter in model.policy:
+        if parameter.sparse:
+            raise OptionError(
+                "its gradient is sparse", place=f"parameter {parameter.name}", remedy="use `scheme=ddp`, or a dense one"
+            )
+
+
+def _end(handles: list[Any], lanes: Lanes) -> None:
+    remove(handles)
+    lanes.close()

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError  # noqa: E402
+from ddpexec.schedules import lanes  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.operations import Operation  # noqa: E402
+from ddpsim.workload.files import save_workload  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, wrapped  # noqa: E402
+
+
+def step(made: Any, number: int, rank: int) -> None:
+    loss_of(made, *mine(number, rank)).backward()
+    made.optimizer.step()
+    made.optimizer.zero_grad()
+
+
+def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
+    """Return by scheme the bytes that three steps handed to the backend or sent in rings, and what was to be moved."""
+    ranks_, found = torch.distributed.get_world_size(), {}
+    begin = lanes.begin
+    for scheme in SCHEMES:
+        made, handed = wrapped(rank, scheme), []
+
+        def watched(group: Any, operation: Operation, tensor: Any, handed: list[Any] = handed) -> Any:
+            handed.append((operation, tensor.nbytes))
+            return begin(group, operation, tensor)
+
+        with mock.patch("ddpexec.schedules.lanes.begin", watched):
+            for number in range(3):
+                step(made, number, rank)
+            made.complete()
+        allreduced = sum(size for _, size in handed)
+        expected = sum(m.size_bytes for m in made.schedule if m.op is Operation.ALLREDUCE)
+        # A ring's parts are whole elements, and as gloo's allreduce divides them: at most one for each segment.
+        rings = [m for m in made.schedule if m.op is not Operation.ALLREDUCE]
+        sent, due = made._lanes.sent_bytes, 3 * sum(m.op.sent(ranks_) * m.size_bytes for m in rings)
+        found[scheme] = allreduced - 3 * expected, sent - due, 3 * len(rings) * 2 * ranks_ * 8
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_bytes_that_a_run_moves_are_its_schedule_s(world: int) -> None:
+    for found in ranks.run(world, moved):
+        for scheme, (allreduced, in_rings, padding) in found.items():
+            assert allreduced == 0, scheme
+            assert 0 <= in_rings <= padding, scheme
+
+
+class Sometimes(nn.Module):
+    """Uses its second layer in every other iteration, and its third never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second, self.third = (nn.Linear(6, 6).double() for _ in range(3))
+        self.last = nn.Linear(6, 3).double()
+
+    def forward(self, inputs: Any, number: int) -> Any:
+        hidden = self.first(inputs).tanh()
+        return self.last(self.second(hidden) if number % 2 else hidden)
+
+
+def sometimes(rank: int) -> dict[str, float]:
+    found = {}
+    for scheme in ("naive", "flat", "priority", "dear"):
+        made = ScheduledDataParallel(Sometimes(), scheme, OPTIMIZERS["adamw"], find_unused_parameters=True)
+        model = Sometimes()
+        plain = OPTIMIZERS["adamw"](model.parameters())
+        for number in range(8):
+            inputs, targets = mine(number, rank)
+            nn.functional.mse_loss(made(inputs, number), targets).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            inputs, targets = batch(number, 2)
+            nn.functional.mse_loss(model(inputs, number), targets).backward()
+            plain.step()
+            plain.zero_grad()
+        found[scheme] = apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
+    made = ScheduledDataParallel(Sometimes(), "dear", OPTIMIZERS["adamw"])
+    with pytest.raises(NeverReadyError, match=r"third\.weight"):
+        made(inputs[:2], 1).sum().backward()
+    return found
+
+
+def test_parameters_without_a_gradient_stay_as_in_one_process() -> None:
+    for found in ranks.run(2, sometimes):
+        assert max(found.values()) < 1e-10, found
+
+
+class Tied(nn.Module):
+    """Uses the weights of a module that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True).double()
+        self.uncalled = nn.Linear(6, 3).double()
+
+    def forward(self, inputs: Any) -> Any:
+        attended, _ = self.attention(inputs[None], inputs[None], inputs[None])
+        return nn.functional.linear(attended[0], self.uncalled.weight, self.uncalled.bias)
+
+
+def tied(rank: int) -> float:
+    made = ScheduledDataParallel(Tied(), "priority", OPTIMIZERS["sgd"])
+    reference = ScheduledDataParallel(Tied(), "flat", OPTIMIZERS["sgd"])
+    for number in range(5):
+        step(made, number, rank)
+        step(reference, number, rank)
+    return apart(made.module.state_dict().values(), reference.module.state_dict().values())
+
+
+def test_weights_of_a_module_that_is_never_called_are_updated_before_whoever_uses_them() -> None:
+    assert max(ranks.run(2, tied)) < 1e-12
+
+
+def losing(rank: int, scheme: str, how: str) -> tuple[str, float]:
+    made = wrapped(rank, scheme)
+    for number in range(50):
+        if rank == 1 and number == 7:
+            if how == "ends":
+                os._exit(17)
+            time.sleep(12)
+        begin = time.monotonic()
+        try:
+            step(made, number, rank)
+        except ExecutionError as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return "no error", 0.0
+
+
+@pytest.mark.parametrize("scheme", ["priority", "dear", "zero1"])
+@pytest.mark.parametrize("how", ["ends", "hangs"])
+def test_a_lost_rank_never_holds_the_others_up(scheme: str, how: str) -> None:
+    survivors = ranks.outcomes(3, losing, scheme, how, group_timeout_s=3)
+    for rank in (0, 2):
+        said, seconds = survivors[rank].value
+        assert said.startswith(LostRankError.__name__), said
+        assert f"rank {rank}: the " in said
+        assert seconds < 9
+
+
+def differing(rank: int) -> str:
+    try:
+        wrapped(rank, "dear" if rank else "priority")
+    except ModelMismatchError as error:
+        return str(error)
+    return "no error"
+
+
+def test_ranks_that_disagree_say_so_on_each() -> None:
+    said = ranks.run(3, differing)
+    assert len(set(said)) == 1
+    assert "messages, while rank 1 has" in said[0]
+
+
+def test_an_order_that_is_not_everybody_s_ends_every_rank_with_one_message(tmp_path: Path) -> None:
+    save_workload(small_workload(), tmp_path / "w.json")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    options = ["--workload", str(tmp_path / "w.json"), "--out", str(tmp_path / "out"), "--bucket-cap-mb", "0.02"]
+    done = subprocess.run(
+        [*command, "run", *options, "--scheme", "tests.ddpexec.schedules.own:by_rank"],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.count("error: message 0") == 1, done.stderr
+    assert done.stderr.count("exitcode  : 2") == 2 or "exitcode: 2" in done.stderr
+    assert "Traceback" not in done.stderr.partition("error: ")[2].partition("\n")[0]
+
+
+def alternating(rank: int) -> int:
+    made = wrapped(rank, "tests.ddpexec.schedules.own:every_second")
+    for number in range(4):
+        loss_of(made, *mine(number, rank)).backward()
+        if number % 2:
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+    made.complete()
+    return made.executor.carrier.carried_bytes - 2 * made.schedule.size_bytes
+
+
+def test_a_scheme_of_one_s_own_is_carried_out() -> None:
+    assert ranks.run(2, alternating) == [0, 0]
+
+
+def refused(rank: int) -> list[str]:
+    said = []
+    for scheme in ("dpp", "json:dumps"):
+        try:
+            wrapped(rank, scheme)
+        except InputError as error:
+            said.append(str(error))
+    sparse = nn.Sequential(nn.Embedding(10, 3, sparse=True))
+    with pytest.raises(ExecutionError, match=r"0\.weight: its gradient is sparse"):
+        ScheduledDataParallel(sparse, "flat", OPTIMIZERS["sgd"])
+    made = wrapped(rank, "dear")
+    with pytest.raises(ExecutionError, match="takes no closure"):
+        made.optimizer.step(lambda: 0.0)
+    with pytest.raises(ExecutionError, match="sharded"):
+        wrapped(rank, "zero1").optimizer.state_dict()
+    return said
+
+
+def test_what_cannot_be_carried_out_is_refused() -> None:
+    assert len(ranks.run(1, refused)[0]) == 2

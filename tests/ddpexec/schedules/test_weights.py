@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from tests.ddpexec.schedules.training import (  # noqa: E402
+    OPTIMIZERS,
+    SCHEMES,
+    STEPS,
+    alone,
+    apart,
+    batch,
+    loss_of,
+    mine,
+    model_of,
+    wrapped,
+)
+
+
+def trained(rank: int, scheme: str, optimizer: str, clip: float | None = None, **options: Any) -> list[Any]:
+    made = wrapped(rank, scheme, optimizer, **options)
+    for step in range(STEPS):
+        loss_of(made, *mine(step, rank)).backward()
+        if clip is not None:
+            made.clip_grad_norm_(clip)
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    return [value.clone() for value in made.module.state_dict().values()]
+
+
+def distances(rank: int) -> dict[str, float]:
+    """Return how far each scheme ends from one process."""
+    world, found = torch.distributed.get_world_size(), {}
+    for optimizer in OPTIMIZERS:
+        for clip in (None, 0.1):
+            expected = alone(optimizer, world, clip)[-1]
+            for scheme in SCHEMES:
+                found[f"{scheme} {optimizer} {clip}"] = apart(trained(rank, scheme, optimizer, clip), expected)
+        expected = alone(optimizer, world)[-1]
+        for scheme in ("priority:256B", "dear", "zero1"):
+            found[f"{scheme} {optimizer} learned"] = apart(trained(rank, scheme, optimizer, learn=3), expected)
+            found[f"{scheme} {optimizer} off"] = apart(trained(rank, scheme, optimizer, overlap=False), expected)
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_twenty_steps_end_with_the_weights_of_one_process(world: int) -> None:
+    for found in ranks.run(world, distances, timeout_s=110):
+        assert len(found) == len(OPTIMIZERS) * (len(SCHEMES) * 2 + 6)
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def beside_ddp(rank: int) -> dict[str, bool]:
+    model = model_of(3)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.002, first_bucket_mb=0.0005, rebuild="never", plan=None)
+    plan = ddp.reducer.plan
+    updating = OPTIMIZERS["sgd"](ddp.parameters())
+    for step in range(STEPS):
+        loss_of(ddp, *mine(step, rank)).backward()
+        updating.step()
+        updating.zero_grad()
+    weights = [parameter.detach() for parameter in model.parameters()]
+    return {
+        scheme: apart(trained(rank, scheme, "sgd", plan=plan, caps=None), weights) == 0
+        for scheme in ("ddp", "priority", "dear", "zero1", "zero2")
+    }
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(world: int) -> None:
+    for found in ranks.run(world, beside_ddp):
+        assert set(found.values()) == {True}, found
+
+
+def at_each_step(rank: int, scheme: str) -> dict[str, float]:
+    """Return how far checkpoints after each step are from one process, and an optimizer that goes on from one."""
+    expected = alone("adamw", 2)
+    made = wrapped(rank, scheme, "adamw")
+    found: dict[str, float] = {"weights": 0.0, "evaluated": 0.0}
+    for step in range(STEPS):
+        loss_of(made, *mine(step, rank)).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        if step % 2:
+            state = made.state_dict() if step % 4 == 1 else made.module.state_dict()
+            found["weights"] = max(found["weights"], apart(state.values(), expected[step]))
+        else:
+            with torch.no_grad():
+                loss = loss_of(made, *mine(step, rank))
+                plain = model_of()
+                torch.nn.utils.vector_to_parameters(
+                    torch.cat([w.flatten() for w in expected[step]]), plain.parameters()
+                )
+                found["evaluated"] = max(found["evaluated"], float((loss - loss_of(plain, *mine(step, rank))).abs()))
+        if step == STEPS // 2 and not scheme.startswith("zero"):
+            weights, state = made.module.state_dict(), copy.deepcopy(made.optimizer.state_dict())
+            plain = model_of()
+            plain.load_state_dict(weights)
+            going_on = OPTIMIZERS["adamw"](plain.parameters())
+            going_on.load_state_dict(copy.deepcopy(state))
+            other = wrapped(rank, scheme, "adamw")
+            other.module.load_state_dict(weights)
+            other.optimizer.load_state_dict(state)
+            for model, updating in ((plain, going_on), (other, other.optimizer)):
+                updating.zero_grad()
+                if model is plain:
+                    loss_of(model, *batch(step + 1, 2)).backward()
+                else:
+                    loss_of(model, *mine(step + 1, rank)).backward()
+                updating.step()
+            found["continued alone"] = apart([p.detach() for p in plain.parameters()], expected[step + 1])
+            found["continued"] = apart(other.module.state_dict().values(), expected[step + 1])
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["naive", "priority", "dear", "zero1"])
+def test_checkpoints_and_evaluation_between_steps_see_what_is_pending(scheme: str) -> None:
+    for found in ranks.run(2, at_each_step, scheme):
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def accumulating(rank: int) -> dict[str, float]:
+    """Return how far accumulated gradients lead from one process: by `every`, under `no_sync`, reduced each time."""
+    expected, found = alone("sgd", 2, every=3)[-1], {}
+    for scheme in SCHEMES:
+        for how in ("every", "no_sync", "each"):
+            made = wrapped(rank, scheme, every=3 if how == "every" else 1)
+            for micro in range(3 * STEPS):
+                inputs, targets = mine(micro, rank)
+                if how == "no_sync" and micro % 3 < 2:
+                    with made.no_sync():
+                        loss_of(made, inputs, targets).backward()
+                else:
+                    loss_of(made, inputs, targets).backward()
+                if micro % 3 == 2:
+                    made.optimizer.step()
+                    made.optimizer.zero_grad()
+            found[f"{scheme} {how}"] = apart(made.module.state_dict().values(), expected)
+    return found
+
+
+def test_accumulated_gradients_add_up_as_in_one_process() -> None:
+    for found in ranks.run(2, accumulating, timeout_s=110):
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def scheduled_rate(rank: int, scheme: str) -> float:
+    """Return how far steps whose learning rate changes after each lead from one process."""
+    made, model = wrapped(rank, scheme), model_of()
+    plain = OPTIMIZERS["sgd"](model.parameters())
+    rates = [torch.optim.lr_scheduler.ExponentialLR(each, 0.8) for each in (made.optimizer, plain)]
+    for step in range(6):
+        loss_of(made, *mine(step, rank)).backward()
+        loss_of(model, *batch(step, 2)).backward()
+        for each in (made.optimizer, plain):
+            each.step()
+            each.zero_grad()
+        for rate in rates:
+            rate.step()
+    return apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("scheme", ["priority", "zero1"])
+def test_a_pending_step_keeps_the_learning_rate_it_was_asked_for_with(scheme: str) -> None:
+    assert max(ranks.run(2, scheduled_rate, scheme)) < 1e-10
