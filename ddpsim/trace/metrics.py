@@ -136,7 +136,7 @@ def by_schedule(trace: Trace) -> bool:
     options = trace.provenance.get("options")
     if not isinstance(options, Mapping):
         return False
-    return options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on"
+    return (options.get("scheme", "ddp"), options.get("overlap", "on")) != ("ddp", "on")
 
 
 def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:

@@ -187,3 +187,11 @@ def test_a_rank_that_would_wait_for_ever_is_refused_and_the_message_named() -> N
     given = Options(backend="gloo", scheme=f"{__name__}:stuck")
     with pytest.raises(PlanError, match=r"message 'held'.* forward:0 waits for it, and it for 'p 0' before it"):
         simulate(workload(), place(), given)
+
+
+@pytest.mark.parametrize("scheme", ["dear", "priority", "zero1"])
+def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
+    source, given = workload(device="V100"), Options(scheme=scheme, caps=SMALL, iterations=1)
+    few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
+    many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
+    assert few == pytest.approx(many, rel=1e-9)
