@@ -26,7 +26,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     for kind, word, body in refresh.BLOCK.findall(page.read_text()):
         if kind != "console":
             if word:
-                (tmp_path / word).write_text(body)
+                refresh.write(tmp_path / word, body)
             continue
         if "ddpexec" in body or "torchrun" in body:
             pytest.importorskip("torch", reason="needs the extra `exec`")

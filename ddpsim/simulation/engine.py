@@ -84,7 +84,7 @@ def simulate(
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
-        warm_up: iterations simulated before those that count.
+        warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
 
     Raises:
@@ -107,6 +107,11 @@ def simulate(
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
+        if warm_up < WARM_UP and settings[0].scheduled and not settings[0].scheduled.updates:
+            return simulate(
+                workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
+                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole,
+            )  # fmt: skip
     records = job.run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
     plan = settings[0].plan(total - 1)

@@ -29,7 +29,7 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
     """
     missing, steady = _missing(workloads)
     if (reason := _beyond_torch(job)) is not None:
-        return TorchCall(None, note=f"stock torch has no {reason}; run it with ddpexec")
+        return TorchCall(None, note=f"stock torch has no {reason}; {_runs(job.scheme)}")
     if missing and not job.find_unused_parameters and (not steady or job.sync_every > 1):
         names = _named(workloads[0], missing)
         when = "in some iterations" if not steady else "in any iteration, nor static_graph under no_sync"
@@ -85,12 +85,22 @@ def caps_giving(
 def _beyond_torch(job: Job) -> str | None:
     """Return what `job` asks for and stock torch's DistributedDataParallel has not."""
     if job.scheduled:
-        return f"--scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"
+        return f"scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"
     if any(probability > 0 for probability in job.drop.values()):
         return "layer dropping (--drop)"
     if job.order is not None and (rebuild(job.order) != Once() or job.consensus != "rank0"):
         return f"--order {job.order}" + (f" --consensus {job.consensus}" if job.consensus != "rank0" else "")
     return f"--process-groups {job.process_groups}" if job.process_groups > 1 else None
+
+
+def _runs(scheme: str) -> str:
+    """Return what runs a job that stock torch's DistributedDataParallel cannot."""
+    name, _, options = scheme.partition(":")
+    if name in ("fsdp2", "hsdp"):
+        return "torch.distributed.fsdp.fully_shard is it"
+    if name in ("zero0", "zero3") or options.startswith("deepspeed"):
+        return "DeepSpeed runs it"
+    return "run it with ddpexec"
 
 
 def _orders(job: Job, workload: Workload) -> Iterable[Order] | None:

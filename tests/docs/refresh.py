@@ -72,6 +72,12 @@ def execute(line: str, folder: Path, run: Run = as_typed) -> str:
     return "\n".join(text.rstrip() for text in done.stdout.rstrip("\n").split("\n"))
 
 
+def write(file: Path, text: str) -> None:
+    """Write a file that a page shows, in a folder of its own where its name has one."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+
+
 def shortened(output: str) -> str:
     """Return what a page shows of `output`: the first lines where it is long."""
     lines = output.split("\n")
@@ -97,7 +103,7 @@ def refreshed(text: str, folder: Path) -> str:
         kind, word, body = match.groups()
         if kind != "console":
             if word:
-                (folder / word).write_text(body)
+                write(folder / word, body)
             return match[0]
         lines = []
         for command in commands(body):

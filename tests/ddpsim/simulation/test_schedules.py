@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +11,20 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
+from ddpsim.schedules.points import Kind, Point
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schemes import naive
+from ddpsim.schedules.setup import Setup
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology
+from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
-from ddpsim.trace.records import Trace
-from ddpsim.workload import Workload
+from ddpsim.trace.records import COLLECTIVES, Trace
+from ddpsim.workload import Phase, Workload
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
@@ -140,3 +146,52 @@ def test_urgent_buckets_first_shorten_a_step_as_on_one_link(
         for scheme in ("ddp", "priority")
     )
     assert in_order / urgent_first == pytest.approx(shorter, abs=0.0051)
+
+
+def test_dear_hides_its_gathers_under_a_long_forward() -> None:
+    placement = place("dgx-1v", 2, 8)
+    source = equal_buckets(16, 0.5, placement)
+    source = replace(source, forward=Phase(source.forward.host_s, source.forward.device_s * 4))
+    use = source.forward_use_s
+    assert use is not None
+    source = replace(source, forward_use_s=ForwardUse(use.host_s, use.device_s * 4 + 0.5 * source.backward.device_s))
+    given = Options(scheme="dear", caps=BucketCaps(bucket_cap_mb=0), fidelity="closed")
+    found = simulate(source, placement, given, FREE)
+    computed = float((source.forward.device_s + source.backward.device_s)[0])
+    assert period(found) == pytest.approx(computed, rel=1e-3)
+    assert summarise(found).exposed_comm_s == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["naive", "flat", "dear", "zero1", "priority:1MiB"])
+def test_a_trace_has_the_messages_of_its_schedule_and_is_read_back(scheme: str, tmp_path: Path) -> None:
+    source, placement = workload(device="V100"), place("dgx-1v", 2, 8)
+    found = simulate(source, placement, Options(scheme=scheme, caps=SMALL))
+    assert found.schedule is not None
+    sent = [(message.op, message.size_bytes) for message in found.schedule]
+    for iteration in found.iterations:
+        assert sorted((bucket.operation, bucket.size_bytes) for bucket in iteration.buckets) == sorted(sent)
+    names = {span.name for span in found.spans if span.name.startswith("nccl:")}
+    assert names == {COLLECTIVES[operation] for operation, _ in sent}
+    write_trace(found, tmp_path)
+    assert read_trace(tmp_path).iterations == found.iterations
+
+
+def stuck(setup: Setup) -> Schedule:
+    """A message that forward waits for, behind one that is only possible after backward."""
+    first, *rest = naive(setup).messages
+    early = replace(first, id="early", op=Operation.ALL_GATHER, after=(), blocks=(Point(Kind.FORWARD, 0),))
+    return Schedule(scheme="stuck", messages=(first, *rest, replace(early, id="held"), early))
+
+
+def test_a_rank_that_would_wait_for_ever_is_refused_and_the_message_named() -> None:
+    given = Options(backend="gloo", scheme=f"{__name__}:stuck")
+    with pytest.raises(PlanError, match=r"message 'held'.* forward:0 waits for it, and it for 'p 0' before it"):
+        simulate(workload(), place(), given)
+
+
+@pytest.mark.parametrize("scheme", ["dear", "priority", "zero1"])
+def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
+    source, given = workload(device="V100"), Options(scheme=scheme, caps=SMALL, iterations=1)
+    few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
+    many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
+    assert few == pytest.approx(many, rel=1e-9)
