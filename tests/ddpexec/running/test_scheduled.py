@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.running.provenance import provenance  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import Settings  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
+
+CAPS = BucketCaps(bucket_cap_mb=0.02)
+RUNS: list[dict[str, Any]] = [
+    {"scheme": "naive"}, {"scheme": "flat"}, {"scheme": "priority"}, {"scheme": "dear"}, {"scheme": "zero1"},
+    {"overlap": "off"}, {"scheme": "dear", "accumulate": 2}, {"scheme": "zero1", "accumulate": 2, "sync": "every"},
+]  # fmt: skip
+
+
+def traced(rank: int) -> list[Any]:
+    found = []
+    for options in RUNS:
+        run = Run(
+            Settings(iterations=4, local_iterations=1, caps=CAPS, **options),
+            torch.device("cpu"),
+            workload=small_workload(),
+        )
+        run.train()
+        run.provenance = provenance(run, [])
+        found.append((run.trace(), run.gather(run.trace()), [m.size_bytes for m in run.ddp.schedule]))
+    return found
+
+
+def test_a_scheme_leaves_the_trace_of_a_run() -> None:
+    for options, (trace, gathered, sizes) in zip(RUNS, ranks.run(2, traced)[0], strict=True):
+        summary = summarise(gathered)
+        assert sum(getattr(summary, part) for part in PARTS) == pytest.approx(summary.iteration_s)
+        synced = sum(it.synced for it in trace.iterations)
+        assert sum(bucket.size_bytes for it in trace.iterations for bucket in it.buckets) == synced * sum(sizes)
+        for it in trace.iterations:
+            if "sync" not in options:  # what is gathered after no step is so before the next iteration
+                sent = [bucket.size_bytes for bucket in it.buckets]
+                assert sorted(sent) == (sorted(sizes) if it.synced else []), options
+            assert min(it.forward_s, it.exposed_comm_s, it.optimizer_s, it.backward_compute_s) >= 0
+            for bucket in it.buckets:
+                assert it.start_s < bucket.launched_s <= bucket.finished_s <= bucket.written_s
+        assert any(it.exposed_comm_s > 0 for it in trace.iterations)
+
+
+def test_a_step_of_one_s_own_takes_no_scheme() -> None:
+    def refused(rank: int) -> str:
+        try:
+            Run(Settings(scheme="dear"), torch.device("cpu"), step="tests.ddpexec.capturing.own_steps:tied")
+        except Exception as error:
+            return str(error)
+        return "no error"
+
+    assert "drop one" in ranks.run(1, refused)[0]
