@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
+from typing import Any
 
 from ddpsim.errors import TraceError
 from ddpsim.operations import Operation
@@ -83,6 +84,12 @@ class Summary:
             f"<Summary: {self.iteration_s * 1e3:.4g} ms a step, {self.world_size} ranks, {len(self.buckets)} buckets>"
         )
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Summary:
+        """Return the summary that a document of its own holds."""
+        buckets = (BucketSummary(**{**each, "parameters": tuple(each["parameters"])}) for each in document["buckets"])
+        return cls(**{**document, "buckets": tuple(buckets)})
+
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""
         return {**asdict(self), "buckets": [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]}
@@ -136,7 +143,7 @@ def by_schedule(trace: Trace) -> bool:
     options = trace.provenance.get("options")
     if not isinstance(options, Mapping):
         return False
-    return (options.get("scheme", "ddp"), options.get("overlap", "on")) != ("ddp", "on")
+    return bool(options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on")
 
 
 def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
