@@ -21,8 +21,8 @@ from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
 from ddpsim.workload import Workload
 
-MAIN: Lane = (WORLD, "main")
-"""The lane of the process group of all ranks, on which buffers are broadcast too."""
+OWN: Lane = (WORLD, "buffers")
+"""The lane of what belongs to no message, buffers that are broadcast: a process group beside those of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scheduled:
     Attributes:
         schedule: with its messages cut into segments.
         parcels: one a message, in the same order.
-        lanes: groups and streams, that of all ranks first.
+        lanes: groups and streams of messages, behind that of what belongs to none.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: by parameter, the points before the computation of its gradient; empty where there are none.
@@ -88,7 +88,7 @@ class Scheduled:
         """
         schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
-        lanes = tuple(dict.fromkeys([MAIN, *((message.group, message.stream) for message in schedule)]))
+        lanes = tuple(dict.fromkeys([OWN, *((message.group, message.stream) for message in schedule)]))
         backward = parameters_at(schedule, Kind.BACKWARD)
         filled = (index for each in schedule if _filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"

@@ -25,6 +25,7 @@ from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import COLLECTIVES, Trace
 from ddpsim.workload import Phase, Workload
+from ddpsim.workload.files import load_workload
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
@@ -195,3 +196,10 @@ def test_few_iterations_tell_the_period_that_many_do(scheme: str) -> None:
     few = period(simulate(source, place("dgx-1v", 2, 8), given, warm_up=1))
     many = period(simulate(source, place("dgx-1v", 2, 8), replace(given, iterations=4), warm_up=5))
     assert few == pytest.approx(many, rel=1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["priority", "dear"])
+def test_buffers_that_are_broadcast_do_not_wait_behind_the_messages_of_a_schedule(scheme: str) -> None:
+    source, machine = load_workload("bert-large@v100-fp32-b8"), load_topology("p3.16xlarge")
+    summary = summarise(simulate(source, machine.place(2, 8), Options(scheme=scheme)))
+    assert summary.buffer_broadcast_s < 0.1 * summary.exposed_comm_s
