@@ -29,6 +29,7 @@ from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.timed import Replay, timed_model
+from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
@@ -111,7 +112,7 @@ class Run:
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
         self.ddp = self._wrap(groups, fixed)
-        if settings.implementation == "torch" and settings.observe:
+        if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
         if isinstance(self.subject.model, OwnTraining):
@@ -177,7 +178,7 @@ class Run:
         """Return the buckets that the last iteration used."""
         if isinstance(self.ddp, DistributedDataParallel):
             return self.ddp.reducer.plan
-        if isinstance(self.ddp, ScheduledDataParallel):
+        if isinstance(self.ddp, ScheduledDataParallel | FullySharded):
             return self.ddp.plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 
@@ -263,6 +264,8 @@ class Run:
     def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
         settings, module = self.settings, self.subject.model.module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
+        if settings.fully_sharded:
+            return self._fully_shard(plan)
         if settings.scheduled:
             return self._schedule(plan)
         if settings.implementation == "torch":
@@ -294,11 +297,31 @@ class Run:
         )
         return self._compressed(made)
 
+    def _fully_shard(self, plan: BucketPlan | None) -> FullySharded:
+        settings, what = self.settings, f"`scheme={self.settings.scheme}`"
+        self._refuse_own_step()
+        if plan is not None:
+            raise OptionError(f"{what} and a plan are both given", place="scheme", remedy="its units are no buckets")
+        if self.subject.timed:
+            what += " shards the modules that forward calls, of which timed layers have none"
+            raise OptionError(what, place="workload", remedy="run a model: `model`")
+        made = FullySharded(
+            self.subject.model.module,
+            settings.scheme,
+            self.subject.make_optimizer,
+            observer=self.observer if settings.observe else None,
+        )
+        self.subject.optimizer = made.optimizer
+        return made
+
+    def _refuse_own_step(self) -> None:
+        if isinstance(self.subject.model, OwnTraining):
+            what, remedy = f"`scheme={self.settings.scheme}` and `step` are both given", "a step has its own optimizer"
+            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+
     def _schedule(self, plan: BucketPlan | None) -> ScheduledDataParallel:
         settings = self.settings
-        if isinstance(self.subject.model, OwnTraining):
-            what, remedy = f"`scheme={settings.scheme}` and `step` are both given", "a step has its own optimizer"
-            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+        self._refuse_own_step()
         made = ScheduledDataParallel(
             self.subject.model.module,
             settings.scheme,
