@@ -29,7 +29,6 @@ from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.timed import Replay, timed_model
-from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
@@ -178,8 +177,9 @@ class Run:
         """Return the buckets that the last iteration used."""
         if isinstance(self.ddp, DistributedDataParallel):
             return self.ddp.reducer.plan
-        if isinstance(self.ddp, ScheduledDataParallel | FullySharded):
-            return self.ddp.plan
+        if self.settings.scheduled:
+            plan: BucketPlan = self.ddp.plan
+            return plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 
     def stamping_s(self) -> float:
@@ -297,7 +297,7 @@ class Run:
         )
         return self._compressed(made)
 
-    def _fully_shard(self, plan: BucketPlan | None) -> FullySharded:
+    def _fully_shard(self, plan: BucketPlan | None) -> Any:
         settings, what = self.settings, f"`scheme={self.settings.scheme}`"
         self._refuse_own_step()
         if plan is not None:
@@ -305,6 +305,8 @@ class Run:
         if self.subject.timed:
             what += " shards the modules that forward calls, of which timed layers have none"
             raise OptionError(what, place="workload", remedy="run a model: `model`")
+        from ddpexec.schedules.fully_sharded import FullySharded
+
         made = FullySharded(
             self.subject.model.module,
             settings.scheme,

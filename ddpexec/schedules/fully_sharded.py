@@ -37,6 +37,8 @@ from ddpsim.schedules.units import blocks_of, units_of
 Unit = tuple[int, ...]
 RESHARD = {"blocks": None, "all": True, "nothing": False}
 """`reshard_after_forward` by what a scheme gives up after forward."""
+SENT = ("float64", "float32", "bfloat16", "float16")
+"""What parameters may be gathered and gradients reduced in."""
 
 
 class FullySharded(nn.Module):
@@ -168,7 +170,7 @@ def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
     if shards == world:
         return DeviceMesh.from_group(main, "cpu")
     ranks = torch.tensor(dist.get_process_group_ranks(main)).view(world // shards, shards)
-    timeout = main._get_backend(torch.device("cpu")).options._timeout  # type: ignore[attr-defined]
+    timeout = main._get_backend(torch.device("cpu")).options._timeout
     replicas = _mine(ranks.T.tolist(), timeout)
     return DeviceMesh.from_group(
         [replicas, _mine(ranks.tolist(), timeout)], "cpu", mesh=ranks, mesh_dim_names=("replicate", "shard")
@@ -177,15 +179,25 @@ def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
 
 def _mine(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
     """Make all `groups`, on every rank in the same order, and return this rank's."""
-    made = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
-    return next(group for ranks, group in made.items() if dist.get_rank() in ranks)  # type: ignore[return-value]
+    made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
+    mine: dist.ProcessGroup = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+    return mine
 
 
 def mixed(precision: Precision) -> MixedPrecisionPolicy:
-    """Return torch's policy of what is sent in which dtype."""
+    """Return torch's policy of what is sent in which dtype.
+
+    Raises:
+        OptionError: a dtype that cannot be trained in, or that gloo does not sum.
+    """
 
     def dtype(name: str | None) -> torch.dtype | None:
-        return None if name is None else getattr(torch, name)
+        if name is None:
+            return None
+        if name not in SENT:
+            what = f"the executor sends no {name}"
+            raise OptionError(what, place="scheme", remedy=f"use one of {', '.join(SENT)}, or simulate it")
+        return getattr(torch, name)  # type: ignore[no-any-return]
 
     return MixedPrecisionPolicy(param_dtype=dtype(precision.gather), reduce_dtype=dtype(precision.reduce))
 

@@ -24,6 +24,7 @@ CPU = torch.device("cpu")
 RUNS: list[dict[str, Any]] = [
     {"scheme": "fsdp2"}, {"scheme": "fsdp2:noreshard"}, {"scheme": "hsdp:2"}, {"scheme": "hsdp:1"},
     {"scheme": "fsdp2", "accumulate": 2}, {"scheme": "fsdp2", "implementation": "torch"},
+    {"scheme": "fsdp2:gather=bf16,reduce=fp32"}, {"scheme": "fsdp2:gather=fp16"},
 ]  # fmt: skip
 
 
@@ -39,15 +40,18 @@ def ran(rank: int, options: dict[str, Any], **subject: Any) -> Run:
     return run
 
 
+@pytest.fixture(autouse=True)
+def a_tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpexec.models.MODELS", {**MODELS, "tiny": tiny})
+
+
 def traced(rank: int) -> list[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddpexec.models.MODELS", {**MODELS, "tiny": tiny})
-        found = []
-        for options in RUNS:
-            run = ran(rank, options)
-            trace = run.trace()
-            found.append((trace, run.gather(trace), list(run.ddp.schedule), run.provenance))
-        return found
+    found = []
+    for options in RUNS:
+        run = ran(rank, options)
+        trace = run.trace()
+        found.append((trace, run.gather(trace), list(run.ddp.schedule), run.provenance))
+    return found
 
 
 def test_a_run_under_fully_shard_leaves_a_trace() -> None:
@@ -88,7 +92,8 @@ def refused(rank: int) -> list[str]:
     for scheme, subject in (
         ("fsdp2", {"workload": small_workload()}),
         ("fsdp2", {"step": "tests.ddpexec.capturing.own_steps:tied"}),
-        ("hsdp:3", {"model": "mlp"}),
+        ("hsdp:3", {"model": "tiny"}),
+        ("fsdp2:gather=int64", {"model": "tiny"}),
     ):
         with pytest.raises(InputError) as caught:
             ran(rank, {"scheme": scheme}, **subject)
@@ -97,7 +102,8 @@ def refused(rank: int) -> list[str]:
 
 
 def test_every_rank_says_what_cannot_be_sharded() -> None:
-    for workload, step, shards in ranks.run(2, refused):
+    for workload, step, shards, dtype in ranks.run(2, refused):
         assert "timed layers" in workload
         assert "drop one" in step
         assert "3 shards do not divide a world of 2" in shards
+        assert "no int64" in dtype
