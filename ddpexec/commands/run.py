@@ -126,7 +126,7 @@ def _train(running: Run, out: Path, output: Output) -> None:
     document = {
         **summary.document(),
         **running.settings.step_times(summary.iteration_s),
-        "implementation": running.settings.implementation,
+        "implementation": running.settings.carried_out_by,
         "compute_device": running.provenance["compute_device"],
         "plan_fingerprint": running.provenance["plan_fingerprint"],
         "stamping_s": cost,
@@ -143,7 +143,7 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
             for b in summary.buckets
         ),
     )
-    name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.implementation}"
+    name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.carried_out_by}"
     steps = "".join(f"{line}\n" for line in step_line(running.settings, summary.iteration_s))
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (

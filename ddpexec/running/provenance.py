@@ -35,7 +35,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "began": _moment(BEGAN),
         "time": _moment(time.time()),
         "torch": torch.__version__,
-        "implementation": settings.implementation,
+        "implementation": settings.carried_out_by,
         "model": run.subject.model.name,
         "batch_size": settings.batch_size or run.subject.model.batch_size,
         "compute_device": device_model(run.device),

@@ -111,7 +111,7 @@ class Run:
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
         self.ddp = self._wrap(groups, fixed)
-        if settings.implementation == "torch" and settings.observe:
+        if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
         if isinstance(self.subject.model, OwnTraining):
@@ -177,8 +177,9 @@ class Run:
         """Return the buckets that the last iteration used."""
         if isinstance(self.ddp, DistributedDataParallel):
             return self.ddp.reducer.plan
-        if isinstance(self.ddp, ScheduledDataParallel):
-            return self.ddp.plan
+        if self.settings.scheduled:
+            plan: BucketPlan = self.ddp.plan
+            return plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 
     def stamping_s(self) -> float:
@@ -263,6 +264,8 @@ class Run:
     def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
         settings, module = self.settings, self.subject.model.module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
+        if settings.fully_sharded:
+            return self._fully_shard(plan)
         if settings.scheduled:
             return self._schedule(plan)
         if settings.implementation == "torch":
@@ -294,11 +297,33 @@ class Run:
         )
         return self._compressed(made)
 
+    def _fully_shard(self, plan: BucketPlan | None) -> Any:
+        settings, what = self.settings, f"`scheme={self.settings.scheme}`"
+        self._refuse_own_step()
+        if plan is not None:
+            raise OptionError(f"{what} and a plan are both given", place="scheme", remedy="its units are no buckets")
+        if self.subject.timed:
+            what += " shards the modules that forward calls, of which timed layers have none"
+            raise OptionError(what, place="workload", remedy="run a model: `model`")
+        from ddpexec.schedules.fully_sharded import FullySharded
+
+        made = FullySharded(
+            self.subject.model.module,
+            settings.scheme,
+            self.subject.make_optimizer,
+            observer=self.observer if settings.observe else None,
+        )
+        self.subject.optimizer = made.optimizer
+        return made
+
+    def _refuse_own_step(self) -> None:
+        if isinstance(self.subject.model, OwnTraining):
+            what, remedy = f"`scheme={self.settings.scheme}` and `step` are both given", "a step has its own optimizer"
+            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+
     def _schedule(self, plan: BucketPlan | None) -> ScheduledDataParallel:
         settings = self.settings
-        if isinstance(self.subject.model, OwnTraining):
-            what, remedy = f"`scheme={settings.scheme}` and `step` are both given", "a step has its own optimizer"
-            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+        self._refuse_own_step()
         made = ScheduledDataParallel(
             self.subject.model.module,
             settings.scheme,

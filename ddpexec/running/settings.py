@@ -11,6 +11,7 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import Job
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.option import Option
+from ddpsim.schedules.named import fully_sharded
 from ddpsim.units import parse_time
 
 Implementation = Literal["ddpexec", "torch"]
@@ -59,8 +60,20 @@ class Settings(Job):
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
                 raise OptionError(f"{factor!r} makes no straggler", place=f"stragglers[{rank}]", remedy=remedy)
-        if self.implementation == "torch":
+        if self.fully_sharded:
+            self._check_fully_sharded()
+        elif self.implementation == "torch":
             self._check_torch()
+
+    @property
+    def fully_sharded(self) -> bool:
+        """Whether torch's `fully_shard` carries the scheme out, whichever implementation of DDP is named."""
+        return fully_sharded(self.scheme) is not None
+
+    @property
+    def carried_out_by(self) -> Implementation:
+        """Whose implementation trains."""
+        return "torch" if self.fully_sharded else self.implementation
 
     def slowness(self, rank: int) -> float:
         """Return the factor on `rank`'s computation."""
@@ -105,6 +118,25 @@ class Settings(Job):
         if self.local_iterations and self.drop:
             remedy = "leave one out: which layers stay is drawn for synchronised iterations"
             raise OptionError("`local_iterations` and `drop` are both given", remedy=remedy)
+
+    def _check_fully_sharded(self) -> None:
+        """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""
+        refused = {
+            "backend=nccl": self.backend == "nccl",
+            f"assignment={self.assignment}": self.assignment != "rebuilt",
+            f"overlap={self.overlap}": self.overlap != "on",
+            f"comm={self.comm}": self.comm != "real",
+            "gradient_as_bucket_view": self.gradient_as_bucket_view,
+            "local_iterations": self.local_iterations > 0,
+            "stragglers": bool(self.stragglers),
+            f"scale_compute={self.scale_compute}": self.scale_compute != 1,
+        }
+        for what, given in refused.items():
+            if given:
+                whose = "torch's `fully_shard` on CPUs carries it out, which"
+                raise OptionError(
+                    f"{whose} has no `{what}`", place=f"scheme={self.scheme}", remedy="leave it out, or simulate it"
+                )
 
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""

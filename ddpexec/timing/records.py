@@ -46,9 +46,10 @@ class Records:
     def iteration(self, note: Note, index: int) -> Iteration:
         """Return the record of a closed iteration.
 
-        `backward_compute_s` is backward without hooks (copies and launches) and without its end, in which buckets are
-        waited for and written back; `exposed_comm_s` is the waiting, of a schedule wherever it waits, forward and the
-        optimizer's step included, which do not count it; on a GPU all are times of the device's stream.
+        `backward_compute_s` is backward without hooks (copies and launches), without waits between gradients, and
+        without its end, in which buckets are waited for and written back; `exposed_comm_s` is the waiting, of a
+        schedule wherever it waits, forward and the optimizer's step included, which do not count it; on a GPU all are
+        times of the device's stream.
         """
         buckets, exposed = self._buckets(note)
         updates = sum(self._length(pair) for pair in note.updates)
@@ -57,6 +58,7 @@ class Records:
         in_step = sum(self._length(pair) for pair in note.waits or () if self._within(pair, note.optimizer))
         inside = sum(self._length(pair) for pair in note.hooks.values())
         backward = self._length(note.backward) - inside - self._length(note.finish)
+        backward -= sum(self._length(pair) for pair in self._between_gradients(note))
         loss = self._length((note.returned, note.backward[0])) if note.returned and note.backward else 0.0
         return Iteration(
             rank=self._rank,
@@ -122,7 +124,7 @@ class Records:
                 index=bucket.number,
                 size_bytes=bucket.size_bytes,
                 parameters=bucket.indices,
-                ready_s=max((self._at(note.hooks[i][0]) for i in bucket.indices if i in note.hooks), default=launch),
+                ready_s=self._ready(note, bucket, launch),
                 launched_s=launch,
                 started_s=min(start, end),
                 wire_s=None,
@@ -132,6 +134,11 @@ class Records:
             )
             for bucket, launch, start, end, usable in zip(note.buckets, launches, started, ends, written, strict=True)
         ), exposed
+
+    def _ready(self, note: Note, bucket: BucketNote, launch: float) -> float:
+        """Return when the last gradient of a bucket was there; its launch, where it carries none of this iteration."""
+        indices = bucket.indices if bucket.operation.reduces else ()
+        return max((self._at(note.hooks[i][0]) for i in indices if i in note.hooks), default=launch)
 
     def _written(self, note: Note, ends: Sequence[float]) -> tuple[list[float], float]:
         stamped = [bucket.written for bucket in note.buckets]
@@ -164,6 +171,12 @@ class Records:
             ends[lane : lane + 1] = [bucket.finished_s]
             chosen.append(lane)
         return chosen
+
+    def _between_gradients(self, note: Note) -> list[Pair]:
+        """Return the waits of backward that neither its hooks nor its end hold."""
+        held = [*note.hooks.values(), *([note.finish] if note.finish is not None else [])]
+        waits = [pair for pair in note.waits or () if self._within(pair, note.backward)]
+        return [pair for pair in waits if not any(self._within(pair, each) for each in held)]
 
     def _within(self, pair: Pair, phase: Pair | None) -> bool:
         return phase is not None and self._at(phase[0]) <= self._at(pair[0]) <= self._at(phase[1])

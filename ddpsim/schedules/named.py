@@ -69,12 +69,16 @@ def _fsdp2(name: str, options: str) -> Make:
 
 
 def _hsdp(name: str, options: str) -> Make:
+    shards, given = _hsdp_asked(name, options)
+    return lambda setup: sharded.hsdp(setup, shards, reshard=given.reshard, precision=given.precision)
+
+
+def _hsdp_asked(name: str, options: str) -> tuple[int, sharded.FullyShard]:
     shards, _, rest = options.partition(",")
     if not (shards.isascii() and shards.isdigit() and int(shards)):
         what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
         raise InputError(what, place=f"scheme {name!r}", remedy="write e.g. hsdp:8")
-    given = asked(sharded.FullyShard, rest, f"scheme {name!r}")
-    return lambda setup: sharded.hsdp(setup, int(shards), reshard=given.reshard, precision=given.precision)
+    return int(shards), asked(sharded.FullyShard, rest, f"scheme {name!r}")
 
 
 def _deepspeed(make: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
@@ -129,6 +133,20 @@ def scheme_named(text: str) -> Scheme:
     if name not in _SCHEMES:
         raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
     return Scheme(text, _SCHEMES[name](name, options))
+
+
+def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
+    """Return what `text` asks of `fully_shard`: ranks that share a copy (None: all), and its options.
+
+    None where `text` names a scheme of another kind.
+
+    Raises:
+        InputError: options that the scheme does not take.
+    """
+    name, _, options = text.partition(":")
+    if name == "fsdp2":
+        return None, asked(sharded.FullyShard, options, f"scheme {name!r}")
+    return _hsdp_asked(name, options) if name == "hsdp" else None
 
 
 def schemes_named(text: str) -> list[str]:

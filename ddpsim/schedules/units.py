@@ -23,6 +23,17 @@ def units_of(parameters: Sequence[Parameter]) -> tuple[tuple[int, ...], list[tup
     >>> units_of([Parameter(name, (1,)) for name in ("wte.weight", "h.0.a", "h.0.b", "h.1.a", "ln_f.weight")])
     ((0, 4), [(1, 2), (3,)])
     """
+    units = list(blocks_of(parameters).values())
+    inside = {index for unit in units for index in unit}
+    return tuple(index for index in range(len(parameters)) if index not in inside), units
+
+
+def blocks_of(parameters: Sequence[Parameter]) -> dict[str, tuple[int, ...]]:
+    """Return the blocks' units by the name of the block's module, as `units_of` has them.
+
+    >>> blocks_of([Parameter(name, (1,)) for name in ("wte.weight", "h.0.a", "h.0.b", "h.1.a", "ln_f.weight")])
+    {'h.0': (1, 2), 'h.1': (3,)}
+    """
     blocks: dict[str, list[int]] = {}
     lists: dict[str, set[str]] = {}
     for index, parameter in enumerate(parameters):
@@ -30,9 +41,7 @@ def units_of(parameters: Sequence[Parameter]) -> tuple[tuple[int, ...], list[tup
         if found is not None:
             blocks.setdefault(found, []).append(index)
             lists.setdefault(_list(found), set()).add(found)
-    units = [tuple(members) for name, members in blocks.items() if len(lists[_list(name)]) > 1]
-    inside = {index for unit in units for index in unit}
-    return tuple(index for index in range(len(parameters)) if index not in inside), units
+    return {name: tuple(members) for name, members in blocks.items() if len(lists[_list(name)]) > 1}
 
 
 def modules_of(parameters: Sequence[Parameter]) -> list[tuple[int, ...]]:

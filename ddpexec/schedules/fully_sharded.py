@@ -1,0 +1,299 @@
+"""Training under torch's `fully_shard`, its collectives observed without changing them.
+
+Units are those of `ddpsim.schedules.units`: each repeated block, then the root. What is sent and when is torch's own
+doing. Beside it stand custom collectives that call torch's default ones (`set_custom_all_gather`,
+`set_custom_reduce_scatter`), a group of replicas that passes its allreduces on, and a hook on each gradient.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+
+from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.operations import Operation
+from ddpsim.schedules.named import fully_sharded, scheme_named
+from ddpsim.schedules.precision import Precision
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sharded import FullyShard
+from ddpsim.schedules.units import blocks_of, units_of
+
+Unit = tuple[int, ...]
+RESHARD = {"blocks": None, "all": True, "nothing": False}
+"""`reshard_after_forward` by what a scheme gives up after forward."""
+SENT = ("float64", "float32", "bfloat16", "float16")
+"""What parameters may be gathered and gradients reduced in."""
+
+
+class FullySharded(nn.Module):
+    """Train `module`, whose blocks and root it shards, by `fsdp2` or `hsdp:S`.
+
+    `optimizer` holds the sharded parameters; step it after a backward outside `no_sync`.
+
+    Args:
+        module: on a CPU, its parameters of one dtype. Parameters and buffers of rank 0 are taken by all.
+        scheme: its name, as `ddpsim.schedules.named.scheme_named` reads it.
+        make_optimizer: makes an optimizer of the sharded parameters.
+        process_group: torch's; the default group where None.
+        observer: takes the moments of each iteration; None takes none.
+
+    Raises:
+        OptionError: a module that `fully_shard` cannot shard, or one that is not on a CPU.
+        PlanError: shards that do not divide the ranks.
+        ModelMismatchError: ranks with different parameters.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        scheme: str,
+        make_optimizer: Callable[[list[nn.Parameter]], Any],
+        *,
+        process_group: Any = None,
+        observer: Observer | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self.observer = module, observer
+        group = process_group or dist.group.WORLD
+        if group is None:
+            raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
+        self.communicator = Communicator([group])
+        model = collect(module)
+        world = self.communicator.world_size
+        root, blocks = units_of(model.policy)
+        self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
+        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world)
+        self.schedule: Schedule = scheme_named(scheme).schedule(setup)
+        asked = fully_sharded(scheme)
+        if asked is None:
+            raise OptionError(f"{scheme!r} is not sharded by units", place="scheme", remedy="use fsdp2 or hsdp:S")
+        check_shardable(model, scheme)
+        verify(model, self.communicator, model.tensors[0].device)
+        broadcast_state(module, self.communicator, (), buffers=True)
+        shards, options = asked
+        with naming_the_lost(self.communicator, "the construction of process groups"):
+            mesh = mesh_of(self.communicator, shards or world)
+        self._watch = _Watch(self.schedule, observer)
+        named = dict(module.named_modules())
+        wrapped = [*((named[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
+        units = [self._shard(each, unit, mesh, options) for each, unit in wrapped]
+        place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
+        self._sharded = {place[each.sharded_param]: each for unit in units for each in unit}
+        self._hooked = observer is None
+        self.optimizer = make_optimizer(list(module.parameters()))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module, whose units gather their parameters before they run."""
+        observer = self.observer
+        if observer is None:
+            return self.module(*inputs, **kwargs)
+        if torch.is_grad_enabled():
+            observer.scheduled()
+            self._watch.begin()
+        begin = observer.now()
+        output = self.module(*inputs, **kwargs)
+        observer.module(begin)
+        if not self._hooked:
+            self._hooked = True
+            self._hook_gradients(observer)
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Reduce no gradients: those of all parameters add up on each rank; parameters are gathered all the same."""
+        root: Any = self.module
+        root.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            root.set_requires_gradient_sync(True)
+
+    def _shard(self, module: nn.Module, unit: Unit, mesh: DeviceMesh, options: FullyShard) -> list[Any]:
+        """Shard one unit, and return torch's own of its parameters."""
+        reshard, precision = RESHARD[options.reshard], mixed(options.precision)
+        try:
+            fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision)
+        except (ValueError, NotImplementedError, AssertionError) as error:
+            what = f"torch's fully_shard refuses {type(module).__name__}: {error}"
+            raise OptionError(what, place="scheme", remedy="use `scheme=zero2`, or another model") from error
+        sharded: Any = module
+        sharded.set_custom_all_gather(_AllGather(self._watch, unit))
+        sharded.set_custom_reduce_scatter(_ReduceScatter(self._watch, unit))
+        groups = sharded._get_fsdp_state()._fsdp_param_groups
+        for group in groups:
+            if mesh.ndim > 1:
+                replicas = group.mesh_info.replicate_process_group
+                group.mesh_info.replicate_process_group = _Replicas(replicas, self._watch, unit)
+        return [each for group in groups for each in group.fsdp_params]
+
+    def _hook_gradients(self, observer: Observer) -> None:
+        """Stamp each gradient from now on; the parameters that backward writes to exist since the first forward."""
+        for index, each in self._sharded.items():
+            each._unsharded_param.register_post_accumulate_grad_hook(_stamp(observer, index))
+
+
+def check_shardable(model: ModelParameters, scheme: str) -> None:
+    """Raise OptionError where torch's `fully_shard` cannot train a model on CPUs."""
+    place = f"scheme {scheme!r}"
+    if not model.tensors:
+        raise OptionError("the module has no parameter that needs a gradient", place=place, remedy="give one that does")
+    for parameter, tensor in zip(model.policy, model.tensors, strict=True):
+        if tensor.device.type != "cpu":
+            what = f"{parameter.name} is on {tensor.device}"
+            raise OptionError(what, place=place, remedy="it is run on CPUs; give `device=cpu`, or simulate it")
+        if parameter.sparse:
+            raise OptionError(f"the gradient of {parameter.name} is sparse", place=place, remedy="use `scheme=ddp`")
+
+
+def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
+    """Return the mesh of `shards` ranks to a copy: of one dimension where all ranks share one.
+
+    Groups have the timeout of the communicator's.
+    """
+    world, main = communicator.world_size, communicator.main
+    if shards == world:
+        return DeviceMesh.from_group(main, "cpu")
+    ranks = torch.tensor(dist.get_process_group_ranks(main)).view(world // shards, shards)
+    timeout = main._get_backend(torch.device("cpu")).options._timeout
+    replicas = _mine(ranks.T.tolist(), timeout)
+    return DeviceMesh.from_group(
+        [replicas, _mine(ranks.tolist(), timeout)], "cpu", mesh=ranks, mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _mine(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
+    """Make all `groups`, on every rank in the same order, and return this rank's."""
+    made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
+    mine: dist.ProcessGroup = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+    return mine
+
+
+def mixed(precision: Precision) -> MixedPrecisionPolicy:
+    """Return torch's policy of what is sent in which dtype.
+
+    Raises:
+        OptionError: a dtype that cannot be trained in, or that gloo does not sum.
+    """
+
+    def dtype(name: str | None) -> torch.dtype | None:
+        if name is None:
+            return None
+        if name not in SENT:
+            what = f"the executor sends no {name}"
+            raise OptionError(what, place="scheme", remedy=f"use one of {', '.join(SENT)}, or simulate it")
+        return getattr(torch, name)  # type: ignore[no-any-return]
+
+    return MixedPrecisionPolicy(param_dtype=dtype(precision.gather), reduce_dtype=dtype(precision.reduce))
+
+
+def _stamp(observer: Observer, index: int) -> Callable[[Tensor], None]:
+    def stamp(_: Tensor) -> None:
+        begin = observer.now()
+        observer.hooks[index] = begin, observer.now()
+
+    return stamp
+
+
+class _Watch:
+    """Notes each collective as the message of the schedule that it is: the n-th of its operation on its unit.
+
+    On a CPU torch's `fully_shard` launches a collective and waits for it in one call.
+    """
+
+    def __init__(self, schedule: Schedule, observer: Observer | None) -> None:
+        self.observer = observer
+        self._numbers: dict[tuple[Operation, Unit], list[int]] = {}
+        for number, message in enumerate(schedule):
+            self._numbers.setdefault((message.op, message.parameters), []).append(number)
+        self._seen: Counter[tuple[Operation, Unit]] = Counter()
+        self._more = len(schedule.messages)
+
+    def begin(self) -> None:
+        """Begin an iteration."""
+        self._seen.clear()
+
+    def around(self, op: Operation, unit: Unit, tensor: Tensor, call: Callable[[], Any]) -> Any:
+        """Make a collective of all of `tensor` by `call`, and note it."""
+        observer = self.observer
+        if observer is None or observer.note is None:
+            return call()
+        begin = observer.now()
+        work = call()
+        note = observer.launched(self._number(op, unit), unit, tensor.nbytes, begin, work, op)
+        if work is None and note is not None:
+            observer.waited_for(note, begin)
+        return work
+
+    def _number(self, op: Operation, unit: Unit) -> int:
+        """Return the message's place in the schedule; one that is not in it comes behind all."""
+        key = op, unit
+        numbers, place = self._numbers.get(key, []), self._seen[key]
+        self._seen[key] += 1
+        return numbers[place] if place < len(numbers) else self._more
+
+
+class _AllGather(DefaultAllGather):
+    """torch's all-gather of one unit, noted."""
+
+    def __init__(self, watch: _Watch, unit: Unit) -> None:
+        super().__init__()
+        self._watch, self._unit = watch, unit
+
+    def __call__(self, output_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def call() -> Any:
+            return super(_AllGather, self).__call__(output_tensor, *args, **kwargs)
+
+        return self._watch.around(Operation.ALL_GATHER, self._unit, output_tensor, call)
+
+
+class _ReduceScatter(DefaultReduceScatter):
+    """torch's reduce-scatter of one unit, noted."""
+
+    def __init__(self, watch: _Watch, unit: Unit) -> None:
+        super().__init__()
+        self._watch, self._unit = watch, unit
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def call() -> Any:
+            return super(_ReduceScatter, self).__call__(output_tensor, input_tensor, *args, **kwargs)
+
+        return self._watch.around(Operation.REDUCE_SCATTER, self._unit, input_tensor, call)
+
+
+class _Replicas(dist.ProcessGroup):
+    """Passes the allreduces of one unit between replicas on to `group`, waits for each as its caller does, notes it."""
+
+    def __init__(self, group: dist.ProcessGroup, watch: _Watch, unit: Unit) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._inner, self._watch, self._unit = group, watch, unit
+
+    def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
+        """Pass an allreduce on."""
+        works = []
+
+        def call() -> None:
+            works.append(self._inner.allreduce(tensors, options))
+            works[0].wait()
+
+        self._watch.around(Operation.ALLREDUCE, self._unit, tensors[0], call)
+        return works[0]
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the backend's name."""
+        return str(dist.get_backend(self._inner))

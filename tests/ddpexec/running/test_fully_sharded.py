@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from ddpexec.models import MODELS  # noqa: E402
+from ddpexec.models.training import TrainingModel, classifier  # noqa: E402
+from ddpexec.running.provenance import provenance  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import Settings  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.operations import Operation  # noqa: E402
+from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
+
+CPU = torch.device("cpu")
+RUNS: list[dict[str, Any]] = [
+    {"scheme": "fsdp2"}, {"scheme": "fsdp2:noreshard"}, {"scheme": "hsdp:2"}, {"scheme": "hsdp:1"},
+    {"scheme": "fsdp2", "accumulate": 2}, {"scheme": "fsdp2", "implementation": "torch"},
+    {"scheme": "fsdp2:gather=bf16,reduce=fp32"}, {"scheme": "fsdp2:gather=fp16"},
+]  # fmt: skip
+
+
+def tiny() -> TrainingModel:
+    layers = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    return classifier("tiny", nn.Sequential(nn.Linear(8, 32), *layers), 4, (8,), 32)
+
+
+def ran(rank: int, options: dict[str, Any], **subject: Any) -> Run:
+    run = Run(Settings(iterations=4, **options), CPU, **(subject or {"model": "tiny"}))
+    run.train()
+    run.provenance = provenance(run, [])
+    return run
+
+
+@pytest.fixture(autouse=True)
+def a_tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpexec.models.MODELS", {**MODELS, "tiny": tiny})
+
+
+def traced(rank: int) -> list[Any]:
+    found = []
+    for options in RUNS:
+        run = ran(rank, options)
+        trace = run.trace()
+        found.append((trace, run.gather(trace), list(run.ddp.schedule), run.provenance))
+    return found
+
+
+def test_a_run_under_fully_shard_leaves_a_trace() -> None:
+    for options, (trace, gathered, messages, told) in zip(RUNS, ranks.run(2, traced)[0], strict=True):
+        summary = summarise(gathered)
+        assert sum(getattr(summary, part) for part in PARTS) == pytest.approx(summary.iteration_s)
+        assert told["implementation"] == "torch"
+        for it in trace.iterations:
+            sent = [(bucket.index, bucket.operation, bucket.size_bytes, bucket.parameters) for bucket in it.buckets]
+            due = [m for m in enumerate(messages) if it.synced or m[1].op is Operation.ALL_GATHER]
+            assert sent == [(number, m.op, m.size_bytes, m.parameters) for number, m in due], options
+            assert len(it.gradients) == 10
+            assert min(it.forward_s, it.backward_compute_s, it.optimizer_s) > 0
+            in_waits = sum(bucket.finished_s - bucket.launched_s for bucket in it.buckets)
+            assert it.exposed_comm_s == pytest.approx(in_waits)
+            for bucket in it.buckets:
+                assert it.start_s < bucket.launched_s <= bucket.finished_s <= bucket.written_s <= it.end_s
+                if bucket.operation.reduces and it.synced:
+                    assert bucket.ready_s <= bucket.launched_s
+            in_forward = [bucket for bucket in it.buckets if bucket.finished_s < it.gradients[0].hook_s]
+            assert in_forward or options["scheme"] == "hsdp:1"
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"overlap": "off"}, {"comm": "noop"}, {"backend": "nccl"}, {"local_iterations": 2}, {"stragglers": {0: 2.0}},
+    {"scale_compute": 2.0}, {"gradient_as_bucket_view": True}, {"assignment": "initial"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=str)
+def test_what_fully_shard_cannot_do_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        Settings(scheme="fsdp2", **options)
+
+
+def refused(rank: int) -> list[str]:
+    found = []
+    for scheme, subject in (
+        ("fsdp2", {"workload": small_workload()}),
+        ("fsdp2", {"step": "tests.ddpexec.capturing.own_steps:tied"}),
+        ("hsdp:3", {"model": "tiny"}),
+        ("fsdp2:gather=int64", {"model": "tiny"}),
+    ):
+        with pytest.raises(InputError) as caught:
+            ran(rank, {"scheme": scheme}, **subject)
+        found.append(str(caught.value))
+    return found
+
+
+def test_every_rank_says_what_cannot_be_sharded() -> None:
+    for workload, step, shards, dtype in ranks.run(2, refused):
+        assert "timed layers" in workload
+        assert "drop one" in step
+        assert "3 shards do not divide a world of 2" in shards
+        assert "no int64" in dtype

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+
+from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
+from ddpexec.timing.clock import HostClock  # noqa: E402
+from ddpexec.timing.observe import Observer  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, loss_of, mine, model_of  # noqa: E402
+
+STEPS = 5
+
+
+def trained(rank: int, scheme: str, optimizer: str, micro: int = 1) -> tuple[list[Any], list[Any], Any]:
+    """Return the whole weights after each step, what each iteration sent, and what did."""
+    observer = Observer(HostClock())
+    made = FullySharded(model_of(3 + rank), scheme, OPTIMIZERS[optimizer], observer=observer)
+    weights = []
+    for step in range(STEPS * micro):
+        synced = (step + 1) % micro == 0
+        observer.begin(step, synced=synced, stepped=synced)
+        if synced:
+            loss_of(made, *mine(step, rank)).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            weights.append([w.full_tensor().clone() for w in made.module.state_dict().values()])
+        else:
+            with made.no_sync():
+                loss_of(made, *mine(step, rank)).backward()
+    observer.close()
+    sent = [[(b.number, str(b.operation), b.size_bytes, b.indices) for b in note.buckets] for note in observer.notes]
+    return weights, sent, made
+
+
+def distances(rank: int, schemes: list[str]) -> dict[str, float]:
+    world, found = torch.distributed.get_world_size(), {}
+    for scheme in schemes:
+        for optimizer in OPTIMIZERS:
+            for micro in (1, 2):
+                weights, _, _ = trained(rank, scheme, optimizer, micro)
+                expected = alone(optimizer, world, every=micro)
+                far = max(apart(some, others) for some, others in zip(weights, expected[:STEPS], strict=True))
+                found[f"{scheme} {optimizer} {micro}"] = far
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "schemes"),
+    [(2, ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root", "hsdp:2", "hsdp:1"]), (4, ["hsdp:2"])],
+)
+def test_steps_end_with_the_weights_of_one_process(world: int, schemes: list[str]) -> None:
+    for found in ranks.run(world, distances, schemes):
+        assert len(found) == len(schemes) * 2 * len(OPTIMIZERS)
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def compared(rank: int, scheme: str) -> tuple[list[Any], list[Any]]:
+    _, sent, made = trained(rank, scheme, "sgd")
+    planned = [(n, str(m.op), m.size_bytes, m.parameters) for n, m in enumerate(made.schedule)]
+    return sent, planned
+
+
+@pytest.mark.parametrize(
+    ("world", "scheme"),
+    [(2, "fsdp2"), (2, "fsdp2:noreshard"), (2, "fsdp2:reshard_root"), (2, "hsdp:1"), (2, "fsdp2:gather=fp32"),
+     (2, "fsdp2:gather=bf16,reduce=fp32"), (4, "hsdp:2")],
+)  # fmt: skip
+def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(world: int, scheme: str) -> None:
+    for sent, planned in ranks.run(world, compared, scheme):
+        assert len(sent) == STEPS
+        for iteration in sent:
+            assert iteration == planned
