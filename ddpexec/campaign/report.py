@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpexec.campaign.results import Result
+from ddpexec.campaign.schemes import errors_by_scheme, rankings
 from ddpsim.units import counted
 
 
@@ -74,6 +75,7 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         "",
         *trivial({"error of the overhead, median": summary}),
         "",
+        *by_scheme(results),
         *([f"{one_process(results)}.", ""] if results else []),
         "| configuration | one process, ms | measured, ms | noise | predicted, ms | error | overhead error | term |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -111,6 +113,27 @@ def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name in sorted({name for summary in columns.values() for name in summary[key]}):
         cells = [percent(summary[key][name]) for summary in columns.values()]
         yield f"| {name.replace('_', ' ')} | {' | '.join(cells)} |"
+
+
+def by_scheme(results: Sequence[Result]) -> Iterator[str]:
+    """Yield how well each scheme is predicted, and which is the best of each family; nothing where there is but one."""
+    errors = errors_by_scheme(results)
+    if len(errors) < 2:
+        return
+    yield "| scheme | configurations | error of the step, median | 95th percentile | signed median | signed range |"
+    yield "|---|--:|--:|--:|--:|---|"
+    for each in errors:
+        low, high = (percent(value, signed=True) for value in (each.least, each.most))
+        shown = (percent(each.median), percent(each.p95), percent(each.signed, signed=True), f"{low} to {high}")
+        yield f"| {each.scheme} | {each.count} | {' | '.join(shown)} |"
+    yield ""
+    yield "| configuration | predicted best | measured best | regret | pairs more than 1 % apart, in the right order |"
+    yield "|---|---|---|--:|--:|"
+    for ranking in rankings(results):
+        order = f"{ranking.right} of {ranking.pairs}"
+        best = f"{ranking.predicted} | {ranking.measured} | {percent(ranking.regret)}"
+        yield f"| {ranking.family} | {best} | {order} |"
+    yield ""
 
 
 def one_process(results: Sequence[Result]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -29,6 +29,8 @@ class Result:
         bucket_errors: of each bucket's finish, as a share of the step, signed.
         baselines_s: what trivial predictors say of the step.
         largest_term: the term of the step whose error is worth most.
+        scheme: what was sent and when: `priority`, `ddp, no overlap`.
+        family: configurations that differ in their scheme alone share it.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Result:
     baselines_s: Mapping[str, float]
     largest_term: str
     local_source: str = "predicted"
+    scheme: str = "ddp"
+    family: str = ""
 
     @property
     def error(self) -> float:
@@ -88,8 +92,8 @@ class Result:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Result:
         """Return the result that `document` made."""
-        own = {key: document[key] for key in cls.__dataclass_fields__ if key != "local_source"}
-        own["local_source"] = document.get("local_source", "predicted")
+        later = {name for name, each in cls.__dataclass_fields__.items() if each.default is not MISSING}
+        own = {key: document[key] for key in cls.__dataclass_fields__ if key in document or key not in later}
         return cls(**own | {"repeats_s": tuple(own["repeats_s"]), "bucket_errors": tuple(own["bucket_errors"])})
 
 

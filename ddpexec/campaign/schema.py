@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ddpsim.errors import InputError
 from ddpsim.options.option import declared
+from ddpsim.schedules.named import scheme_named
 from ddpsim.topology.schema import Bandwidth, Index, Time
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -66,6 +68,8 @@ class RunSpec(CampaignPart):
     first_bucket_mb: Cap | None = None
     gradient_as_bucket_view: bool = False
     impl: Literal["ddpexec", "torch"] = "torch"
+    scheme: str = "ddp"
+    overlap: Literal["on", "off"] = "on"
     no_sync_every: Count = 1
     process_groups: Count = 1
     straggler: dict[Index, Factor] = {}
@@ -86,9 +90,28 @@ class RunSpec(CampaignPart):
             raise ValueError("`batch_size` belongs to a `model`")
         if self.process_groups > 1 and self.impl == "torch":
             raise ValueError("torch has no round-robin process groups; write `impl: ddpexec`")
+        self._check_scheme()
         if self.bucket_cap_mb_list is not None and (self.bucket_cap_mb, self.first_bucket_mb) != (None, None):
             raise ValueError("give `bucket_cap_mb_list` alone")
         return self
+
+    @field_validator("overlap", mode="before")
+    @classmethod
+    def _yaml_switch(cls, value: object) -> object:
+        """Take `on` and `off` without quotes too, which YAML reads as true and false."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+    def _check_scheme(self) -> None:
+        try:
+            scheme_named(self.scheme)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        if (self.scheme, self.overlap) == ("ddp", "on"):
+            return
+        if self.impl == "torch":
+            raise ValueError("torch's DDP has no `scheme` and no `overlap`; write `impl: ddpexec`")
+        if self.process_groups > 1:
+            raise ValueError("a `scheme`, and `overlap: off`, have one process group; drop `process_groups`")
 
 
 def given(run: RunSpec, kind: type) -> dict[str, Any]:

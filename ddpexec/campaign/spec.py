@@ -61,6 +61,16 @@ class Configuration:
         return f"{self.group}-{self.caps}"
 
     @property
+    def scheme(self) -> str:
+        """What is sent and when, in words."""
+        return self.run.scheme if self.run.overlap == "on" else f"{self.run.scheme}, no overlap"
+
+    @property
+    def family(self) -> str:
+        """Its name, its scheme left out."""
+        return f"{_group(self.run.model_copy(update={'scheme': 'ddp', 'overlap': 'on'}))}-{self.caps}"
+
+    @property
     def bench(self) -> str:
         """Name of the microbenchmark its constants come from: its network's, taken anew beside each model that runs."""
         run = self.run
@@ -157,7 +167,7 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
         if rank >= network.ranks:
             raise InputError(f"rank {rank} of {network.ranks}", place=f"{where}.straggler", remedy="number from 0")
     configuration = Configuration(
-        group="-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)]),
+        group=_group(run),
         caps="-".join(_parts(run, CAP_OPTIONS)) or "default",
         run=run,
         network=network,
@@ -168,6 +178,10 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
     for name in (configuration.name, configuration.bench):
         file_name(name, f"{where}, whose folder takes the names in it")
     return configuration
+
+
+def _group(run: RunSpec) -> str:
+    return "-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)])
 
 
 def _subject(run: RunSpec) -> str:
@@ -186,8 +200,10 @@ def _part(key: str, value: Any) -> str:
     short = _SHORT.get(key, key)
     if isinstance(value, bool):
         return short if value else f"no_{short}"
+    if isinstance(value, str):
+        return value if key == "impl" else f"{short}_{value}".replace(":", "_").replace(",", "_")
     if isinstance(value, dict):
         return short + "_".join(f"{rank}x{factor:g}" for rank, factor in value.items())
     if isinstance(value, list):
         return short + "_".join(f"{each:g}" for each in value)
-    return value if key == "impl" else f"{short}{value:g}"
+    return f"{short}{value:g}"

@@ -230,6 +230,8 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
             [measured_baselines(table, summary.buckets, local_s, optimizer_s, cycle) for summary in summaries]
         ),
         largest_term=held.largest_term.name,
+        scheme=configuration.scheme,
+        family=configuration.family,
     )
     write_whole(folder / "result.json", json_text(result.document()))
     return result

@@ -90,9 +90,6 @@ class Carrier:
         self._communicator, self._observer = communicator, observer
         self.flats = flats_of(schedule, model, communicator)
         self._flats = {flat.indices: flat for flat in self.flats}
-        for message in schedule:
-            if message.op.reduces and BACKWARD_END in message.after:
-                self._flats[message.parameters].late = True
         rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE}
         self._lanes = {
             stream: lanes.of(stream, rings=stream in rings)
@@ -215,6 +212,7 @@ def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communica
         OptionError: a message of several types or devices, or of parameters that others carry otherwise.
     """
     sharded = keeps_parts(schedule)
+    late = {message.parameters for message in schedule if message.op.reduces and BACKWARD_END in message.after}
     flats: dict[tuple[int, ...], Flat] = {}
     owner: dict[int, str] = {}
     for message in schedule:
@@ -232,5 +230,5 @@ def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communica
             raise OptionError(what, place=place, remedy="give both the same parameters in the same order")
         owner |= dict.fromkeys(indices, message.id)
         rank, ranks = communicator.rank, communicator.world_size
-        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded)
+        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late)
     return list(flats.values())

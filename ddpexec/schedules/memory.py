@@ -23,10 +23,20 @@ class Flat:
         ranks: each of which has a part.
         rank: this one.
         sharded: whether the parameters lie in a buffer too, of which this rank updates its part.
+        late: whether gradients are taken after backward. A single one is then given back as a view of the buffer:
+            what divides it by the ranks is the one pass over it.
     """
 
     def __init__(
-        self, number: int, indices: tuple[int, ...], model: ModelParameters, ranks: int, rank: int, *, sharded: bool
+        self,
+        number: int,
+        indices: tuple[int, ...],
+        model: ModelParameters,
+        ranks: int,
+        rank: int,
+        *,
+        sharded: bool,
+        late: bool = False,
     ) -> None:
         self.number, self.indices = number, indices
         self.tensors = [model.tensors[index] for index in indices]
@@ -38,14 +48,14 @@ class Flat:
             number,
             Bucket(indices, size, None),
             model.tensors,
-            as_view=False,
+            as_view=late and len(indices) == 1 and not sharded,
             batched=False,
             called=lambda index: model.called(index, rank),
             least=part * ranks,
         )
         self._own = slice(rank * part, (rank + 1) * part)
         self._place = {index: place for place, index in enumerate(indices)}
-        self._complete = self.late = False
+        self._complete, self._late = False, late
         self.untouched: Collection[int] = ()
         self.parameters: Tensor | None = None
         self.shard: nn.Parameter | None = None
@@ -61,13 +71,13 @@ class Flat:
         """Copy a gradient that has just come, divided by the ranks, where it is large enough to go alone."""
         self._complete = False
         place = self._place[index]
-        if self.bucket.eager[place] and not self.late:
+        if self.bucket.eager[place] and not self._late:
             self.bucket.fill(place, ranks)
 
     def complete(self, ranks: int) -> None:
         """Copy the others, all of which have come; once, however many messages carry them."""
         if not self._complete:
-            if self.late:
+            if self._late:
                 for place, eager in enumerate(self.bucket.eager):
                     if eager:
                         self.bucket.fill(place, ranks)

@@ -53,7 +53,7 @@ class CpuRank(Rank):
             launches = []
             for size in setting.broadcast_bytes():
                 yield self.env.timeout(setting.costs.launch_s)
-                launches.append(self.communicator.launch(size, operation=BUFFERS, lane=setting.own_lane))
+                launches.append(self.communicator.launch(size, operation=BUFFERS, lane=setting.buffers_lane))
             for launch in launches:
                 yield launch.done
             book.buffer_broadcast_s = self.env.now - begin

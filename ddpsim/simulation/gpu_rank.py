@@ -69,7 +69,7 @@ class GpuRank(Rank):
             stream.work(copies)
             for size in setting.broadcast_bytes():
                 stream.host_s += setting.costs.launch_s
-                launched = self.communicator.launch(size, stream.mark(), BUFFERS, setting.own_lane, stream.host_s)
+                launched = self.communicator.launch(size, stream.mark(), BUFFERS, setting.buffers_lane, stream.host_s)
                 stream.wait(launched.done)
             stream.work(copies)
 

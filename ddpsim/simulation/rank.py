@@ -70,7 +70,7 @@ class Setting:
         return () if self.scheduled is None else self.scheduled.forward
 
     @property
-    def own_lane(self) -> int | None:
+    def buffers_lane(self) -> int | None:
         """The lane of what belongs to no schedule; DDP's process groups take turns."""
         return None if self.scheduled is None else 0
 

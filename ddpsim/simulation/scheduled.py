@@ -21,8 +21,11 @@ from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
 from ddpsim.workload import Workload
 
-OWN: Lane = (WORLD, "buffers")
-"""The lane of what belongs to no message, buffers that are broadcast: a process group beside those of the messages."""
+BUFFERS_LANE: Lane = (WORLD, "module buffers")
+"""The lane of the process group of all ranks that buffers are broadcast on.
+
+Messages have groups of their own in `ddpexec.schedules.carrier`, so that a broadcast waits for none of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Scheduled:
     Attributes:
         schedule: with its messages cut into segments.
         parcels: one a message, in the same order.
-        lanes: groups and streams of messages, behind that of what belongs to none.
+        lanes: groups and streams, that of module buffers first.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: by parameter, the points before the computation of its gradient; empty where there are none.
@@ -88,7 +91,7 @@ class Scheduled:
         """
         schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
-        lanes = tuple(dict.fromkeys([OWN, *((message.group, message.stream) for message in schedule)]))
+        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *((message.group, message.stream) for message in schedule)]))
         backward = parameters_at(schedule, Kind.BACKWARD)
         filled = (index for each in schedule if _filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
@@ -154,7 +157,7 @@ def _parcels(
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                copy_s if _filled_at_launch(message) else 0.0,
+                copy_s if _filled_at_launch(message, gloo=gloo) else 0.0,
                 gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
             )
         )
@@ -174,8 +177,14 @@ def _filled_by_hooks(message: Message) -> bool:
     return message.op.reduces and BACKWARD_END not in message.after
 
 
-def _filled_at_launch(message: Message) -> bool:
-    return message.op.reduces and BACKWARD_END in message.after and not _in_place(message)
+def _filled_at_launch(message: Message, *, gloo: bool) -> bool:
+    """Whether the launch passes over its gradients: copies them in, or divides them where they lie.
+
+    Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
+    a copy does.
+    """
+    late = message.op.reduces and BACKWARD_END in message.after
+    return late and not message.in_place and (gloo or not _in_place(message))
 
 
 def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:

@@ -13,7 +13,7 @@ from statistics import fmean
 from ddpsim.errors import InputError, TraceError
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise, sync_length
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, by_schedule, summarise, sync_length
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.units import format_time
@@ -151,7 +151,8 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         TraceError: a trace without iterations, or of another world size, or a bucket of another size than predicted.
     """
     summary = summarise(measured)
-    pairs = _paired(_dicts(prediction["buckets"]), summary.buckets)
+    pair = _paired_by_content if by_schedule(measured) else _paired
+    pairs = pair(_dicts(prediction["buckets"]), summary.buckets)
     _check_same(prediction, pairs, summary)
     own = measured.provenance.get("local_s")
     known = isinstance(own, float) and math.isfinite(own)
@@ -172,6 +173,24 @@ def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[Bucket
     """Return the buckets of either side by index: where layers are left out, one side may not have met all of them."""
     ours = {bucket["index"]: bucket for bucket in predicted}
     return [(ours[theirs.index], theirs) for theirs in measured if theirs.index in ours]
+
+
+def _paired_by_content(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+    """Return the messages of either side that carry the same, the n-th of the same beside the n-th.
+
+    A schedule that plans its order by the times it knows may have messages in another order on either side.
+    """
+    ours: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
+    for bucket in predicted:
+        ours.setdefault(_content(bucket), []).append(bucket)
+    theirs = [(ours.get(_content(asdict(bucket)), []), bucket) for bucket in measured]
+    pairs = [(same.pop(0), bucket) for same, bucket in theirs if same]
+    return pairs if len(pairs) == len(predicted) == len(measured) else _paired(predicted, measured)
+
+
+def _content(bucket: Mapping[str, object]) -> tuple[object, ...]:
+    parameters = bucket.get("parameters")
+    return bucket["size_bytes"], tuple(parameters) if isinstance(parameters, list | tuple) else None
 
 
 def _check_same(prediction: Mapping[str, object], pairs: Sequence[Pair], summary: Summary) -> None:

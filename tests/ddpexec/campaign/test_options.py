@@ -12,6 +12,7 @@ from ddpexec.campaign.schema import RunSpec, given
 from ddpexec.campaign.spec import parse_campaign
 from ddpexec.campaign.stages import run_arguments
 from ddpexec.running.settings import Settings
+from ddpsim.errors import InputError
 from ddpsim.options.option import declared
 
 OTHER = {"impl", "iterations", "scale_compute"}
@@ -45,3 +46,33 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
         *("--bucket-cap-mb-list 1,2.5", "--no-broadcast-buffers", "--accumulate 2", "--iterations 24"),
     ):
         assert part in said
+
+
+def test_a_scheme_reaches_the_run_and_the_prediction() -> None:
+    text = """
+name: c
+networks: {flat: {ranks: 2, rate: 1gbit}}
+runs:
+  - {network: flat, model: mlp, impl: ddpexec, vary: {scheme: [ddp, "priority:1MiB"]}}
+  - {network: flat, model: mlp, impl: ddpexec, overlap: off}
+"""
+    plain, segments, late = parse_campaign(text, "c").configurations
+    assert (options(segments).scheme, options(late).overlap) == ("priority:1MiB", "off")
+    assert "--scheme priority:1MiB" in " ".join(run_arguments(segments, Path("x")))
+    assert "--overlap off" in " ".join(run_arguments(late, Path("x")))
+    assert {plain.family, segments.family, late.family} == {plain.name}
+    assert [each.scheme for each in (plain, segments, late)] == ["ddp", "priority:1MiB", "ddp, no overlap"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("scheme: priority", "write `impl: ddpexec`"),
+        ("scheme: prioriti, impl: ddpexec", "did you mean"),
+        ("overlap: off, impl: ddpexec, process_groups: 2", "drop `process_groups`"),
+    ],
+)
+def test_schemes_that_cannot_run_are_refused(asked: str, said: str) -> None:
+    text = f"name: c\nnetworks: {{flat: {{ranks: 2, rate: 1gbit}}}}\nruns: [{{network: flat, model: mlp, {asked}}}]"
+    with pytest.raises(InputError, match=said):
+        parse_campaign(text, "c")

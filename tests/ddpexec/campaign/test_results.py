@@ -8,6 +8,7 @@ import pytest
 from ddpexec.campaign.baselines import interpolated, measured_baselines
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
+from ddpexec.campaign.schemes import errors_by_scheme, rankings
 from ddpsim.trace.metrics import BucketSummary
 
 TABLE = [(1 << 20, 0.010), (1 << 22, 0.040), (1 << 24, 0.160)]
@@ -140,3 +141,26 @@ def test_the_page_has_a_row_a_configuration_and_says_what_is_unknown() -> None:
     assert "| g-default | 1000.0 | 1250.0 | - | 1200.0 | -4.00 % | -20.00 % | bandwidth |" in page
     assert "| noise of repeated runs, median half range | - |" in page
     assert markdown("none", summarised([]), []).count("\n") > 20
+
+
+def test_errors_and_rankings_by_scheme_by_hand() -> None:
+    kinds = {"ddp": (1.0, 1.1), "priority": (0.8, 0.85), "dear": (0.804, 0.8)}
+    results = [
+        result(step_s, predicted_s, group=f"{family}{scheme}", scheme=scheme, family=family)
+        for family in ("a", "b")
+        for scheme, (step_s, predicted_s) in kinds.items()
+    ]
+    errors = {each.scheme: each for each in errors_by_scheme(results)}
+    assert errors["ddp"].median == pytest.approx(0.1)
+    assert (errors["dear"].signed, errors["dear"].p95) == pytest.approx((0.8 / 0.804 - 1, 1 - 0.8 / 0.804))
+    for ranking in rankings(results):
+        assert (ranking.predicted, ranking.measured) == ("dear", "priority")
+        assert ranking.regret == pytest.approx(0.804 / 0.8 - 1)
+        assert (ranking.right, ranking.pairs) == (2, 2)
+    assert "| ddp | 2 | 10.00 %" in markdown("c", summarised(results), results)
+
+
+def test_a_result_kept_before_schemes_were_told_apart_is_of_ddp() -> None:
+    document = result(1.25, 1.20).document()
+    old = {key: value for key, value in document.items() if key not in ("scheme", "family", "local_source")}
+    assert Result.from_document(old) == result(1.25, 1.20)

@@ -19,9 +19,20 @@ def lab() -> Campaign:
     return load_campaign(TRACES / "lab.yaml")
 
 
-@pytest.mark.parametrize("name", ["lab", "smoke"])
+@pytest.mark.parametrize("name", ["lab", "smoke", "schemes"])
 def test_no_step_is_longer_than_the_file_allows(name: str) -> None:
     check_steps(load_campaign(TRACES / f"{name}.yaml"))
+
+
+def test_every_scheme_that_runs_stands_in_four_configurations() -> None:
+    campaign = load_campaign(TRACES / "schemes.yaml")
+    counts = Counter(each.scheme for each in campaign.configurations)
+    assert set(counts) == {"ddp", "naive", "flat", "priority", "dear", "zero1", "zero2", "ddp, no overlap"}
+    assert min(counts.values()) >= 4
+    families: dict[str, set[str]] = {}
+    for each in campaign.configurations:
+        families.setdefault(each.family, set()).add(each.scheme)
+    assert all(schemes == set(counts) for schemes in families.values())
 
 
 def test_wire_times_have_equal_shares(lab: Campaign) -> None:

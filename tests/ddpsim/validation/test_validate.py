@@ -124,6 +124,18 @@ def test_latency_and_bandwidth_are_told_apart() -> None:
     assert terms["wire"].predicted_s == pytest.approx(3 * 1e-4 + 11000 / 1e7)
 
 
+def test_messages_of_a_schedule_in_another_order_are_held_against_their_like() -> None:
+    trace = example_trace(2)
+    planned = replace(trace, provenance={**trace.provenance, "options": {"scheme": "priority"}})
+    swapped = [
+        replace(it, buckets=tuple(replace(b, index=1 - b.index) for b in reversed(it.buckets)))
+        for it in planned.iterations
+    ]
+    found = validate(prediction_of(trace), replace(planned, iterations=swapped))
+    assert [bucket.size_bytes for bucket in found.buckets] == [8192, 4096]
+    assert max(found.errors) == pytest.approx(0)
+
+
 @pytest.mark.parametrize(
     ("shares", "named"),
     [
