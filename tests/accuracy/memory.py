@@ -12,7 +12,8 @@ from ddpsim.files import write_whole
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from tests.accuracy.gpu_steps import cases, judge, systems
+from tests.accuracy.gpu_steps import prediction
+from tests.accuracy.gpu_systems import cases, system_named
 from tests.ddpexec.capturing.gpt2_steps import LARGE, SMALL, Size, training
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "memory.md"
@@ -96,10 +97,10 @@ class Kept:
 
 def schemes() -> Iterator[Kept]:
     """Yield the rows of the system that has them."""
-    [system] = (each for each in systems() if each.name == SCHEMES)
+    system = system_named(SCHEMES)
     under_autocast = estimate_step(partial(training, LARGE, 4, "amp"), system.gpu).activations_bytes
     for dtype, row in cases(system):
-        predicted = judge(system, dtype, row, band=False).predicted
+        predicted = prediction(system, dtype, row, calibration=None)
         if row["scheme"] == "ddp":  # the one row that is not of bfloat16 throughout
             predicted = replace(predicted, workload=replace(predicted.workload, activations_bytes=under_autocast))
         memory = predicted.memory
