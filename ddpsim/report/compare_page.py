@@ -16,11 +16,12 @@ from ddpsim.report.wording import banded_number, step
 from ddpsim.units import counted
 
 _KEYS = (
-    "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "iteration_s", "samples_per_s",
+    "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "scheme", "iteration_s",
+    "samples_per_s",
     "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
     "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto", "hidden_comm_cost_s",
 )  # fmt: skip
-_TOLD_APART = ("model", "rate", "batch_size", "precision", "cap")
+_TOLD_APART = ("model", "rate", "batch_size", "precision", "cap", "scheme")
 """Keys that a table shows only where rows differ in them."""
 
 _CURVES_NOTE = (
@@ -111,14 +112,15 @@ def _dated(rows: Sequence[Row]) -> str:
 def _label(rows: Sequence[Row], each: int) -> str:
     """Return what names a row among all: machine and nodes, and what else rows differ in."""
     row = rows[each]
-    parts = [str(row[key]) for key in ("rate", "precision", "cap") if _differ(rows, key)]
+    parts = [str(row[key]) for key in ("rate", "precision", "cap", "scheme") if _differ(rows, key)]
     batch = [f"batch {row['batch_size']}"] if _differ(rows, "batch_size") else []
     model = [str(row["model"])] if _differ(rows, "model") else []
     return ", ".join([*model, f"{counted(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
 
 
 def _best(row: ComparisonRow) -> str:
-    place = f"{counted(row.nodes, 'node')} of {row.machine}"
+    scheme = row.prediction.options.scheme
+    place = f"{counted(row.nodes, 'node')} of {row.machine}" + (f" by {scheme}" if scheme != "ddp" else "")
     rate = f"{banded_number(*row.samples_per_s)} samples a second"
     cost = row.per_million_samples
     if cost is None or row.price is None:
@@ -165,7 +167,15 @@ def _others(comparison: Comparison) -> list[Table]:
 
 
 def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
-    named = [{**row, "workload": row["model"], "topology": row["machine"]} for row in rows]
+    scheme = _differ(rows, "scheme")
+    named = [
+        {
+            **row,
+            "workload": row["model"],
+            "topology": f"{row['machine']}, {row['scheme']}" if scheme else row["machine"],
+        }
+        for row in rows
+    ]
     charts = (*over_nodes(named), *_over_rates(comparison, rows), *_costs(comparison, rows))
     return (Charts("Curves", charts, _CURVES_NOTE),) if charts else ()
 

@@ -108,3 +108,10 @@ def test_what_is_worth_knowing_beside_the_rows_has_tables(advised: Comparison) -
     [placement] = pages.table(parts[next(title for title in parts if title.startswith("As many ranks"))])
     assert advice.apart is not None
     assert placement["cost"].startswith(f"{100 * advice.apart.cost[0]:.1f} %")
+
+
+def test_schemes_are_told_apart() -> None:
+    page = render(compare_report(compare(["mlp"], ["p3.16xlarge"], nodes=[1, 2], schemes=["ddp", "naive"])))
+    rows = pages.table(pages.sections(page)["Machines side by side"])
+    assert sorted(row["scheme"] for row in rows) == ["ddp", "ddp", "naive", "naive"]
+    assert "p3.16xlarge, naive" in page
