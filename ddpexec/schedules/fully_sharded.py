@@ -23,6 +23,7 @@ from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, ve
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.wrapper import check_agreement
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -56,7 +57,7 @@ class FullySharded(nn.Module):
     Raises:
         OptionError: a module that `fully_shard` cannot shard, or one that is not on a CPU.
         PlanError: shards that do not divide the ranks.
-        ModelMismatchError: ranks with different parameters.
+        ModelMismatchError: ranks with different parameters, or schemes.
     """
 
     def __init__(
@@ -77,14 +78,15 @@ class FullySharded(nn.Module):
         model = collect(module)
         world = self.communicator.world_size
         root, blocks = units_of(model.policy)
+        check_shardable(model, scheme, [*blocks, root])
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
         setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world)
         self.schedule: Schedule = scheme_named(scheme).schedule(setup)
         asked = fully_sharded(scheme)
         if asked is None:
             raise OptionError(f"{scheme!r} is not sharded by units", place="scheme", remedy="use fsdp2 or hsdp:S")
-        check_shardable(model, scheme)
         verify(model, self.communicator, model.tensors[0].device)
+        check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
         shards, options = asked
         with naming_the_lost(self.communicator, "the construction of process groups"):
@@ -94,7 +96,9 @@ class FullySharded(nn.Module):
         wrapped = [*((named[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
         units = [self._shard(each, unit, mesh, options) for each, unit in wrapped]
         place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
-        self._sharded = {place[each.sharded_param]: each for unit in units for each in unit}
+        self._sharded = {
+            place[each.sharded_param]: each for unit in units for each in unit if each.sharded_param in place
+        }
         self._hooked = observer is None
         self.optimizer = make_optimizer(list(module.parameters()))
 
@@ -148,7 +152,7 @@ class FullySharded(nn.Module):
             each._unsharded_param.register_post_accumulate_grad_hook(_stamp(observer, index))
 
 
-def check_shardable(model: ModelParameters, scheme: str) -> None:
+def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) -> None:
     """Raise OptionError where torch's `fully_shard` cannot train a model on CPUs."""
     place = f"scheme {scheme!r}"
     if not model.tensors:
@@ -159,6 +163,12 @@ def check_shardable(model: ModelParameters, scheme: str) -> None:
             raise OptionError(what, place=place, remedy="it is run on CPUs; give `device=cpu`, or simulate it")
         if parameter.sparse:
             raise OptionError(f"the gradient of {parameter.name} is sparse", place=place, remedy="use `scheme=ddp`")
+    for first, *others in filter(None, units):
+        other = next((index for index in others if model.policy[index].dtype != model.policy[first].dtype), None)
+        if other is not None:
+            pair = [f"{model.policy[index].name} is {model.policy[index].dtype}" for index in (first, other)]
+            what = f"one unit has parameters of two types: {' and '.join(pair)}"
+            raise OptionError(what, place=place, remedy="use `scheme=ddp`, or parameters of one")
 
 
 def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:

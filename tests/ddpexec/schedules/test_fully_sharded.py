@@ -9,6 +9,7 @@ from tests.ddpexec.groups import ranks
 torch = pytest.importorskip("torch")
 
 
+from ddpexec.errors import ModelMismatchError, OptionError  # noqa: E402
 from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import Observer  # noqa: E402
@@ -76,3 +77,40 @@ def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(world: int, s
         assert len(sent) == STEPS
         for iteration in sent:
             assert iteration == planned
+
+
+class Unlike(torch.nn.Module):
+    """Two blocks of one layer, or modules that cannot be sharded."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+        if kind == "two types":
+            self.layers[1].bias = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        if kind == "sparse":
+            self.words = torch.nn.Embedding(4, 4, sparse=True)
+        if kind == "ModuleList":
+            self.layers = torch.nn.ModuleList(torch.nn.ModuleList([torch.nn.Linear(4, 4)]) for _ in range(2))
+        if kind == "needs a gradient":
+            self.requires_grad_(False)
+
+
+KINDS = ["two types", "sparse", "ModuleList", "needs a gradient"]
+
+
+def refused(rank: int) -> list[str]:
+    found = []
+    for kind in KINDS:
+        with pytest.raises(OptionError) as caught:
+            FullySharded(Unlike(kind), "fsdp2", OPTIMIZERS["sgd"])
+        found.append(str(caught.value))
+    with pytest.raises(ModelMismatchError) as differing:
+        FullySharded(model_of(), ["fsdp2", "fsdp2:noreshard"][rank], OPTIMIZERS["sgd"])
+    return [*found, str(differing.value)]
+
+
+def test_what_cannot_be_sharded_is_named_on_every_rank() -> None:
+    for *kinds, differing in ranks.run(2, refused):
+        for kind, message in zip(KINDS, kinds, strict=True):
+            assert kind in message
+        assert "rank 1" in differing
