@@ -13,7 +13,7 @@ from ddpexec.errors import ModelMismatchError, OptionError  # noqa: E402
 from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import Observer  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, loss_of, mine, model_of  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of  # noqa: E402
 
 STEPS = 5
 
@@ -114,3 +114,19 @@ def test_what_cannot_be_sharded_is_named_on_every_rank() -> None:
         for kind, message in zip(KINDS, kinds, strict=True):
             assert kind in message
         assert "rank 1" in differing
+
+
+def in_single_precision(rank: int) -> list[float]:
+    """Return how far a step's gradients are from one process: gloo then averages by itself, instead of sums."""
+    found = []
+    for scheme in ("fsdp2", "hsdp:1"):
+        made, plain = FullySharded(model_of().float(), scheme, OPTIMIZERS["sgd"]), model_of().float()
+        for model, (inputs, targets) in ((made, mine(0, rank)), (plain, batch(0, 2))):
+            loss_of(model, inputs.float(), targets.float()).backward()
+        gradients = [parameter.grad.full_tensor() for parameter in made.module.parameters()]
+        found.append(apart(gradients, [parameter.grad for parameter in plain.parameters()]))
+    return found
+
+
+def test_gradients_in_single_precision_are_means_too() -> None:
+    assert max(far for found in ranks.run(2, in_single_precision) for far in found) < 1e-6
