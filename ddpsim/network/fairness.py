@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import truediv
 
 LinkId = Hashable
 
@@ -65,7 +66,8 @@ class Demand:
 
     def alone(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate in message bytes per second with nothing else in flight."""
-        return min((capacities[link] / load for link, load in self.loads.items()), default=math.inf)
+        rooms = map(capacities.__getitem__, self.loads)
+        return min(map(truediv, rooms, self.loads.values()), default=math.inf)
 
 
 def stalled(rate: float, stall: float) -> float:

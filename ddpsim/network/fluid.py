@@ -49,6 +49,7 @@ class Network:
         self.env = env
         self.capacities: dict[LinkId, float] = {}
         self._on: dict[LinkId, dict[_Flow, None]] = {}
+        self._moving: dict[_Flow, None] = {}
         self._dirty: list[_Flow] = []
         self._factor = 1.0
         self._host_factor = 1.0
@@ -104,9 +105,8 @@ class Network:
         Raises:
             TopologyError: the demand loads a link this network lacks.
         """
-        for link in demand.loads:
-            if link not in self._on:
-                raise TopologyError(f"no link {link!r} in the network")
+        if unknown := demand.loads.keys() - self._on.keys():
+            raise TopologyError(f"no link {next(iter(unknown))!r} in the network")
         done = simpy.Event(self.env)
         if demand.latency_s > 0:
             simpy.Timeout(self.env, demand.latency_s).callbacks.append(lambda _: self._join(demand, done))
@@ -128,6 +128,7 @@ class Network:
             flows = self._on[link]
             shared = shared or bool(flows)
             flows[flow] = None
+        self._moving[flow] = None
         if shared:
             self._mark(flow)
         else:
@@ -189,7 +190,7 @@ class Network:
 
     def _flows(self) -> dict[_Flow, None]:
         """Return the messages on links, in order."""
-        return {flow: None for flows in self._on.values() for flow in flows}
+        return self._moving
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         self._advance(flow)
@@ -214,6 +215,7 @@ class Network:
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:
             return
+        del self._moving[flow]
         shared = False
         for link in flow.demand.loads:
             flows = self._on[link]

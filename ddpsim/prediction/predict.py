@@ -23,8 +23,11 @@ from ddpsim.workload import Workload
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
 
+SLIGHT = 0.001
+"""Share of a step below which a doubt's fast end is not simulated: no digit of a prediction moves by more."""
+
 NEGLIGIBLE = 0.002
-"""Share of a step below which a doubt's fast end is not simulated for a coarse band: a tenth of the narrowest bands.
+"""The same for a coarse band: a tenth of the narrowest bands.
 
 Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
 """
@@ -106,17 +109,19 @@ def with_band(
 ) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
 
+    The fast end of a doubt whose slow end hardly changes the step is not simulated. A step is a longest path, convex in
+    what its parts take (Baccelli et al., "Synchronization and Linearity", 1992), and no doubt goes farther down than
+    up: its fast end changes it no more, and is taken to change it as much.
+
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
         progress: as that of `predict`.
-        coarse: whether to leave out the fast end of a doubt whose slow end hardly changes the step. A step is a longest
-            path, convex in what its parts take (Baccelli et al., "Synchronization and Linearity", 1992), and no doubt
-            goes farther down than up: its fast end changes it no more, and is taken to change it as much.
+        coarse: whether that is done from `NEGLIGIBLE` on, instead of `SLIGHT`.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
-    options, now_s = prediction.options, prediction.iteration_s
+    options, now_s, least = prediction.options, prediction.iteration_s, NEGLIGIBLE if coarse else SLIGHT
     if options.fidelity == "steps":
         # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
         options = replace(options, fidelity="flow")
@@ -128,7 +133,7 @@ def with_band(
 
     def both_s(doubt: Doubt) -> tuple[float, float]:
         high_s, middle_s = end_s(doubt.high), prediction.iteration_s
-        if coarse and doubt.low is not None and abs(high_s - middle_s) < NEGLIGIBLE * middle_s:
+        if doubt.low is not None and abs(high_s - middle_s) < least * middle_s:
             return 2 * middle_s - high_s, high_s
         return end_s(doubt.low), high_s
 

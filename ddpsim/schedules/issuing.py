@@ -64,7 +64,7 @@ class IssueQueue:
                 if not left:
                     left.update(self._messages[number].after)
                     complete.append(number)
-        return self._launch(complete)
+        return self._launch(complete) if complete else []
 
     def waits(self, *points: Point) -> list[Message]:
         """Return the messages that must have ended before `points` are passed, and forget that they block them."""

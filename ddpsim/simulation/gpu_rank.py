@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import simpy
 
@@ -98,16 +99,16 @@ class GpuRank(Rank):
     def _stop(self, book: Book, traffic: Traffic, stop: Stop) -> Process:
         """Let the device wait for what forward needs from here on, and update it; launch what comes then."""
         began: list[float] = []
-        self.stream.call(lambda: began.append(self.env.now))
+        self.stream.note(began.append)
         for update in stop.updates if self.owes_update else ():
             self._await(book, traffic.waits(*update.before))
             yield from self._update(book, traffic, update)
         self._await(book, traffic.waits(*stop.points))
 
-        def ended() -> None:
-            book.aside_s += self.env.now - began[0]
+        def ended(moment_s: float) -> None:
+            book.aside_s += moment_s - began[0]
 
-        self.stream.call(ended)
+        self.stream.note(ended)
         yield from self._launch_all(book, traffic.passed(*stop.points))
 
     def _backward(self, book: Book, traffic: Traffic) -> Process:
@@ -129,7 +130,7 @@ class GpuRank(Rank):
                 stream.not_before(stream.host_s + lag_s)
             if adds:
                 stream.work(setting.add_s(parameter))
-            stream.call(self._note_gradient, book, parameter, stream.host_s)
+            stream.note(partial(self._note_gradient, book, parameter, stream.host_s))
             owed = 0.0
             if not synced:
                 yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
@@ -204,8 +205,8 @@ class GpuRank(Rank):
         self.stream.call(begin)
         return end
 
-    def _note_gradient(self, book: Book, parameter: int, hook_s: float) -> None:
-        book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=self.env.now))
+    def _note_gradient(self, book: Book, parameter: int, hook_s: float, ready_s: float) -> None:
+        book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=ready_s))
 
     def _launch(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> None:
         """Launch `parcel` when the host has spent what it owes, and what launching takes."""
@@ -231,20 +232,16 @@ class GpuRank(Rank):
         self._wait(book, sent.reduction)
         self.stream.work(sent.parcel.write_back_s)
 
-        def written() -> None:
-            sent.written_s = self.env.now
+        def written(moment_s: float) -> None:
+            sent.written_s = moment_s
 
-        self.stream.call(written)
+        self.stream.note(written)
 
     def _wait(self, book: Book, launch: Launch | Reduction) -> None:
-        waited: list[float] = []
-        self.stream.call(lambda: waited.append(self.stream.waited_s))
-        self.stream.wait(launch.done)
+        def exposed(waited_s: float) -> None:
+            book.exposed_comm_s += waited_s
 
-        def done() -> None:
-            book.exposed_comm_s += self.stream.waited_s - waited[0]
-
-        self.stream.call(done)
+        self.stream.wait(launch.done, exposed)
 
     def _optimizer(self, book: Book, traffic: Traffic) -> Process:
         setting, scheduled, stream = self.setting, self.setting.scheduled, self.stream
@@ -254,10 +251,10 @@ class GpuRank(Rank):
         if updates:
             self._await(book, traffic.waits(*updates[0].before) if optimises else ())
 
-        def begin() -> None:
-            book.optimizer_s -= self.env.now
+        def begin(moment_s: float) -> None:
+            book.optimizer_s -= moment_s
 
-        stream.call(begin)
+        stream.note(begin)
         if scheduled is None and optimises:
             stream.work(pace.optimizer_work)
             stream.host_s += pace.optimizer_host
@@ -278,26 +275,27 @@ class GpuRank(Rank):
     def _paused(self, book: Book, parcels: Iterable[Parcel]) -> None:
         """Let the device wait between two updates, which is no time of the optimizer's."""
 
-        def pause() -> None:
-            book.optimizer_s += self.env.now
+        def pause(moment_s: float) -> None:
+            book.optimizer_s += moment_s
 
-        def go_on() -> None:
-            book.optimizer_s -= self.env.now
+        def go_on(moment_s: float) -> None:
+            book.optimizer_s -= moment_s
 
-        self.stream.call(pause)
+        self.stream.note(pause)
         self._await(book, parcels)
-        self.stream.call(go_on)
+        self.stream.note(go_on)
 
     def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
         """Let the device update parameters before forward needs them."""
-        pace, stream, began = self.setting.pace(book.index), self.stream, []
-        stream.call(lambda: began.append(self.env.now))
+        pace, stream = self.setting.pace(book.index), self.stream
+        began: list[float] = []
+        stream.note(began.append)
         stream.work(pace.optimizer_work * update.share)
         stream.host_s += pace.optimizer_host * update.share
         stream.not_before(stream.host_s)
 
-        def ended() -> None:
-            book.optimizer_s += self.env.now - began[0]
+        def ended(moment_s: float) -> None:
+            book.optimizer_s += moment_s - began[0]
 
-        stream.call(ended)
+        stream.note(ended)
         yield from self._launch_all(book, traffic.passed(*update.after))

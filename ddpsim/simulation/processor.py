@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from enum import Enum, auto
 from heapq import heappush
 from typing import Any
 
@@ -14,6 +15,9 @@ from ddpsim.operations import Operation
 from ddpsim.simulation.beside import NOTHING, Beside, Share
 
 Process = Generator[simpy.Event, Any, None]
+
+Note = Callable[[float], None]
+"""What is told a moment."""
 
 
 class Processor:
@@ -51,17 +55,28 @@ class Processor:
         self._taken.remove(self._beside.taken(size_bytes, operation, lane))
         self._change_speed()
 
-    def work(self, seconds: float) -> Process:
-        """Work for `seconds` of undisturbed time; a process yields from this."""
+    def work(self, seconds: float, notes: Sequence[tuple[float, Note]] = ()) -> Process:
+        """Work for `seconds` of undisturbed time; a process yields from this.
+
+        Args:
+            notes: what is told the moment at which so many of the seconds are done, in order; it is told some time
+                after that, and before the work ends.
+        """
         if seconds <= 0:
             return
         self.busy = True
         self._on_busy(True)
-        while seconds > 0:
+        done, told = 0.0, 0
+        while done < seconds:
             factor, begin = self._factor, self.env.now
-            timer = self._timer = self.env.timeout(seconds * factor)
+            timer = self._timer = self.env.timeout((seconds - done) * factor)
             yield timer
-            seconds = 0.0 if timer.processed else seconds - (self.env.now - begin) / factor
+            reached = seconds if timer.processed else done + (self.env.now - begin) / factor
+            while told < len(notes) and notes[told][0] <= reached:
+                at, note = notes[told]
+                note(begin + (at - done) * factor)
+                told += 1
+            done = reached
         self.busy = False
         self._on_busy(False)
 
@@ -91,8 +106,20 @@ class Processor:
                 changed.succeed()
 
 
+class _Kind(Enum):
+    """A kind of entry in a stream's queue; what it carries is in brackets."""
+
+    WORK = auto()  # (seconds)
+    NOTE = auto()  # (what is told)
+    BAR = auto()  # (moment)
+    WAIT = auto()  # (event, what is told how long)
+    CALL = auto()  # (function, its arguments)
+
+
 class Stream:
     """A device's in-order queue: work, waits and marks, each when those before it are done and the host has queued it.
+
+    Work that the host has queued already is done in one go, with the notes between.
 
     Attributes:
         host_s: the host's clock, at which it queues what comes next. The host runs ahead of the simulation until it
@@ -107,31 +134,35 @@ class Stream:
         self.idle_s = 0.0
         self.waited_s = 0.0
         self._processor = processor
-        self._queue: deque[tuple[float, Callable[..., Process | None], tuple[Any, ...]]] = deque()
+        self._queue: deque[tuple[float, _Kind, Any]] = deque()
         self._kick: simpy.Event | None = None
         env.process(self._run())
 
     def work(self, seconds: float) -> None:
         """Queue `seconds` of work."""
         if seconds > 0:
-            self._put(self._processor.work, seconds)
+            self._put(_Kind.WORK, seconds)
 
     def not_before(self, moment_s: float) -> None:
         """Queue a bar: what follows does not begin before `moment_s`."""
-        self._put(self._idle_until, moment_s)
+        self._put(_Kind.BAR, moment_s)
 
-    def wait(self, event: simpy.Event) -> None:
-        """Queue a wait for a collective's `event`."""
-        self._put(self._wait, event)
+    def wait(self, event: simpy.Event, note: Note | None = None) -> None:
+        """Queue a wait for a collective's `event`; `note` is told how long it was."""
+        self._put(_Kind.WAIT, (event, note))
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Queue a call at the moment the stream gets there."""
-        self._put(function, *arguments)
+        self._put(_Kind.CALL, (function, arguments))
+
+    def note(self, note: Note) -> None:
+        """Queue a note, which is told the moment the stream gets there: at that moment, or some time after it."""
+        self._put(_Kind.NOTE, note)
 
     def mark(self) -> simpy.Event:
         """Return an event that succeeds, with the time as its value, when the stream gets there."""
         event = self.env.event()
-        self._put(self._succeed, event)
+        self._put(_Kind.CALL, (self._succeed, (event,)))
         return event
 
     def host_waits(self, event: simpy.Event) -> Process:
@@ -139,8 +170,8 @@ class Stream:
         yield event
         self.host_s = max(self.host_s, self.env.now)
 
-    def _put(self, item: Callable[..., Process | None], *arguments: Any) -> None:
-        self._queue.append((self.host_s, item, arguments))
+    def _put(self, kind: _Kind, carried: Any) -> None:
+        self._queue.append((self.host_s, kind, carried))
         if self._kick is not None:
             self._kick.succeed()
             self._kick = None
@@ -152,24 +183,46 @@ class Stream:
             while not queue:
                 self._kick = env.event()
                 yield self._kick
-            queued_s, item, arguments = queue.popleft()
+            queued_s, kind, carried = queue.popleft()
             if queued_s > env.now:
                 yield _moment(env, queued_s)
-            self.idle_s += env.now - begin
-            process = item(*arguments)
-            if process is not None:
-                yield from process
+            now = env.now
+            self.idle_s += now - begin
+            if kind is _Kind.WORK:
+                yield from self._processor.work(*self._queued_work(carried, now))
+            elif kind is _Kind.NOTE:
+                carried(now)
+            elif kind is _Kind.CALL:
+                function, arguments = carried
+                function(*arguments)
+            elif kind is _Kind.WAIT:
+                yield from self._wait(*carried)
+            elif carried > now:
+                self.idle_s += carried - now
+                yield env.timeout(carried - now)
 
-    def _idle_until(self, moment_s: float) -> Process:
-        if moment_s > self.env.now:
-            self.idle_s += moment_s - self.env.now
-            yield self.env.timeout(moment_s - self.env.now)
+    def _queued_work(self, seconds: float, now_s: float) -> tuple[float, list[tuple[float, Note]]]:
+        """Return the work that nothing holds up any more, `seconds` first, and after how much of it each note comes."""
+        queue, notes = self._queue, []
+        while queue and queue[0][0] <= now_s:
+            _, kind, carried = queue[0]
+            if kind is _Kind.WORK:
+                seconds += carried
+            elif kind is _Kind.NOTE:
+                notes.append((seconds, carried))
+            elif kind is not _Kind.BAR or carried > now_s:
+                break
+            queue.popleft()
+        return seconds, notes
 
-    def _wait(self, event: simpy.Event) -> Process:
+    def _wait(self, event: simpy.Event, note: Note | None) -> Process:
         begin = self.env.now
         if not event.processed:
             yield event
-        self.waited_s += self.env.now - begin
+        waited = self.env.now - begin
+        self.waited_s += waited
+        if note is not None:
+            note(waited)
 
     def _succeed(self, event: simpy.Event) -> None:
         event.succeed(self.env.now)

@@ -49,6 +49,7 @@ class Setting:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
+        kernel_s: the mean time of a kernel of backward on the device.
     """
 
     workload: Workload
@@ -62,7 +63,12 @@ class Setting:
     ddp: bool = True
     alone: bool = False
     scheduled: Scheduled | None = None
+    kernel_s: float = field(init=False, repr=False)
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
+        self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
 
     @property
     def stops(self) -> tuple[Stop, ...]:
@@ -85,12 +91,6 @@ class Setting:
     def late_s(self) -> float:
         """How long a collective's blocks wait for those of the computation beside it."""
         return 0.0 if self.alone or self.options.comm == "noop" else self.costs.late_kernels * self.kernel_s
-
-    @property
-    def kernel_s(self) -> float:
-        """The mean time of a kernel of backward on the device."""
-        backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
-        return backward_s / len(self.workload.parameters) / KERNELS
 
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -76,6 +77,33 @@ class Meetings:
         return meeting.finished
 
 
+class _Queue:
+    """A lane's launches, taken in order by the streams that ask."""
+
+    __slots__ = ("_env", "_launches", "_waiting")
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self._launches: deque[Launch] = deque()
+        self._waiting: deque[simpy.Event] = deque()
+
+    def put(self, launch: Launch) -> None:
+        """Give `launch` to the stream that has waited longest, or keep it."""
+        if self._waiting:
+            self._waiting.popleft().succeed(launch)
+        else:
+            self._launches.append(launch)
+
+    def get(self) -> simpy.Event:
+        """Return an event that succeeds with the next launch."""
+        event = self._env.event()
+        if self._launches:
+            event.succeed(self._launches.popleft())
+        else:
+            self._waiting.append(event)
+        return event
+
+
 class SimulatedCommunicator:
     """One rank's lanes, each of which keeps `streams_per_group` collectives in flight, in order.
 
@@ -105,7 +133,7 @@ class SimulatedCommunicator:
         self._launched = [0] * lanes
         self._turn = 0
         self._late_s = late_s
-        self._queues = [simpy.Store(env) for _ in range(lanes)]
+        self._queues = [_Queue(env) for _ in range(lanes)]
         for queue in self._queues:
             for _ in range(streams_per_group):
                 env.process(self._stream(queue))
@@ -132,7 +160,7 @@ class SimulatedCommunicator:
         self._launched[lane] += 1
         return launch
 
-    def _stream(self, queue: simpy.Store) -> Process:
+    def _stream(self, queue: _Queue) -> Process:
         while True:
             launch: Launch = yield queue.get()
             if launch.after is not None and not launch.after.processed:

@@ -28,6 +28,10 @@ Messages have groups of their own in `ddpexec.schedules.carrier`, so that a broa
 """
 
 
+_ROUNDING = 1e-12
+"""Of shares of forward: those no farther apart are one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """An update is what the optimizer does at once.
@@ -275,7 +279,7 @@ def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int
     stops, over = [], 0.0
     for share in sorted(found):
         updates, parameters = found[share]
-        over = max(over, float(host[np.isclose(device, share, rtol=0, atol=1e-12)].min()))
+        over = max(over, float(host[np.abs(device - share) <= _ROUNDING].min()))
         chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
         stops.append(Stop(over, share, chosen, points(Kind.FORWARD, tuple(parameters))))
     return tuple(stops)

@@ -66,3 +66,47 @@ def test_a_stream_keeps_order_and_counts_idle_and_waiting_apart():
     last = stream.mark()
     env.run(last)
     assert stream.idle_s == 5.0
+
+
+def test_notes_between_work_are_told_when_the_stream_got_there_whatever_the_speed():
+    env, told = simpy.Environment(), []
+    processor = Processor(env, Beside(2.0, lambda size_bytes: Share(0, 0)), lambda busy: None)
+    stream = Stream(env, processor)
+
+    def collective():
+        yield env.timeout(1.5)
+        processor.collective_begins(1)
+        yield env.timeout(2.0)
+        processor.collective_ends(1)
+
+    env.process(collective())
+    stream.note(told.append)
+    for _ in range(4):
+        stream.work(1.0)
+        stream.note(told.append)
+    env.run(stream.mark())
+    assert told == pytest.approx([0.0, 1.0, 2.5, 4.0, 5.0])
+
+
+def test_work_that_the_host_queues_late_is_not_done_with_that_before_it():
+    env, told, busy = simpy.Environment(), [], []
+    stream = Stream(env, Processor(env, UNDISTURBED, lambda now: busy.append((now, env.now))))
+    for queued_s in (0.0, 0.0, 3.0, 3.5):
+        stream.host_s = queued_s
+        stream.work(1.0)
+        stream.note(told.append)
+    env.run(stream.mark())
+    assert told == [1.0, 2.0, 4.0, 5.0]
+    assert busy == [(True, 0.0), (False, 2.0), (True, 3.0), (False, 4.0), (True, 4.0), (False, 5.0)]
+    assert stream.idle_s == 1.0
+
+
+def test_a_bar_that_still_holds_parts_the_work_around_it():
+    env, told = simpy.Environment(), []
+    stream = Stream(env, Processor(env, UNDISTURBED, lambda now: None))
+    stream.work(1.0)
+    stream.not_before(2.0)
+    stream.work(1.0)
+    stream.note(told.append)
+    env.run(stream.mark())
+    assert (told, stream.idle_s) == ([3.0], 1.0)
