@@ -61,6 +61,7 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python tests/bench/channels.py
 	$(BIN)/python tests/bench/speed.py
+	$(BIN)/python -m tests.bench.sharded
 	$(BIN)/python -m tests.bench.own_step
 	$(BIN)/python tests/bench/compare.py
 	$(BIN)/python -m tests.bench.sweeping --busy-points 400

@@ -1,4 +1,4 @@
-"""Whole-process time of FSDP2 with many units on 1,024 ranks: `python tests/bench/sharded.py`; 1 s is the bound.
+"""Whole-process time of FSDP2 with many units on 1,024 ranks: `python -m tests.bench.sharded`; 1 s is the bound.
 
 The workload is a transformer of one shape in layers, estimated for an H100: a unit a layer, four parameters each.
 """
