@@ -1,0 +1,31 @@
+"""The table of figures: a module with a `FIGURE` each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.errors import UnknownNameError
+from ddpsim.paper import buckets, fig6, fig12, scaling
+from ddpsim.paper.figure import Figure
+
+_TABLE = (
+    fig6.FIGURE, buckets.FIGURE_7, buckets.FIGURE_8, scaling.FIGURE_9, scaling.FIGURE_10, fig12.FIGURE,
+)  # fmt: skip
+
+FIGURES: dict[str, Figure] = {figure.name: figure for figure in _TABLE}
+"""By name, in the order of the page."""
+
+ALL = "all"
+
+
+def figures_named(names: Sequence[str]) -> list[Figure]:
+    """Return the figures of these names, in the table's order; none, or `all`, is every figure.
+
+    Raises:
+        UnknownNameError: no such figure.
+    """
+    for name in names:
+        if name not in (ALL, *FIGURES):
+            raise UnknownNameError.among("figure", name, [*FIGURES, ALL])
+    wanted = set(FIGURES) if not names or ALL in names else set(names)
+    return [figure for name, figure in FIGURES.items() if name in wanted]
