@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.asked import asked
 from ddpsim.schedules import deepspeed, schemes, sharded
-from ddpsim.schedules.asked import asked
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import Setup

@@ -124,6 +124,10 @@ class Stream:
         """Queue a wait for a collective's `event`."""
         self._put(self._wait, event)
 
+    def carry(self, start: Callable[[], simpy.Event]) -> None:
+        """Queue something that another engine of the device does: `start` begins it and returns its end."""
+        self._put(self._carry, start)
+
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Queue a call at the moment the stream gets there."""
         self._put(function, *arguments)
@@ -170,6 +174,9 @@ class Stream:
         if not event.processed:
             yield event
         self.waited_s += self.env.now - begin
+
+    def _carry(self, start: Callable[[], simpy.Event]) -> Process:
+        yield start()
 
     def _succeed(self, event: simpy.Event) -> None:
         event.succeed(self.env.now)
