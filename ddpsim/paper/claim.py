@@ -1,0 +1,53 @@
+"""A claim of the paper, what is simulated and measured of it, and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Verdict = Literal["holds", "fails", "undecided"]
+
+TOLERANCE = 0.15
+"""Of a figure that the paper states, relative: within so much of it a simulated figure holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim is one statement of the paper, beside what this project says of it.
+
+    Attributes:
+        number: of the claim, from 1; claims are told apart by it.
+        figure: name of the figure that shows it, as `ddpsim paper` takes it.
+        paper: what the paper says.
+        simulated: what the central prediction says, in the same terms.
+        measured: what a run on the lab says; None where nothing was run.
+        verdict: of the central prediction; `undecided` where it says neither.
+        why: the physics that makes it hold, or that is missing.
+    """
+
+    number: int
+    figure: str
+    paper: str
+    simulated: str
+    measured: str | None
+    verdict: Verdict
+    why: str
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def near(simulated: float, paper: float) -> Verdict:
+    """Return whether a figure is within `TOLERANCE` of the paper's.
+
+    >>> near(0.34, 0.38), near(0.30, 0.38)
+    ('holds', 'fails')
+    """
+    return "holds" if abs(simulated - paper) <= TOLERANCE * abs(paper) else "fails"
+
+
+def all_of(facts: Iterable[bool]) -> Verdict:
+    """Return `holds` where every fact is so."""
+    return "holds" if all(facts) else "fails"
