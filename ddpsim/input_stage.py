@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +48,7 @@ class InputStage:
             else it waits until the batch is there.
         pipelined: whether the next batch is copied on a stream of its own while this one is computed with, and loaded
             in the background; pinned.
+        in_turn: whether the ranks' copies go one after the other, rather than all at once.
 
     Raises:
         InputError: two ways of copying at once.
@@ -59,6 +61,7 @@ class InputStage:
     pinned: bool = flag("pinned")
     queued: bool = flag("queued")
     pipelined: bool = flag("pipelined")
+    in_turn: bool = False
 
     def __post_init__(self) -> None:
         if self.queued and self.pipelined:
@@ -77,9 +80,12 @@ class InputStage:
             return self.rate_Bps
         return float("inf") if self.pinned or self.queued or self.pipelined else PAGEABLE_Bps
 
-    def of_several(self, ranks: int) -> InputStage:
-        """Return the stage of one process that loads and copies the batches of `ranks`."""
-        return replace(self, load_s=ranks * self.load_s, copy_bytes=ranks * self.copy_bytes)
+    def in_one_process(self, ranks: int) -> InputStage:
+        """Return the stage where one process loads and copies the batches of `ranks`, each to a GPU of its own.
+
+        From memory that is not pinned one copy goes after the other, for each holds the process up.
+        """
+        return replace(self, load_s=ranks * self.load_s, in_turn=math.isfinite(self.limit_Bps))
 
     def document(self) -> dict[str, Any]:
         """Return it as a workload file has it."""

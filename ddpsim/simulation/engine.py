@@ -24,6 +24,7 @@ from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, alone_on, copies_on
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.lanes import Lanes
+from ddpsim.simulation.one_process import check_one_process, in_one_process
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
@@ -231,6 +232,9 @@ class _Job:
         plan = settings[0].plan(0)
         setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+        if schedule.one_process:
+            check_one_process(schedule, self.placement, self.backend, first)
+            settings = [in_one_process(setting, self.placement.world_size) for setting in settings]
         return [
             replace(
                 setting,
@@ -295,8 +299,9 @@ class _Job:
             return None
         if setting.workload.one_clock or stage.copy_bytes == 0:
             return InputFeed(env, replace(stage, copy_bytes=0), lambda: env.timeout(0.0))
+        together = range(self.placement.world_size) if stage.in_turn else ranks
         closed = self.options.fidelity == "closed"
-        return InputFeed(env, stage, copies_on(network, self.placement, ranks, stage, closed=closed))
+        return InputFeed(env, stage, copies_on(network, self.placement, together, stage, closed=closed))
 
     def _collectives(self, env: simpy.Environment, rings: bool, placement: Placement) -> Collectives:
         return Collectives(

@@ -91,7 +91,11 @@ def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> 
         for placed in wiring.at(node, paths.from_host(names[gpu])):
             loads[placed.name] = loads.get(placed.name, 0.0) + 1.0
             capacities[placed.name] = placed.link.bandwidth
-    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=len(gpus)), capacities
+    count = len(gpus)
+    if stage.in_turn:
+        size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
+        return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
+    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
 
 
 def alone_on(env: simpy.Environment, stage: InputStage, model: str | None) -> Copy:
