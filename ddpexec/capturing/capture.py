@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from ddpexec.capturing.compiles import Compiles
+from ddpexec.capturing.loading import loading_of
 from ddpexec.capturing.own_step import own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
@@ -194,7 +195,8 @@ def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None
     Args:
         path: `package.module:function`. The function is called once, without arguments, and returns `(module, step)`:
             the `nn.Module` that is trained, and a callable without arguments that does one training step: one forward
-            of the module, one backward, the optimizer. What `step` does before forward (loading data) is not counted.
+            of the module, one backward, the optimizer. What `step` does before forward (loading data) is not counted;
+            where it has a data loader, its attribute `loader`, what that takes is recorded beside.
         settings: how much to record.
         batch_size: samples a step; by default the first dimension of the first tensor given to forward.
 
@@ -203,7 +205,8 @@ def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None
         WorkloadError: a step without exactly one forward and one backward.
     """
     own = own_step(path)
-    return _run(Capture(own.module, name=own.name, batch_size=batch_size, settings=settings), own.train, settings)
+    capture = Capture(own.module, name=own.name, batch_size=batch_size, settings=settings)
+    return replace(_run(capture, own.train, settings), input_stage=loading_of(own))
 
 
 def _capture(

@@ -181,6 +181,9 @@ class ScheduledDataParallel(nn.Module):
 
     def _made(self, setup: Setup) -> Schedule:
         made = self._scheme.schedule(setup)
+        if made.one_process:
+            what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
+            raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
         return made if self._overlap else without_overlap(made)
 
     def _install(self, schedule: Schedule) -> None:

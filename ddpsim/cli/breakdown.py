@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ddpsim.trace.metrics import Summary
 
 _NAMES = ("forward", "backward", "exposed communication", "buffer broadcast", "DDP overhead", "optimizer")
+_INPUT = "waiting for the batch"
 _OF_WHICH = "  of which waiting for ranks"
 _CLIPPING = "  of which gradient clipping"
 
@@ -40,6 +41,8 @@ def breakdown(summary: Summary, clipping_s: float | None = None) -> str:
     from ddpsim.trace.metrics import PARTS
 
     rows = []
+    if summary.input_s is not None:
+        rows.append((f"  {_INPUT}", ms(summary.input_s), percent(summary.input_s / summary.iteration_s)))
     for part, name in zip(PARTS, _NAMES, strict=True):
         rows.append((f"  {name}", ms(getattr(summary, part)), percent(getattr(summary, part) / summary.iteration_s)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.errors import InputError
+from ddpsim.input_stage import InputStage, input_stage
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.options.checks import at_least_one, positive
@@ -16,6 +17,9 @@ from ddpsim.options.text import phase_factors
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
+
+NO_INPUT, RECORDED_INPUT = "none", "recorded"
+"""Values of `input_stage` that are no text of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class Options(Job):
         optimizer: of an estimated workload, in place of the one it was estimated with.
         clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
+        input_stage: `none`, `recorded`, or what `ddpsim.input_stage.input_stage` reads.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 
@@ -63,6 +68,14 @@ class Options(Job):
     compiled: Annotated[
         bool, Option("torch.compile compiles the step: a graph a bucket, whose gradients come together at its end.")
     ] = False
+    input_stage: Annotated[
+        str,
+        Option(
+            "How batches are loaded and copied to the GPU before forward: none, recorded (as the workload has it), or "
+            "load=TIME,workers=N,copy=SIZE,rate=RATE with pinned, queued or pipelined.",
+            "STAGE",
+        ),
+    ] = "none"
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None
@@ -73,6 +86,8 @@ class Options(Job):
             at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
         self._check_scale()
+        if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
+            input_stage(self.input_stage)
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
 
@@ -81,12 +96,29 @@ class Options(Job):
         """How the collectives of the run are executed."""
         return CollectiveOptions(algorithm=self.algorithm, fidelity=self.fidelity)
 
+    def input_of(self, workload: Workload) -> InputStage | None:
+        """Return how batches are loaded and copied; None where they are taken to be there.
+
+        Raises:
+            InputError: `recorded`, of a workload that has none.
+        """
+        if self.input_stage == NO_INPUT:
+            return None
+        if self.input_stage != RECORDED_INPUT:
+            return input_stage(self.input_stage)
+        if workload.input_stage is None:
+            remedy = "capture a step that has a data loader, or write e.g. load=12ms,workers=4,copy=38MB"
+            raise InputError(f"{workload.name} has no input stage recorded", place="input_stage", remedy=remedy)
+        return workload.input_stage
+
     def check(self, workload: Workload) -> None:
         """Refuse what `workload` cannot be run with.
 
         Raises:
-            InputError: NCCL without a GPU, or a factor on host time where the host's time is the computation.
+            InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, or an input
+                stage to be taken from it where it has none.
         """
+        self.input_of(workload)
         if self.backend == "nccl" and workload.on_cpu:
             what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
             raise InputError(what, place="backend", remedy=remedy)

@@ -63,6 +63,7 @@ def _digest(workload: Workload, options: Options) -> bytes:
         workload.name,
         workload.device_label,
         workload.synchronises,
+        workload.input_stage,
         replace(options, plan=None, caps=BucketCaps()),
     )
     told.update(repr(named).encode())

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.operations import Operation
-from ddpsim.schedules.asked import elements, value
+from ddpsim.options.asked import elements, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
 from ddpsim.schedules.precision import Precision, dtype_named

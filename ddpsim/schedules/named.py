@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import deepspeed, schemes, sharded
-from ddpsim.schedules.asked import asked
+from ddpsim.options.asked import asked
+from ddpsim.schedules import dataparallel, deepspeed, schemes, sharded
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import Setup
@@ -108,6 +108,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "ddp": _plain(schemes.ddp),
     "naive": _plain(schemes.naive),
     "flat": _plain(schemes.flat),
+    "dataparallel": _plain(dataparallel.dataparallel),
     "priority": _priority,
     "dear": _plain(schemes.dear),
     "zero0": _deepspeed(deepspeed.zero0),

@@ -58,6 +58,8 @@ class Schedule:
             one place in each shard group.
         overlap: whether messages may begin before backward has ended.
         broadcasts_buffers: whether module buffers are broadcast before a forward, as DDP does where it is asked to.
+        one_process: whether the ranks are threads of one process, on the GPUs of one machine: their forwards share one
+            interpreter, and one thread loads and copies the batches of all.
     """
 
     scheme: str
@@ -67,6 +69,7 @@ class Schedule:
     groups: dict[str, int] = field(default_factory=dict)
     overlap: bool = True
     broadcasts_buffers: bool = True
+    one_process: bool = False
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)

@@ -23,7 +23,7 @@ from typing import Literal
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.asked import flag, value
+from ddpsim.options.asked import flag, value
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
 from ddpsim.schedules.precision import Precision, dtype_named

@@ -24,6 +24,7 @@ class CpuRank(Rank):
         for index in range(self.setting.iterations):
             book = Book(index, self.setting.plan(index), self.env.now)
             traffic = self.traffic(book, self.setting.pace(index))
+            yield from self._input(book)
             yield from self._forward(book, traffic)
             yield from self._backward(book, traffic)
             yield from self._finish(book, traffic)
@@ -44,6 +45,18 @@ class CpuRank(Rank):
 
     def held_up(self, since_s: float) -> None:
         """Note that computation has been held up since `since_s`, until now."""
+
+    def _input(self, book: Book) -> Process:
+        """Load the batch on this thread, or wait for those that do; there is no device to copy it to."""
+        if self.feed is None:
+            return
+        begin = self.begin_phase()
+        ready_s = self.feed.loaded(begin)
+        if self.feed.stage.loaders == 0:
+            yield from self.compute(ready_s - begin)
+        elif ready_s > begin:
+            yield self.env.timeout(ready_s - begin)
+        book.input_s = self.env.now - begin
 
     def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting = self.setting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.network.fluid import Network
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -20,8 +21,10 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
+from ddpsim.simulation.inputs import InputFeed, alone_on, copies_on
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.lanes import Lanes
+from ddpsim.simulation.one_process import check_one_process, in_one_process
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import plans_of
 from ddpsim.simulation.processor import Processor
@@ -103,7 +106,7 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
+    numbers, stand_for, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
@@ -112,7 +115,7 @@ def simulate(
                 workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
                 every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole,
             )  # fmt: skip
-    records = job.run(ranks, settings)
+    records = job.run(numbers, stand_for, settings)
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
@@ -146,11 +149,13 @@ def simulate_local(
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
     _check_extent(total, [kind])
-    _, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
+    *_, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, UNDISTURBED, lambda busy: None)
     rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
     rank.progress = progress
+    if (stage := setting.input_stage) is not None:
+        rank.feed = InputFeed(env, stage, alone_on(env, stage, workload.gpu))
     env.run(env.process(rank.run()))
     return [record for record in rank.records if record.index >= WARM_UP * cycle]
 
@@ -178,28 +183,35 @@ def _settings(
     total: int,
     *,
     ddp: bool = True,
-) -> tuple[list[int], list[Setting]]:
-    """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
+) -> tuple[list[int], list[Sequence[int]], list[Setting]]:
+    """Return the ranks to simulate, the ranks each stands for, and what each runs.
+
+    `LATEST` is the latest of a kind's other ranks.
+    """
     cycle, first = options.sync_every, kinds[0].workload
     drop_plan = options.drop_plan(first.parameters)
     for kind in kinds:
         check_left(drop_plan, kind.paces, first.parameters)
     dropped = dropped_by(drop_plan, cycle)
-    draws: list[tuple[int, Kind, Callable[[int], Pace]]] = []
+    draws: list[tuple[int, Sequence[int], Kind, Callable[[int], Pace]]] = []
     for kind in kinds:
-        draws.append((kind.first, kind, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total, cycle, options.accumulate)) is not None:
-            draws.append((LATEST, kind, latest))
+        latest = latest_draw(kind, options.seed, total, cycle, options.accumulate)
+        draws.append(
+            (kind.first, kind.ranks if latest is None else kind.ranks[:1], kind, own_draw(kind, options.seed, total))
+        )
+        if latest is not None:
+            draws.append((LATEST, kind.ranks[1:], kind, latest))
     paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
     plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
     alone = world_size == 1 and ddp
     settings = []
-    for (_, kind, _), pace in zip(draws, paces, strict=True):
+    for (*_, kind, _), pace in zip(draws, paces, strict=True):
         own = kind.workload
         costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
         codec = CodecCosts(options.codec, own, world_size, costs)
-        settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
-    return [rank for rank, *_ in draws], settings
+        setting = Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone)
+        settings.append(replace(setting, input_stage=options.input_of(own)))
+    return [rank for rank, *_ in draws], [ranks for _, ranks, *_ in draws], settings
 
 
 @dataclass(slots=True)
@@ -220,6 +232,9 @@ class _Job:
         plan = settings[0].plan(0)
         setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+        if schedule.one_process:
+            check_one_process(schedule, self.placement, self.backend, first)
+            settings = [in_one_process(setting, self.placement.world_size) for setting in settings]
         return [
             replace(
                 setting,
@@ -228,8 +243,12 @@ class _Job:
             for setting in settings
         ]
 
-    def run(self, numbers: list[int], settings: list[Setting]) -> list[Iteration]:
-        """Run every rank's setting to its end and return their records."""
+    def run(self, numbers: list[int], stand_for: list[Sequence[int]], settings: list[Setting]) -> list[Iteration]:
+        """Run every rank's setting to its end and return their records.
+
+        Args:
+            stand_for: the ranks that each simulated one stands for.
+        """
         env = simpy.Environment()
         scheduled = settings[0].scheduled
         rings = scheduled is not None and in_rings(scheduled.schedule)
@@ -257,17 +276,32 @@ class _Job:
         world_size = self.placement.world_size
         count = self.options.process_groups if lanes is None else len(lanes.groups)
         ranks = []
-        for number, setting in zip(numbers, settings, strict=True):
+        for number, copied_to, setting in zip(numbers, stand_for, settings, strict=True):
             of_lanes = () if lanes is None else lanes.transports()
             beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
             processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
                 env, meetings, count, collectives.streams_per_group, processor, setting.late_s
             )
-            ranks.append(_rank(env, number, setting, processor, communicator))
+            rank = _rank(env, number, setting, processor, communicator)
+            rank.feed = self._feed(env, setting, collectives.network, copied_to)
+            ranks.append(rank)
         ranks[0].progress = self.progress
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
+
+    def _feed(
+        self, env: simpy.Environment, setting: Setting, network: Network, ranks: Sequence[int]
+    ) -> InputFeed | None:
+        """Return what brings a simulated rank its batches; on a CPU nothing is copied."""
+        stage = setting.input_stage
+        if stage is None:
+            return None
+        if setting.workload.one_clock or stage.copy_bytes == 0:
+            return InputFeed(env, replace(stage, copy_bytes=0), lambda: env.timeout(0.0))
+        together = range(self.placement.world_size) if stage.in_turn else ranks
+        closed = self.options.fidelity == "closed"
+        return InputFeed(env, stage, copies_on(network, self.placement, together, stage, closed=closed))
 
     def _collectives(self, env: simpy.Environment, rings: bool, placement: Placement) -> Collectives:
         return Collectives(

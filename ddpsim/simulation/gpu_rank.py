@@ -9,6 +9,7 @@ from functools import partial
 import simpy
 
 from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.simulation.inputs import InputFeed
 from ddpsim.simulation.processor import Process, Stream
 from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank, Sent
 from ddpsim.simulation.reduction import Reduction
@@ -27,6 +28,7 @@ class GpuRank(Rank):
 
     stream: Stream = field(init=False)
     _ends: list[simpy.Event] = field(init=False, default_factory=list)
+    _batch: simpy.Event | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.stream = Stream(self.env, self.processor)
@@ -40,6 +42,7 @@ class GpuRank(Rank):
             book = Book(index, self.setting.plan(index), 0.0)
             traffic = self.traffic(book, self.setting.pace(index))
             self._at_start(book, previous)
+            yield from self._input(book)
             yield from self._forward(book, traffic)
             yield from self._backward(book, traffic)
             yield from self._optimizer(book, traffic)
@@ -62,6 +65,32 @@ class GpuRank(Rank):
         book.optimizer_s += self.env.now
         self.record(book)
 
+    def _input(self, book: Book) -> Process:
+        """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
+        feed, stream = self.feed, self.stream
+        if feed is None:
+            return
+        if feed.stage.pipelined:
+            batch = self._fetched(feed) if self._batch is None else self._batch
+            stream.wait(batch)
+            self._batch = self._fetched(feed)
+        else:
+            stream.host_s = feed.loaded(stream.host_s)
+            if feed.copies:
+                stream.carry(feed.copy)
+                if not feed.stage.queued:
+                    yield from stream.host_waits(stream.mark())
+
+        def there() -> None:
+            book.input_s = self.env.now - book.start_s
+
+        stream.call(there)
+
+    def _fetched(self, feed: InputFeed) -> simpy.Event:
+        """Load a batch on the host and launch its copy; return the event of its end."""
+        self.stream.host_s = feed.loaded(self.stream.host_s)
+        return feed.copied(self.stream.host_s)
+
     def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting, pace, stream = self.setting, self.setting.pace(book.index), self.stream
         if setting.broadcasts(book.index):
@@ -75,7 +104,7 @@ class GpuRank(Rank):
             stream.work(copies)
 
             def broadcast_done() -> None:
-                book.buffer_broadcast_s = self.env.now - book.start_s
+                book.buffer_broadcast_s = self.env.now - book.start_s - (book.input_s or 0.0)
 
             stream.call(broadcast_done)
         yield from self._launch_all(book, traffic.begin())
@@ -90,7 +119,8 @@ class GpuRank(Rank):
         stream.host_s += pace.forward_host * (1.0 - host) + setting.forward_host_s()
 
         def forward_done() -> None:
-            book.forward_s = self.env.now - book.start_s - book.buffer_broadcast_s - book.aside_s
+            before_s = (book.input_s or 0.0) + book.buffer_broadcast_s
+            book.forward_s = self.env.now - book.start_s - before_s - book.aside_s
 
         stream.call(forward_done)
         if "after_forward" in setting.workload.synchronises:

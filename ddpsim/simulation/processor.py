@@ -151,6 +151,10 @@ class Stream:
         """Queue a wait for a collective's `event`; `note` is told how long it was."""
         self._put(_Kind.WAIT, (event, note))
 
+    def carry(self, start: Callable[[], simpy.Event]) -> None:
+        """Queue something that another engine of the device does: `start` begins it and returns its end."""
+        self._put(self._carry, start)
+
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Queue a call at the moment the stream gets there."""
         self._put(_Kind.CALL, (function, arguments))
@@ -223,6 +227,9 @@ class Stream:
         self.waited_s += waited
         if note is not None:
             note(waited)
+
+    def _carry(self, start: Callable[[], simpy.Event]) -> Process:
+        yield start()
 
     def _succeed(self, event: simpy.Event) -> None:
         event.succeed(self.env.now)

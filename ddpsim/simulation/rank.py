@@ -9,8 +9,10 @@ import simpy
 
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.input_stage import InputStage
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.costs import KERNELS, Costs
+from ddpsim.simulation.inputs import InputFeed
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.reduction import CodecCosts, Reduction
@@ -49,6 +51,7 @@ class Setting:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
+        input_stage: how batches are loaded and copied; None where they are there.
         kernel_s: the mean time of a kernel of backward on the device.
     """
 
@@ -63,6 +66,7 @@ class Setting:
     ddp: bool = True
     alone: bool = False
     scheduled: Scheduled | None = None
+    input_stage: InputStage | None = None
     kernel_s: float = field(init=False, repr=False)
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
 
@@ -158,6 +162,7 @@ class Rank:
     communicator: SimulatedCommunicator
     books: list[Book] = field(default_factory=list)
     progress: Progress | None = None
+    feed: InputFeed | None = None
     owes_update: bool = False
     _sent: dict[int, Sent] = field(default_factory=dict)
     _traffic: ScheduleTraffic | None = None
@@ -280,6 +285,7 @@ class Book:
     exposed_comm_s: float = 0.0
     buffer_broadcast_s: float = 0.0
     optimizer_s: float = 0.0
+    input_s: float | None = None
     gradients: list[Gradient] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
 
@@ -296,6 +302,7 @@ class Book:
             buffer_broadcast_s=self.buffer_broadcast_s,
             optimizer_s=self.optimizer_s,
             held_up_s=self.aside_s,
+            input_s=self.input_s,
             synced=synced,
             stepped=stepped,
             buckets=tuple(times for sent in self.sent if (times := sent.times()) is not None),

@@ -96,6 +96,8 @@ def _beyond_torch(job: Job) -> str | None:
 def _runs(scheme: str) -> str:
     """Return what runs a job that stock torch's DistributedDataParallel cannot."""
     name, _, options = scheme.partition(":")
+    if name == "dataparallel":
+        return "torch.nn.DataParallel(model) is it"
     if name in ("fsdp2", "hsdp"):
         return "torch.distributed.fsdp.fully_shard is it"
     if name in ("zero0", "zero3") or options.startswith("deepspeed"):

@@ -93,6 +93,18 @@ class Paths:
                 self._routes[ends] = self._between_gpus(source, target)
         return self._routes[ends]
 
+    def from_host(self, gpu: str) -> tuple[Link, ...]:
+        """Return the links from the host memory that is nearest to `gpu` into it.
+
+        Raises:
+            TopologyError: a GPU that hangs under no socket.
+        """
+        socket = self.socket(gpu)
+        if socket is None:
+            place = f"{self._template.name}: {gpu}"
+            raise TopologyError("hangs under no socket", place=place, remedy="list it under `pcie`")
+        return self._direct(socket, gpu).links
+
     def socket(self, device: str) -> str | None:
         """Return the socket that `device` hangs under; None where it hangs under none."""
         kind = None

@@ -18,6 +18,9 @@ from ddpsim.trace.records import BucketTimes, Iteration, Trace
 PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
 """The breakdown of `iteration_s`; its members sum to it."""
 
+INPUT = "input_s"
+"""The seventh part, of iterations that wait for their batches."""
+
 STATISTICS = ("median", "mean", "median of cycle means")
 """What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
 either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""
@@ -60,6 +63,7 @@ class Summary:
         overlap_ratio: communication hidden under computation over all communication, as HolisticTraceAnalysis'
             comp_comm_overlap; None at one rank or without communication.
         iterations: periods that were counted.
+        input_s: of the breakdown, how long forward waited for its batch; None where loading data is no part of it.
         buckets: in launch order; empty under a noop hook or at no synchronised iteration.
     """
 
@@ -78,6 +82,7 @@ class Summary:
     world_size: int
     iterations: int
     buckets: tuple[BucketSummary, ...]
+    input_s: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -92,7 +97,16 @@ class Summary:
 
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""
-        return {**asdict(self), "buckets": [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]}
+        buckets = [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]
+        document = {**asdict(self), "buckets": buckets}
+        if self.input_s is None:
+            del document["input_s"]
+        return document
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and `input_s` where there is one."""
+        return {part: getattr(self, part) for part in (*(() if self.input_s is None else (INPUT,)), *PARTS)}
 
 
 def summarise(trace: Trace) -> Summary:
@@ -200,8 +214,11 @@ def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
 
 
 def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, float], float]:
-    """Return the six parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
+    """Return the parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
     parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
+    waits = [it.input_s for it in middle if it.input_s is not None]
+    if waits:
+        parts[INPUT] = sum(waits) / len(middle)
     total = sum(parts.values())
     scale = iteration_s / total if total > 0 else 1.0
     scaled = {part: seconds * scale for part, seconds in parts.items()}

@@ -16,6 +16,7 @@ COMPUTE = "compute"
 BUCKETS = "buckets"
 
 ITERATION = "iteration"
+INPUT = "input"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
@@ -106,7 +107,9 @@ class Iteration:
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
     no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
-    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts.
+    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts. `input_s` is
+    how long forward waited for its batch, a seventh part, from which the iteration then counts; None where loading data
+    is no part of it.
     """
 
     rank: int
@@ -119,6 +122,7 @@ class Iteration:
     buffer_broadcast_s: float
     optimizer_s: float
     held_up_s: float = 0.0
+    input_s: float | None = None
     synced: bool = True
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()
@@ -135,7 +139,7 @@ class Iteration:
 
     @property
     def ddp_overhead_s(self) -> float:
-        """What the other five parts leave."""
+        """What the other parts leave."""
         return (
             self.iteration_s
             - self.forward_s
@@ -143,6 +147,7 @@ class Iteration:
             - self.exposed_comm_s
             - self.buffer_broadcast_s
             - self.optimizer_s
+            - (self.input_s or 0.0)
         )
 
 

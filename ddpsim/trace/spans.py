@@ -12,6 +12,7 @@ from ddpsim.trace.records import (
     COPY_OUT,
     FORWARD,
     HOST,
+    INPUT,
     OPTIMIZER,
     WAIT,
     Iteration,
@@ -33,9 +34,11 @@ def spans_of(iterations: Sequence[Iteration], backend: str) -> list[Span]:
 
 
 def _phases(it: Iteration) -> Iterator[Span]:
-    forward = it.start_s + it.buffer_broadcast_s
+    forward = it.start_s + (it.input_s or 0.0) + it.buffer_broadcast_s
     backward_end = max((g.ready_s for g in it.gradients), default=forward + it.forward_s + it.backward_compute_s)
     forward_end = forward + it.forward_s + it.held_up_s
+    if it.input_s is not None:
+        yield _span(it, HOST, INPUT, it.start_s, it.start_s + it.input_s, kernel=False)
     yield _span(it, COMPUTE, FORWARD, forward, forward_end)
     yield _span(it, COMPUTE, BACKWARD, forward_end, backward_end)
     yield _span(it, COMPUTE, OPTIMIZER, max(backward_end, it.end_s - it.optimizer_s), it.end_s)

@@ -11,6 +11,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import WorkloadError
 from ddpsim.files import encoded, json_text, named, read_json, write_whole
+from ddpsim.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.operators_schema import operators_document, operators_from
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
@@ -79,6 +80,8 @@ def _known(workload: Workload) -> dict[str, object]:
         known["activations_bytes"] = workload.activations_bytes
     if workload.optimizer_kind is not None:
         known["optimizer_kind"] = workload.optimizer_kind
+    if workload.input_stage is not None:
+        known["input_stage"] = workload.input_stage.document()
     if workload.operators is not None:
         known["operators"] = operators_document(workload.operators)
     return known
@@ -120,6 +123,7 @@ def _workload(read: WorkloadFile) -> Workload:
         forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
         activations_bytes=read.activations_bytes,
         optimizer_kind=read.optimizer_kind,
+        input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters)),
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
+from ddpsim.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.operators import StepOperators
 
@@ -85,6 +86,7 @@ class Workload:
             known.
         operators: of the step, from which it is estimated on other GPUs and for other batches; None where they are not
             known.
+        input_stage: how the recorded step's batches are loaded and copied; None where it is not known.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
@@ -113,6 +115,7 @@ class Workload:
     activations_bytes: int | None = None
     optimizer_kind: str | None = None
     operators: StepOperators | None = None
+    input_stage: InputStage | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

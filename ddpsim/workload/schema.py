@@ -6,10 +6,10 @@ import math
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, PlainValidator
+from pydantic import AfterValidator, PlainValidator, model_validator
 
 from ddpsim.bucketing.assign import DTYPE_BYTES
-from ddpsim.documents import Count, Document, File, Index, Number, Text, shown, told
+from ddpsim.documents import Amount, Count, Document, File, Index, Number, Text, shown, told
 from ddpsim.workload.operators_schema import OperatorsEntry
 from ddpsim.workload.profile import Seconds
 
@@ -101,6 +101,24 @@ class ForwardUseEntry(Document):
     device: Times
 
 
+class InputStageEntry(Document):
+    """How batches are loaded and copied; what each key means, `ddpsim.input_stage.InputStage` says."""
+
+    load_s: Amount
+    workers: Index = 0
+    copy_bytes: Index = 0
+    rate_Bps: Amount | None = None  # noqa: N815
+    pinned: bool = False
+    queued: bool = False
+    pipelined: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> InputStageEntry:
+        if self.queued and self.pipelined:
+            raise told("`queued` and `pipelined` are two ways of copying", "queued")
+        return self
+
+
 class WorkloadFile(File):
     """A whole file; what its parts mean, `ddpsim.workload.profile.Workload` says and checks."""
 
@@ -128,3 +146,4 @@ class WorkloadFile(File):
     activations_bytes: Index | None = None
     optimizer_kind: Text | None = None
     operators: OperatorsEntry | None = None
+    input_stage: InputStageEntry | None = None

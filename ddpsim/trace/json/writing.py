@@ -141,5 +141,7 @@ def _us(seconds: float) -> float:
 def iteration_document(it: Iteration) -> dict[str, object]:
     """Return `it` as JSON values."""
     record = asdict(it)
+    if it.input_s is None:
+        del record["input_s"]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     return record

@@ -1,0 +1,180 @@
+"""The AWS post's measurements: four 1080 Ti under DataParallel and DDP, p3 machines alone, in pairs and beside slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpsim.paper.aws_allreduce import Allreduce
+from ddpsim.paper.aws_setup import (
+    ALONE_PER_S,
+    BOARD,
+    FLOW,
+    G3,
+    MAXWELL,
+    MIXED,
+    P3,
+    P3_LARGE,
+    PASCAL_BATCH,
+    SWITCHED,
+    VOLTA,
+    VOLTA_BATCH,
+    of_mix,
+    on_pascal,
+    on_volta,
+)
+from ddpsim.paper.aws_step import AwsStep
+from ddpsim.paper.claim import Claim, all_of, near
+from ddpsim.paper.figure import Answers, Figure, Point, Reproduction
+from ddpsim.plots.panels import Panel, Stack
+
+FIRST = 15
+"""Number of the post's first row: the paper's own claims are 1 to 14."""
+LAST_S, ON_FOUR_S = 75e-3, 4e-3
+"""The last allreduce on two p3.8xlarge, and one of 25 MB on four V100."""
+MEASURED_ON_FOUR_S = 0.47e-3
+"""The same on four V100 as vTrain's table has it (`python -m tests.accuracy`, "Times stated in AWS's post")."""
+_PARTS = ("input_s", "forward_s", "backward_compute_s", "exposed_comm_s", "optimizer_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row is a step that the post timed.
+
+    Attributes:
+        what: it is, in few words.
+        paper: images a second of the post.
+        images: a step has, on all GPUs.
+        central: the prediction.
+        others: under the other ends of what is assumed.
+        why: the physics.
+    """
+
+    what: str
+    paper: float
+    images: int
+    central: AwsStep
+    others: Sequence[AwsStep]
+    why: str
+
+    def claim(self, number: int, answers: Answers) -> Claim:
+        """Return the row's verdict."""
+        rate, *ends = (self.images / answers[point]["iteration_s"] for point in (self.central, *self.others))
+        band = f" ({min(rate, *ends):.0f} to {max(rate, *ends):.0f})" if ends else ""
+        simulated = f"{rate:.0f} images/s{band}"
+        return Claim(
+            number, "aws", f"{self.what}: {self.paper:.4g} images/s", simulated, None, near(rate, self.paper), self.why
+        )
+
+    def stack(self, answers: Answers) -> Stack:
+        """Return its bar: milliseconds of a step by their parts."""
+        found, times = answers[self.central], [answers[point]["iteration_s"] for point in (self.central, *self.others)]
+        heights = [(part.removesuffix("_s"), 1e3 * (found[part] or 0.0)) for part in _PARTS]
+        rest = 1e3 * found["iteration_s"] - sum(height for _, height in heights)
+        parts = [*heights, ("rest", max(rest, 0.0))]
+        return Stack(self.what, parts, (1e3 * min(times), 1e3 * max(times)), 1e3 * self.images / self.paper)
+
+
+def _pascal(what: str, paper: float, why: str, **options: str) -> Row:
+    return Row(what, paper, 4 * PASCAL_BATCH, on_pascal(BOARD, **options), [on_pascal(SWITCHED, **options)], why)
+
+
+def _volta(what: str, gpus: int, batches: int, seconds: float, why: str, points: Sequence[AwsStep]) -> Row:
+    return Row(what, gpus * VOLTA_BATCH * batches / seconds, gpus * VOLTA_BATCH, points[0], points[1:], why)
+
+
+ON_FOUR = (
+    _pascal(
+        "4 x 1080 Ti, DataParallel", 610,
+        "one thread copies four batches, parameters go out and gradients come in with nothing computed beside",
+        mode="dataparallel",
+    ),
+    _pascal(
+        "the same, copies on their own stream", 651.5, "the copies are hidden, parameters and gradients are not",
+        mode="dataparallel", ahead="yes",
+    ),
+    _pascal(
+        "4 x 1080 Ti, DDP by NCCL", 714,
+        "four processes copy at once, and only the last bucket's sum is exposed",
+    ),
+    _pascal(
+        "4 x 1080 Ti, DDP by gloo", 602, "the same through the host's memory, whose last sum takes three times as long",
+        backend="gloo",
+    ),
+)  # fmt: skip
+ON_AWS = (
+    _volta(
+        "p3.8xlarge", 4, 196, 76.4, "sums over NVLink are hidden: the copies of the batches are what is left",
+        [on_volta(P3), on_volta(P3, copies=False)],
+    ),
+    _volta(
+        "p3.16xlarge", 8, 98, 37.6, "the same on eight",
+        [on_volta(P3_LARGE), on_volta(P3_LARGE, copies=False)],
+    ),
+    _volta(
+        "2 x p3.8xlarge", 8, 98, 45.6, "the network carries what backward hides, and the last bucket beyond",
+        [on_volta(FLOW, 2), on_volta(P3, 2), on_volta(FLOW, 2, copies=False), on_volta(P3, 2, copies=False)],
+    ),
+)  # fmt: skip
+_MIX, _SLOW, _FAST = of_mix(VOLTA, MIXED, mixed=True), of_mix(MAXWELL, G3), of_mix(VOLTA, P3)
+_ALONE = on_pascal(BOARD, mode="alone")
+_ALLREDUCE = Allreduce(P3)
+
+
+def _points() -> list[Point]:
+    rows = [point for row in (*ON_FOUR, *ON_AWS) for point in (row.central, *row.others)]
+    return [*rows, _MIX, _SLOW, _FAST, _ALONE, _ALLREDUCE]
+
+
+def _reproduce(answers: Answers) -> Reproduction:
+    rows = (*ON_FOUR, *ON_AWS)
+    claims = [row.claim(FIRST + number, answers) for number, row in enumerate(rows)]
+    claims += [make(FIRST + len(rows) + number, answers) for number, make in enumerate((_last, _on_four, _held_up))]
+    panels = [
+        Panel(title, "", "milliseconds a step", stacks=[row.stack(answers) for row in chosen])
+        for title, chosen in (("Four 1080 Ti, 64 images each", ON_FOUR), ("V100 on AWS, 128 images each", ON_AWS))
+    ]
+    return Reproduction(panels, claims, _notes(answers))
+
+
+def _last(number: int, answers: Answers) -> Claim:
+    slow, fast = (answers[point]["last_s"] for point in (on_volta(FLOW, 2), on_volta(P3, 2)))
+    says = f"2 x p3.8xlarge: the last allreduce takes about {LAST_S * 1e3:.0f} ms"
+    why = "25 MB around a ring over one TCP connection, which EC2 limits to 5 Gb/s outside a placement group"
+    return Claim(number, "aws", says, f"{slow * 1e3:.0f} ms (from {fast * 1e3:.0f})", None, near(slow, LAST_S), why)
+
+
+def _on_four(number: int, answers: Answers) -> Claim:
+    found = answers[_ALLREDUCE]["seconds"]
+    says = f"an allreduce of 25 MB on four V100 takes about {ON_FOUR_S * 1e3:.0f} ms"
+    why = (
+        "over NVLink it takes half a millisecond, measured too; 4 ms is a ring through a host bridge, or a kernel that "
+        "waits for the last rank, as a profile of training shows it"
+    )
+    measured = f"{MEASURED_ON_FOUR_S * 1e3:.2f} ms (vTrain)"
+    return Claim(number, "aws", says, f"{found * 1e3:.2f} ms", measured, near(found, ON_FOUR_S), why)
+
+
+def _held_up(number: int, answers: Answers) -> Claim:
+    mix, slow, fast = (answers[point]["iteration_s"] for point in (_MIX, _SLOW, _FAST))
+    facts = near(mix, slow) == "holds", mix > 2 * fast
+    simulated = (
+        f"{mix * 1e3:.0f} ms a step, {mix / fast:.1f} times the V100s' {fast * 1e3:.0f}; M60 alone {slow * 1e3:.0f}"
+    )
+    why = "every allreduce waits for the last rank, so that all keep the pace of the slowest GPU"
+    return Claim(
+        number, "aws", "a g3.16xlarge (M60) beside p3 holds all others up", simulated, None, all_of(facts), why
+    )
+
+
+def _notes(answers: Answers) -> list[str]:
+    alone: Any = PASCAL_BATCH / answers[_ALONE]["iteration_s"]
+    return [
+        f"One 1080 Ti alone makes {alone:.1f} images/s, which is the post's {ALONE_PER_S} by construction: it fixes the "
+        "rate of the host's copies, 2.04 GB/s, which all rows share. Bars have the band of what is assumed beside: the "
+        "board of the four cards, the host's copies on AWS, and a flow's limit of 5 or of 10 Gb/s."
+    ]
+
+
+FIGURE = Figure("aws", "The AWS post: one-GPU figures carried to many", _points, _reproduce)
