@@ -15,6 +15,7 @@ from ddpsim.cli import (
     compare,
     constants,
     order,
+    order_bench,
     plan,
     predict,
     priors,
@@ -51,6 +52,7 @@ app.command()(priors.priors)
 app.command()(validate.validate)
 app.command()(constants.constants)
 app.command()(order.order)
+app.command("order-bench")(order_bench.order_bench)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")

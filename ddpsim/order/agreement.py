@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -20,6 +22,28 @@ def kendall_tau(first: Sequence[int], second: Sequence[int]) -> float:
     places = [place[index] for index in second if index in place]
     pairs = len(places) * (len(places) - 1) // 2
     return 1.0 if pairs == 0 else 1.0 - 2.0 * _inversions(places) / pairs
+
+
+def ready_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Kendall's tau of two tables of ready times, in which a parameter that goes unused comes after all others.
+
+    Pairs in the same order minus pairs in opposite order, over the pairs that either table orders: 1 where the same
+    parameters come in the same order, and only there. A pair of which one table says nothing, both being unused in it,
+    counts against as half a swap, Fagin, Kumar and Sivakumar's penalty of 1/2 ("Comparing top k lists", 2003).
+
+    Args:
+        first, second: times by registration index, NaN where unused.
+    """
+    tables = [[math.inf if time != time else time for time in table] for table in (first, second)]
+    pairs = sorted(zip(*tables, strict=True))
+    together = _tied(pairs)
+    ordered = len(pairs) * (len(pairs) - 1) // 2 - together
+    if ordered == 0:
+        return 1.0
+    ties = [_tied(table) - together for table in tables]
+    ranks = {time: place for place, time in enumerate(sorted(set(tables[1])))}
+    swapped = _inversions([ranks[time] for _, time in pairs])
+    return (ordered - sum(ties) - 2 * swapped) / ordered
 
 
 def plan_tau(groups: Sequence[Sequence[int]], order: Iterable[int]) -> float:
@@ -117,6 +141,11 @@ def _times_seen(arrivals: Iterable[Arrivals]) -> dict[int, int]:
         for index in record.order:
             seen[index] = seen.get(index, 0) + 1
     return seen
+
+
+def _tied(values: Iterable[object]) -> int:
+    """Return how many pairs of `values` are equal."""
+    return sum(count * (count - 1) // 2 for count in Counter(values).values())
 
 
 def _inversions(values: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -22,12 +23,13 @@ from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.lanes import Lanes
-from ddpsim.simulation.pace import Pace, paces
-from ddpsim.simulation.plans import plans_of
+from ddpsim.simulation.pace import paces
+from ddpsim.simulation.plans import Plans, Seen, plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
+from ddpsim.simulation.replayed import Draw, replayed
 from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
@@ -36,6 +38,7 @@ from ddpsim.trace.records import Iteration, Trace
 from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.order_trace import OrderTrace
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -71,6 +74,8 @@ def simulate(
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
     whole: bool = True,
+    traced: OrderTrace | None = None,
+    planned: Plans | None = None,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -86,6 +91,8 @@ def simulate(
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
+        traced: iterations of every rank, replayed side by side in their order; `workload` is then rank 0's.
+        planned: buckets by iteration, in place of those of the options.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -103,14 +110,18 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    ranks, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
+    draws = [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
+    if traced is not None:
+        draws = replayed(traced, placement.world_size, options)
+    settings = _settings(draws, placement.world_size, options, backend, calibration, total + ending, planned=planned)
+    ranks = [draw.rank for draw in draws]
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
         if warm_up < WARM_UP and settings[0].scheduled and not settings[0].scheduled.updates:
             return simulate(
                 workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
-                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole,
+                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, traced=traced, planned=planned,
             )  # fmt: skip
     records = job.run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
@@ -146,7 +157,8 @@ def simulate_local(
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
     _check_extent(total, [kind])
-    _, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
+    draws = list(_draws(kind, options, total))
+    [setting] = _settings(draws, 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, UNDISTURBED, lambda busy: None)
     rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
@@ -169,8 +181,17 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
         raise InputError(what, remedy=remedy)
 
 
+def _draws(kind: Kind, options: Options, total: int) -> Iterator[Draw]:
+    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others."""
+    first = own_draw(kind, options.seed, total)
+    yield Draw(kind.first, kind.workload, first, kind.paces, (Seen(first),))
+    latest = latest_draw(kind, options.seed, total, options.sync_every, options.accumulate)
+    if latest is not None:
+        yield Draw(LATEST, kind.workload, latest, kind.paces, (Seen(latest),))
+
+
 def _settings(
-    kinds: list[Kind],
+    draws: Sequence[Draw],
     world_size: int,
     options: Options,
     backend: str,
@@ -178,28 +199,29 @@ def _settings(
     total: int,
     *,
     ddp: bool = True,
-) -> tuple[list[int], list[Setting]]:
-    """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
-    cycle, first = options.sync_every, kinds[0].workload
+    planned: Plans | None = None,
+) -> list[Setting]:
+    """Return what each simulated rank runs."""
+    cycle, first = options.sync_every, draws[0].workload
     drop_plan = options.drop_plan(first.parameters)
-    for kind in kinds:
-        check_left(drop_plan, kind.paces, first.parameters)
+    for draw in draws:
+        check_left(drop_plan, draw.records, first.parameters)
     dropped = dropped_by(drop_plan, cycle)
-    draws: list[tuple[int, Kind, Callable[[int], Pace]]] = []
-    for kind in kinds:
-        draws.append((kind.first, kind, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total, cycle, options.accumulate)) is not None:
-            draws.append((LATEST, kind, latest))
-    paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
-    plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
+    plans = planned
+    if plans is None:
+        seen = [Seen(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
+        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
     settings = []
-    for (_, kind, _), pace in zip(draws, paces, strict=True):
-        own = kind.workload
+    for draw in draws:
+        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
         costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
         codec = CodecCosts(options.codec, own, world_size, costs)
-        settings.append(Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone))
-    return [rank for rank, *_ in draws], settings
+        confers = plans.conferring(options, costs, world_size)
+        settings.append(
+            Setting(own, plans.plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone, confers=confers)
+        )
+    return settings
 
 
 @dataclass(slots=True)
@@ -244,8 +266,10 @@ class _Job:
         def transfer(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
                 return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
-            if lanes is None:
+            if lanes is None and launch.operation == Operation.ALLREDUCE:
                 return collectives.allreduce(launch.size_bytes, launch.lane)
+            if lanes is None:
+                return collectives.run(Operation(launch.operation), launch.size_bytes, launch.lane)
             return lanes.run(launch)
 
         if self.options.comm == "real":

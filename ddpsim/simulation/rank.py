@@ -10,6 +10,7 @@ import simpy
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.conferring import Conferring
 from ddpsim.simulation.costs import KERNELS, Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.processor import Processor
@@ -49,6 +50,7 @@ class Setting:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
+        confers: gives what conferring on the order of gradients takes before iteration k; None where nobody confers.
     """
 
     workload: Workload
@@ -62,6 +64,7 @@ class Setting:
     ddp: bool = True
     alone: bool = False
     scheduled: Scheduled | None = None
+    confers: Callable[[int], Conferring | None] = lambda iteration: None
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
 
     @property
