@@ -1,7 +1,7 @@
 """Records in which order, and when, gradients come on several ranks of one training, on one process.
 
-The ranks take turns: each computes its own batch with the same weights, then the gradients' mean updates them. A rank is
-timed by its thread's own processor time, which others' work on the machine does not stretch.
+The ranks take turns: each computes its own batch with the same weights, then the gradients' mean updates them. A rank
+is timed by its thread's own processor time, which others' work on the machine does not stretch.
 """
 
 from __future__ import annotations

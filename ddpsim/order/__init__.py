@@ -3,7 +3,7 @@
 Standard library only, shared by the simulator and the executor, like the bucketing policy it feeds.
 """
 
-from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau
+from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
 from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
 from ddpsim.order.consensus import CONSENSUS, arrange, consensus
 from ddpsim.order.learning import ByBranch, ByContext
@@ -39,6 +39,7 @@ __all__ = [
     "order_report",
     "plan_tau",
     "predictor",
+    "ready_tau",
     "rebuild",
     "replay",
 ]

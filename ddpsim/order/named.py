@@ -45,8 +45,8 @@ def predictor(asked: object) -> Predictor:
         InputError: what cannot be imported, or is no predictor when it is made.
     """
     if not isinstance(asked, str):
-        made = _made(asked, _shown(asked)) if callable(asked) else copy.deepcopy(asked)
-        return _checked(made, _shown(asked))
+        made = _made(asked, shown(asked)) if callable(asked) else copy.deepcopy(asked)
+        return _checked(made, shown(asked))
     if asked in PREDICTORS:
         return PREDICTORS[asked]()
     return _checked(_made(_found(asked), asked), asked)
@@ -92,8 +92,9 @@ def _checked(made: Any, name: str) -> Predictor:
     return made  # type: ignore[no-any-return]
 
 
-def _shown(asked: object) -> str:
-    return getattr(asked, "__qualname__", type(asked).__qualname__)
+def shown(asked: object) -> str:
+    """Return what a predictor is called, as `predictor` takes it: its name, or that of its class."""
+    return asked if isinstance(asked, str) else str(getattr(asked, "__qualname__", type(asked).__qualname__))
 
 
 def _said(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.consensus import Consensus
+from ddpsim.order.named import shown
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import Machine, caps_for
 from ddpsim.orderbench.replaying import Replayed, replay_oracle, replay_policy
@@ -94,7 +95,9 @@ class Bench:
         """How many rows there will be."""
         return len(self.traces) * len(self.machines) * len(self.predictors) * len(self.policies)
 
-    def options(self, trace: OrderTrace, machine: Machine, policy: str, predictor: object, consensus: Consensus) -> Options:
+    def options(
+        self, trace: OrderTrace, machine: Machine, policy: str, predictor: object, consensus: Consensus
+    ) -> Options:
         """Return what is simulated of one row."""
         caps = caps_for(trace, self.buckets)
         return Options(
@@ -140,7 +143,7 @@ def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
                 ranks=trace.ranks,
                 machine=machine.name,
                 policy=policy,
-                predictor=predictor if isinstance(predictor, str) else _name(predictor),
+                predictor=shown(predictor),
                 step_s=float(found.step_s.mean()),
                 oracle_s=float(oracle.step_s.mean()),
                 rebuilt_once_s=float(once.step_s.mean()),
@@ -157,7 +160,3 @@ def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
                 rebuilds=found.rebuilds,
                 conferences=found.conferences,
             )
-
-
-def _name(predictor: object) -> str:
-    return getattr(predictor, "__qualname__", type(predictor).__qualname__)

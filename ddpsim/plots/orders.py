@@ -18,7 +18,9 @@ _WIDTH = 0.7
 
 
 def plot_gains(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Draw `gain` with its interval and the oracle's `bound` by trace, a panel a machine, a mark a policy and predictor.
+    """Draw `gain` with its interval and the oracle's `bound` by trace, a panel a machine.
+
+    Each policy and predictor has a mark of its own.
 
     Args:
         rows: of `ddpsim order-bench --json`.
