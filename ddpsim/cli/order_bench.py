@@ -39,6 +39,13 @@ def order_bench(
         str | None,
         typer.Option(metavar="DIR", help="Order traces: a folder, a file, or shipped names. [all shipped ones]"),
     ] = None,
+    generated: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ranks=64,unused=0.3",
+            help="Draw a trace with these statistics, instead of or beside --traces; may be repeated.",
+        ),
+    ] = None,
     topology: Annotated[
         list[str] | None, typer.Option(metavar="T", help="Machine, a rank a node; may be repeated. [lab-flat]")
     ] = None,
@@ -76,7 +83,7 @@ def order_bench(
     ratios = [None] if wire_over_backward is None else numbers(wire_over_backward, "wire_over_backward")
     machines = [load_topology(name) for name in topology or ["lab-flat"]]
     asked = Bench(
-        traces=[trace.first(steps) for trace in _traces(traces)],
+        traces=[trace.first(steps) for trace in _traces(traces, generated or [])],
         machines=[Machine(each, ratio, calibration) for each in machines for ratio in ratios],
         predictors=predictor or PREDICTORS,
         policies=policy or POLICIES,
@@ -94,8 +101,15 @@ def order_bench(
     output.emit({"rows": documents}, lambda: _text(rows))
 
 
-def _traces(given: str | None) -> list[OrderTrace]:
-    """Return the traces in a folder or a file, or shipped ones by name, or all of these."""
+def _traces(given: str | None, drawn: Sequence[str]) -> list[OrderTrace]:
+    """Return the traces in a folder or a file, or shipped ones by name, or all of these; and those to be drawn."""
+    from ddpsim.orderbench.generated import generated, statistics_of
+
+    made = [generated(statistics_of(text)) for text in drawn]
+    return made if given is None and made else _read(given) + made
+
+
+def _read(given: str | None) -> list[OrderTrace]:
     from ddpsim.workload.order_trace import load_order_trace
 
     if given is None:

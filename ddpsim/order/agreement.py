@@ -116,9 +116,7 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
     """
     known = {(a.rank, a.iteration): a for a in arrivals}
     ranks, iterations = sorted({rank for rank, _ in known}), sorted({iteration for _, iteration in known})
-    beside = [
-        (i, r, s) for i in iterations for r, s in combinations(ranks, 2) if (r, i) in known and (s, i) in known
-    ]
+    beside = [(i, r, s) for i in iterations for r, s in combinations(ranks, 2) if (r, i) in known and (s, i) in known]
     after = [(r, i, j) for r in ranks for i, j in pairwise(i for i in iterations if (r, i) in known)]
     across = [(kendall_tau(known[r, i].order, known[s, i].order), i, r, s) for i, r, s in beside]
     along = [(kendall_tau(known[r, i].order, known[r, j].order), r, i, j) for r, i, j in after]

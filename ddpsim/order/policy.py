@@ -25,9 +25,16 @@ FAILED = -math.inf
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision is what ranks agreed on: the ready times they expect, and the order to rebuild in, None to keep."""
+    """A decision is what ranks agreed on.
+
+    Attributes:
+        expected: ready times by registration index, NaN where no gradient is expected.
+        tau: Kendall's, of the buckets in force and the order they imply.
+        order: to rebuild in; None keeps the buckets.
+    """
 
     expected: tuple[float, ...]
+    tau: float
     order: tuple[int, ...] | None
 
 
@@ -138,22 +145,21 @@ class OrderPolicy:
         if any(FAILED in times for times in everybody):
             raise InputError(_first(tell(problem)), place="predictor")
         agreed = consensus(everybody, self.consensus)
-        return Decision(tuple(agreed), self._settled(groups, agreed))
-
-    def follow(self, groups: Sequence[Sequence[int]], agreed: Sequence[float]) -> None:
-        """Take part in a decision that another rank has worked out."""
-        self._conferred_at = self.backwards
-        self._settled(groups, agreed)
-
-    def _settled(self, groups: Sequence[Sequence[int]], agreed: Sequence[float]) -> tuple[int, ...] | None:
         order = arrange(agreed, self._unused)
         # What is announced with the first gradient has a place in the order; what torch appends has none.
         placed = order if self._unused == "first" else (i for i in order if not math.isnan(agreed[i]))
         tau = plan_tau(groups, placed)
-        if not self._rebuild.wanted(tau, self.rebuilds):
-            return None
-        self.rebuilds += 1
-        return tuple(order)
+        return Decision(tuple(agreed), tau, tuple(order) if self._wanted(tau) else None)
+
+    def follow(self, decision: Decision) -> None:
+        """Take part in a decision that another rank has worked out."""
+        self._conferred_at = self.backwards
+        self._wanted(decision.tau)
+
+    def _wanted(self, tau: float) -> bool:
+        wanted = self._rebuild.wanted(tau, self.rebuilds)
+        self.rebuilds += wanted
+        return wanted
 
     def _digest(self) -> None:
         for arrivals in self._pending:

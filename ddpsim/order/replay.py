@@ -75,5 +75,5 @@ def _decided(policies: Sequence[OrderPolicy], groups: Sequence[Sequence[int]]) -
     first, *others = policies
     decision = first.decide(groups, lambda mine: [mine, *(policy.expected() for policy in others)])
     for policy in others:
-        policy.follow(groups, decision.expected)
+        policy.follow(decision)
     return decision

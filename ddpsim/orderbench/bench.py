@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddpsim.errors import InputError
@@ -12,7 +12,8 @@ from ddpsim.order.consensus import Consensus
 from ddpsim.order.named import shown
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import Machine, caps_for
-from ddpsim.orderbench.replaying import Replayed, replay_oracle, replay_policy
+from ddpsim.orderbench.replaying import Replayed, Replayer
+from ddpsim.simulation.engine import WARM_UP
 from ddpsim.workload.order_trace import OrderTrace
 
 Progress = Callable[[int, int], None]
@@ -95,19 +96,15 @@ class Bench:
         """How many rows there will be."""
         return len(self.traces) * len(self.machines) * len(self.predictors) * len(self.policies)
 
-    def options(
-        self, trace: OrderTrace, machine: Machine, policy: str, predictor: object, consensus: Consensus
-    ) -> Options:
-        """Return what is simulated of one row."""
+    def options(self, trace: OrderTrace, machine: Machine) -> Options:
+        """Return what every replay of a trace on a machine is simulated with."""
         caps = caps_for(trace, self.buckets)
         return Options(
             caps=caps,
-            order=policy,
-            predictor=predictor,
-            consensus=consensus,
+            order="never",
             find_unused_parameters=trace.misses_gradients,
             scale_compute=machine.scale(trace, caps),
-            iterations=trace.iterations - 3,
+            iterations=trace.iterations - WARM_UP,
         )
 
 
@@ -127,11 +124,13 @@ def bench(asked: Bench, progress: Progress = lambda done, total: None) -> Iterat
 
 
 def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
-    def replayed(policy: str, predictor: object, consensus: Consensus = asked.consensus) -> Replayed:
-        return replay_policy(trace, machine, asked.options(trace, machine, policy, predictor, consensus))
+    replayer = Replayer.of(trace, machine, asked.options(trace, machine))
 
-    oracle = replay_oracle(trace, machine, asked.options(trace, machine, "never", "last", "rank0"))
-    once = replayed("once", "last", "rank0")
+    def replayed(policy: str, predictor: object, consensus: Consensus = asked.consensus) -> Replayed:
+        chosen = replace(replayer.options, order=policy, predictor=predictor, consensus=consensus)
+        return replayer.policy(chosen)
+
+    oracle, once = replayer.oracle(), replayed("once", "last", "rank0")
     torch = replayed("never", "last", "rank0") if trace.misses_gradients else once
     for policy in asked.policies:
         for predictor in asked.predictors:

@@ -1,4 +1,4 @@
-"""One trace on one machine under one policy: its steps, and how its buckets fitted."""
+"""One trace on one machine: its steps under a policy or an oracle, and how its buckets fitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ddpsim.orderbench.machines import Machine
 from ddpsim.simulation import simulate
 from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.plans import Plans, plans_of
-from ddpsim.simulation.replayed import replayed
+from ddpsim.simulation.replayed import Draw, replayed
+from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace
 
 Steps = NDArray[np.float64]
@@ -44,63 +45,84 @@ class Replayed:
     conferences: int
 
 
-def replay_policy(trace: OrderTrace, machine: Machine, options: Options) -> Replayed:
-    """Return what the policy that `options` name does on `trace`.
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """A replayer has what every replay of one trace on one machine shares.
 
-    Raises:
-        InputError: a predictor that failed.
+    Attributes:
+        orders: by iteration and rank, the gradients that came.
+        draws: who stands for which ranks.
+        options: of every replay, but for its policy.
     """
-    return _replay(trace, machine, options, None)
 
+    trace: OrderTrace
+    machine: Machine
+    placement: Placement
+    orders: Sequence[tuple[tuple[int, ...], ...]]
+    draws: Sequence[Draw]
+    options: Options
 
-def replay_oracle(trace: OrderTrace, machine: Machine, options: Options) -> Replayed:
-    """Return what buckets do that are built anew before every iteration for what will come, at no cost.
+    @classmethod
+    def of(cls, trace: OrderTrace, machine: Machine, options: Options) -> Replayer:
+        """Return the replayer of `trace` on `machine`, whose pace `options` set."""
+        orders = list(zip(*(workload.used_orders() for workload in trace.workloads), strict=True))
+        placement = machine.placement(trace)
+        return cls(trace, machine, placement, orders, replayed(trace, trace.ranks, options), options)
 
-    They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it is
-    announced with the first gradient.
-    """
-    whole = [
-        [Arrivals(rank, k, order).ready(len(trace.parameters)) for rank, order in enumerate(orders)]
-        for k, orders in enumerate(_orders_by_iteration(trace))
-    ]
-    orders = [arrange(consensus(by_rank, "slowest"), "first") for by_rank in whole]
-    plans = [rebuilt_plan(trace.parameters, options.caps, order) for order in orders]
-    return _replay(trace, machine, options, Plans(range(len(plans)), plans))
+    def policy(self, options: Options) -> Replayed:
+        """Return what the policy that `options` name does.
 
+        Raises:
+            InputError: a predictor that failed.
+        """
+        total = self.trace.iterations
+        seen = [seen for draw in self.draws for seen in draw.seen]
+        return self._replay(options, plans_of(options, self.trace.workloads[0], seen, range(total), total))
 
-def _replay(trace: OrderTrace, machine: Machine, options: Options, planned: Plans | None) -> Replayed:
-    placement = machine.placement(trace)
-    first, total = trace.workloads[0], trace.iterations
-    plans = planned or plans_of(
-        options, first, [s for draw in replayed(trace, trace.ranks, options) for s in draw.seen], range(total), total
-    )
-    run = simulate(first, placement, options, machine.calibration, traced=trace, planned=plans, warm_up=WARM_UP)
-    counted = [record for record in run.iterations if record.rank == 0]
-    held = [
-        held_back_by(plans.plan(it.index).groups(), {g.parameter: g.hook_s for g in it.gradients}) for it in counted
-    ]
-    return Replayed(
-        step_s=np.array([it.iteration_s for it in counted]),
-        tau=_tau(trace, plans),
-        held_back_s=fmean(held),
-        rebuilds=plans.rebuilds,
-        conferences=len(plans.held),
-    )
+    def oracle(self) -> Replayed:
+        """Return what buckets do that are built anew before every iteration for what will come, at no cost.
 
+        They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it
+        is announced with the first gradient.
+        """
+        caps, parameters = self.options.caps, self.trace.parameters
+        plans = []
+        for k, orders in enumerate(self.orders):
+            ready = [Arrivals(rank, k, order).ready(len(parameters)) for rank, order in enumerate(orders)]
+            plans.append(rebuilt_plan(parameters, caps, arrange(consensus(ready, "slowest"), "first")))
+        return self._replay(self.options, Plans(range(len(plans)), plans))
 
-def _tau(trace: OrderTrace, plans: Plans) -> float | None:
-    """Return the mean tau of what the buckets in force were built for and what came."""
-    held = [each for each in plans.held.values() if each.decision.order is not None]
-    if not held:
-        return None
-    starts, count = [each.iteration for each in held], len(trace.parameters)
-    taus = []
-    for k, orders in enumerate(_orders_by_iteration(trace)):
-        if (place := bisect_right(starts, k)) and k >= WARM_UP:
-            expected = held[place - 1].decision.expected
-            taus += [ready_tau(expected, Arrivals(0, k, order).ready(count)) for order in orders]
-    return fmean(taus) if taus else None
+    def _replay(self, options: Options, plans: Plans) -> Replayed:
+        run = simulate(
+            self.trace.workloads[0],
+            self.placement,
+            options,
+            self.machine.calibration,
+            draws=self.draws,
+            planned=plans,
+            warm_up=WARM_UP,
+        )
+        counted = [record for record in run.iterations if record.rank == 0]
+        groups = {id(plan): plan.groups() for plan in plans.plans}
+        held = [
+            held_back_by(groups[id(plans.plan(it.index))], {g.parameter: g.hook_s for g in it.gradients})
+            for it in counted
+        ]
+        return Replayed(
+            step_s=np.array([it.iteration_s for it in counted]),
+            tau=self._tau(plans),
+            held_back_s=fmean(held),
+            rebuilds=plans.rebuilds,
+            conferences=len(plans.held),
+        )
 
-
-def _orders_by_iteration(trace: OrderTrace) -> Sequence[tuple[tuple[int, ...], ...]]:
-    return list(zip(*(workload.used_orders() for workload in trace.workloads), strict=True))
+    def _tau(self, plans: Plans) -> float | None:
+        """Return the mean tau of what the buckets in force were built for and what came."""
+        held = [each for each in plans.held.values() if each.decision.order is not None]
+        starts, count = [each.iteration for each in held], len(self.trace.parameters)
+        taus = []
+        for k, orders in enumerate(self.orders):
+            if (place := bisect_right(starts, k)) and k >= WARM_UP:
+                expected = held[place - 1].decision.expected
+                taus += [ready_tau(expected, Arrivals(0, k, order).ready(count)) for order in orders]
+        return fmean(taus) if taus else None

@@ -29,7 +29,7 @@ from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
-from ddpsim.simulation.replayed import Draw, replayed
+from ddpsim.simulation.replayed import Draw
 from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
@@ -38,7 +38,6 @@ from ddpsim.trace.records import Iteration, Trace
 from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
-from ddpsim.workload.order_trace import OrderTrace
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -74,7 +73,7 @@ def simulate(
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
     whole: bool = True,
-    traced: OrderTrace | None = None,
+    draws: Sequence[Draw] | None = None,
     planned: Plans | None = None,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
@@ -91,7 +90,7 @@ def simulate(
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
-        traced: iterations of every rank, replayed side by side in their order; `workload` is then rank 0's.
+        draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.replayed`.
         planned: buckets by iteration, in place of those of the options.
 
     Raises:
@@ -110,18 +109,16 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    draws = [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
-    if traced is not None:
-        draws = replayed(traced, placement.world_size, options)
-    settings = _settings(draws, placement.world_size, options, backend, calibration, total + ending, planned=planned)
-    ranks = [draw.rank for draw in draws]
+    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
+    settings = _settings(drawn, placement.world_size, options, backend, calibration, total + ending, planned=planned)
+    ranks = [draw.rank for draw in drawn]
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
         if warm_up < WARM_UP and settings[0].scheduled and not settings[0].scheduled.updates:
             return simulate(
                 workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
-                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, traced=traced, planned=planned,
+                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, draws=draws, planned=planned,
             )  # fmt: skip
     records = job.run(ranks, settings)
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]

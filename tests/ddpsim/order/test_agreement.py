@@ -73,8 +73,7 @@ def pairwise_tau(first, second):
     """Return the tau of two tables of ready times pair by pair: swapped pairs, and halves where one says nothing."""
     inf = [[math.inf if math.isnan(time) else time for time in table] for table in (first, second)]
     signs = [
-        [(table[i] > table[j]) - (table[i] < table[j]) for i, j in combinations(range(len(first)), 2)]
-        for table in inf
+        [(table[i] > table[j]) - (table[i] < table[j]) for i, j in combinations(range(len(first)), 2)] for table in inf
     ]
     ordered = [(a, b) for a, b in zip(*signs, strict=True) if a or b]
     swaps = sum(abs(a - b) / 2 for a, b in ordered)
