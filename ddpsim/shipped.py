@@ -12,8 +12,9 @@ _FOLDERS = {
     "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
     "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
+    "order trace": (_PACKAGE / "_shipped" / "orders", _PACKAGE.parent / "traces" / "orders"),
 }
-_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",)}
+_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",), "order trace": (".json.gz",)}
 _ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
 _COMMANDS = {"topology": "topo", "workload": "workload"}
 

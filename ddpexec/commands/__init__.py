@@ -10,6 +10,7 @@ from ddpexec.commands.demo import demo
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
+from ddpexec.commands.record_orders import record_orders
 from ddpexec.commands.run import run
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
@@ -20,6 +21,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": run,
     "campaign": campaign,
     "demo": demo,
+    "record-orders": record_orders,
 }
 
 __all__ = ["COMMANDS"]

@@ -131,13 +131,13 @@ def caps_of(cap: float | None, first: float | None, caps: Sequence[float] | None
 
 
 def order_policy(
-    count: int, options: ReducerOptions, planned: bool, when: str | Rebuild | None, expect: str | Predictor, whose: str
+    count: int, options: ReducerOptions, planned: bool, when: str | Rebuild | None, expect: str | type[Predictor] | Predictor, whose: str
 ) -> OrderPolicy:
     """Return when to rebuild, and for which order: by default once, but never for a plan or unused parameters."""
     policy: Rebuild = rebuild(when) if isinstance(when, str) else when or Once()
     if when is None and (planned or options.searching):
         policy = Never()
-    chosen = predictor(expect) if isinstance(expect, str) else expect
+    chosen = predictor(expect) if isinstance(expect, str | type) else expect
     unused = "first" if options.searching else "last"
     return OrderPolicy(count, policy, chosen, whose, unused)
 

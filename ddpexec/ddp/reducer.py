@@ -7,7 +7,7 @@ When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -63,6 +63,7 @@ class Reducer(Controls):
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
         self.static: StaticGraph | None = None
+        self._context: Hashable = None
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
         self.unused: list[int] = []
@@ -112,7 +113,10 @@ class Reducer(Controls):
             return False
         exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
         gather = functools.partial(exchange, communicator=self.communicator, device=self.model.tensors[0].device)
-        order = self.order.confer(self.plan.groups(), gather)
+        device = self.model.tensors[0].device
+        order = self.order.confer(
+            self.plan.groups(), gather, lambda words: self.communicator.gather_objects(words, device)
+        )
         if order is not None:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         return order is not None
@@ -271,7 +275,14 @@ class Reducer(Controls):
 
     def observe_order(self, arrival: Iterable[int]) -> None:
         """Tell the order policy of one synced backward."""
-        self.order.observe(Arrivals(self.communicator.rank, self.iteration, tuple(arrival)))
+        arrivals = Arrivals(self.communicator.rank, self.iteration, tuple(arrival), context=self._context)
+        self.order.observe(arrivals)
+        self.expect_context(None)
+
+    def expect_context(self, context: Hashable) -> None:
+        """Take what is known of the batch of the coming iteration."""
+        self._context = context
+        self.order.coming(context)
 
     # ---- buckets
 

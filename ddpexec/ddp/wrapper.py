@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
         rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.order.Rebuild`. None
             is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
-        predictor: what each rank expects: `last`, `mean`, `exponential`, or a new `ddpsim.order.Predictor`.
+        predictor: what each rank expects: `last`, `mean`, `exponential`, `branch`, `context`, `package.module:Class`, or
+            a class or a new `ddpsim.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
         comm: `noop` sends nothing after construction: the compute-only floor.
@@ -74,7 +75,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         plan: BucketPlan | None = None,
         first_bucket_mb: float | None = None,
         rebuild: str | Rebuild | None = None,
-        predictor: str | Predictor = "last",
+        predictor: str | type[Predictor] | Predictor = "last",
         consensus: str = "rank0",
         drop: LayerDrop | None = None,
         comm: str = "real",
@@ -131,6 +132,14 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         self._build(model, first, observer)
 
     # ---- training
+
+    def batch_context(self, context: Hashable) -> None:
+        """Say, before a forward, what is known of its batch on this rank, for a predictor that learns by it.
+
+        A task, a length, a number of layers: whatever tells in which order gradients will come. It holds for one synced
+        iteration.
+        """
+        self.reducer.expect_context(context)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import torch
 
 from ddpexec.describe import device_model
 from ddpsim.jobs.job import Job
+from ddpsim.order.named import shown
 from ddpsim.options.option import declared, told
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def options(settings: Settings) -> dict[str, object]:
     """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
     job = {each.field for each in declared(Job)} - _ELSEWHERE
     values = {name: value for name, value in told(settings).items() if name in job}
+    values["predictor"] = shown(values["predictor"])
     return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 

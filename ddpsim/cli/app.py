@@ -15,6 +15,7 @@ from ddpsim.cli import (
     compare,
     constants,
     order,
+    order_bench,
     paper,
     plan,
     predict,
@@ -52,6 +53,7 @@ app.command()(priors.priors)
 app.command()(validate.validate)
 app.command()(constants.constants)
 app.command()(order.order)
+app.command("order-bench")(order_bench.order_bench)
 app.command()(buckets.buckets)
 app.command()(paper.paper)
 app.add_typer(topo.app, name="topo")

@@ -11,6 +11,7 @@ from ddpsim.collectives.constant import Constant
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m tests.accuracy.graph_splits`"
+_CONFERRING = "measured on a 2-core machine, CPython 3.11, torch 2.13; `python -m tests.accuracy.order_costs`"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
 _UNDER_LOAD = "measure `microbench --under-load`"
 _CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"
@@ -31,6 +32,9 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.buffer_s", 1.0e-6, "s", f"{_MEASURED}: flatten and copy back one buffer"),
         Constant("gloo.ddp.broadcast_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.search_s", 3.0e-6, "s", f"{_MEASURED}: graph search, a parameter"),
+        Constant("gloo.ddp.expect_s", 0.5e-6, "s", _CONFERRING),
+        Constant("gloo.ddp.agree_s", 0.33e-6, "s", _CONFERRING),
+        Constant("gloo.ddp.rebuild_s", 7.6e-6, "s", _CONFERRING),
         Constant("gloo.ddp.graph_s", 200e-6, "s", _GRAPH),
         Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
@@ -55,6 +59,9 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.buffer_s", 10e-6, "s", "prior: flatten, broadcast and copy back one buffer, host side"),
         Constant("nccl.ddp.broadcast_s", 0.0, "s", "no thread of the host is woken for a broadcast"),
         Constant("nccl.ddp.search_s", 3.0e-6, "s", "prior: graph search, a parameter"),
+        Constant("nccl.ddp.expect_s", 0.5e-6, "s", _CONFERRING),
+        Constant("nccl.ddp.agree_s", 0.33e-6, "s", _CONFERRING),
+        Constant("nccl.ddp.rebuild_s", 7.6e-6, "s", _CONFERRING),
         Constant("nccl.ddp.graph_s", 200e-6, "s", _GRAPH),
         Constant(
             "nccl.ddp.enter_s", 0.0, "s", "not measured: `tail_share` of a kernel; a backward beside small collectives"

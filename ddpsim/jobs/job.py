@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, layers_named
@@ -28,6 +28,10 @@ MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
 
 
+def _as_it_is(text: str, name: str) -> str:
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job is what a user asks of one training run, simulated or real.
@@ -47,7 +51,7 @@ class Job:
         compression: what `ddpsim.compression.scheme` reads: `fp16`, `powersgd:4`, ...
         drop: dotted name of a layer to the probability that an iteration leaves it out.
         order: when buckets are rebuilt in arrival order, as `ddpsim.order.rebuild` reads it; None is as torch.
-        predictor: which arrivals each rank expects: `last`, `mean` or `exponential`.
+        predictor: which arrivals each rank expects, as `ddpsim.order.predictor` takes it: a name, a class, an object.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
         overlap: `off` sends nothing before backward has ended.
@@ -107,7 +111,15 @@ class Job:
             "never|once|drift",
         ),
     ] = None
-    predictor: Annotated[str, Option("With `order`: which arrivals a rank expects.", "last|mean|exponential")] = "last"
+    predictor: Annotated[
+        Any,
+        Option(
+            "With `order`: which arrivals a rank expects; package.module:Class is anybody's own.",
+            "last|mean|exponential|branch|context",
+            parse=_as_it_is,
+            text="last",
+        ),
+    ] = "last"
     consensus: Annotated[Consensus, Option("With `order`: whose expectation wins.")] = "rank0"
     scheme: Annotated[
         str,

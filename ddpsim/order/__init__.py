@@ -3,15 +3,22 @@
 Standard library only, shared by the simulator and the executor, like the bucketing policy it feeds.
 """
 
-from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau
+from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
 from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
 from ddpsim.order.consensus import CONSENSUS, arrange, consensus
-from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor, predictor
-from ddpsim.order.rebuild import Never, Once, OnDrift, OrderPolicy, Rebuild, Rebuilt, rebuild, replay
+from ddpsim.order.learning import ByBranch, ByContext
+from ddpsim.order.named import predictor
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor
+from ddpsim.order.rebuild import Never, Once, OnDrift, Rebuild, rebuild
+from ddpsim.order.replay import Conference, Rebuilt, conferences, replay
 
 __all__ = [
     "CONSENSUS",
     "Arrivals",
+    "ByBranch",
+    "ByContext",
+    "Conference",
     "ExponentialMean",
     "LastArrival",
     "MeanReady",
@@ -25,12 +32,14 @@ __all__ = [
     "Rebuilt",
     "arrange",
     "arrivals_of",
+    "conferences",
     "consensus",
     "from_times",
     "kendall_tau",
     "order_report",
     "plan_tau",
     "predictor",
+    "ready_tau",
     "rebuild",
     "replay",
 ]

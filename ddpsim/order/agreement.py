@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from statistics import fmean
 
@@ -20,6 +22,28 @@ def kendall_tau(first: Sequence[int], second: Sequence[int]) -> float:
     places = [place[index] for index in second if index in place]
     pairs = len(places) * (len(places) - 1) // 2
     return 1.0 if pairs == 0 else 1.0 - 2.0 * _inversions(places) / pairs
+
+
+def ready_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Kendall's tau of two tables of ready times, in which a parameter that goes unused comes after all others.
+
+    Pairs in the same order minus pairs in opposite order, over the pairs that either table orders: 1 where the same
+    parameters come in the same order, and only there. A pair of which one table says nothing, both being unused in it,
+    counts against as half a swap, Fagin, Kumar and Sivakumar's penalty of 1/2 ("Comparing top k lists", 2003).
+
+    Args:
+        first, second: times by registration index, NaN where unused.
+    """
+    tables = [[math.inf if time != time else time for time in table] for table in (first, second)]
+    pairs = sorted(zip(*tables, strict=True))
+    together = _tied(pairs)
+    ordered = len(pairs) * (len(pairs) - 1) // 2 - together
+    if ordered == 0:
+        return 1.0
+    ties = [_tied(table) - together for table in tables]
+    ranks = {time: place for place, time in enumerate(sorted(set(tables[1])))}
+    swapped = _inversions([ranks[time] for _, time in pairs])
+    return (ordered - sum(ties) - 2 * swapped) / ordered
 
 
 def plan_tau(groups: Sequence[Sequence[int]], order: Iterable[int]) -> float:
@@ -48,6 +72,8 @@ class OrderReport:
         between_ranks_worst: (tau, iteration, rank, rank) of the worst pair.
         between_iterations: mean tau over successive iterations of the same rank; None with one iteration.
         between_iterations_worst: (tau, rank, iteration, iteration) of the worst pair.
+        between_ranks_with_unused, between_iterations_with_unused: the same means, of taus in which a parameter that
+            goes unused comes after all others: those above see only what both of a pair have used.
         unused: parameter to the share of backwards that brought it no gradient, for those above zero; parameters
             that never arrived are unknown to arrivals and listed where the caller gave their number.
     """
@@ -60,6 +86,8 @@ class OrderReport:
     between_iterations: float | None
     between_iterations_worst: tuple[float, int, int, int] | None
     unused: dict[int, float]
+    between_ranks_with_unused: float | None = None
+    between_iterations_with_unused: float | None = None
 
     def document(self) -> dict[str, object]:
         """Return the report as a JSON object."""
@@ -73,6 +101,8 @@ class OrderReport:
             "kendall_tau_iterations": self.between_iterations,
             "kendall_tau_iterations_worst": iterations
             and {"tau": iterations[0], "rank": iterations[1], "iterations": list(iterations[2:])},
+            "kendall_tau_ranks_with_unused": self.between_ranks_with_unused,
+            "kendall_tau_iterations_with_unused": self.between_iterations_with_unused,
             "unused": {str(index): share for index, share in self.unused.items()},
         }
 
@@ -86,19 +116,16 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
     """
     known = {(a.rank, a.iteration): a for a in arrivals}
     ranks, iterations = sorted({rank for rank, _ in known}), sorted({iteration for _, iteration in known})
-    across = [
-        (kendall_tau(known[r, i].order, known[s, i].order), i, r, s)
-        for i in iterations
-        for r, s in combinations(ranks, 2)
-        if (r, i) in known and (s, i) in known
-    ]
-    along = [
-        (kendall_tau(known[r, i].order, known[r, j].order), r, i, j)
-        for r in ranks
-        for i, j in pairwise(i for i in iterations if (r, i) in known)
-    ]
+    beside = [(i, r, s) for i in iterations for r, s in combinations(ranks, 2) if (r, i) in known and (s, i) in known]
+    after = [(r, i, j) for r in ranks for i, j in pairwise(i for i in iterations if (r, i) in known)]
+    across = [(kendall_tau(known[r, i].order, known[s, i].order), i, r, s) for i, r, s in beside]
+    along = [(kendall_tau(known[r, i].order, known[r, j].order), r, i, j) for r, i, j in after]
     seen = _times_seen(arrivals)
     everyone = range(count) if count is not None else sorted(seen)
+    width = max(everyone, default=-1) + 1
+    ready = {key: replace(record, ready_s=None).ready(width) for key, record in known.items()}
+    across_all = [ready_tau(ready[r, i], ready[s, i]) for i, r, s in beside]
+    along_all = [ready_tau(ready[r, i], ready[r, j]) for r, i, j in after]
     return OrderReport(
         parameters=len(seen),
         iterations=len(iterations),
@@ -107,6 +134,8 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
         between_ranks_worst=min(across, default=None),
         between_iterations=fmean(pair[0] for pair in along) if along else None,
         between_iterations_worst=min(along, default=None),
+        between_ranks_with_unused=fmean(across_all) if across_all else None,
+        between_iterations_with_unused=fmean(along_all) if along_all else None,
         unused={i: 1 - seen.get(i, 0) / len(arrivals) for i in everyone if seen.get(i, 0) < len(arrivals)},
     )
 
@@ -117,6 +146,11 @@ def _times_seen(arrivals: Iterable[Arrivals]) -> dict[int, int]:
         for index in record.order:
             seen[index] = seen.get(index, 0) + 1
     return seen
+
+
+def _tied(values: Iterable[object]) -> int:
+    """Return how many pairs of `values` are equal."""
+    return sum(count * (count - 1) // 2 for count in Counter(values).values())
 
 
 def _inversions(values: Sequence[int]) -> int:

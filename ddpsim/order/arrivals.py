@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.trace.records import Iteration, Trace
@@ -18,12 +18,14 @@ class Arrivals:
         iteration: in which iteration.
         order: registration indices by arrival; what got no gradient is absent.
         ready_s: when each of `order` arrived, from the start of backward; None where only the order is known.
+        context: what was known of the batch before its forward: a task, a length; None where nothing was.
     """
 
     rank: int
     iteration: int
     order: tuple[int, ...]
     ready_s: tuple[float, ...] | None = None
+    context: Hashable = None
 
     def ready(self, count: int) -> list[float]:
         """Return the ready time of each of `count` parameters, NaN where no gradient came.

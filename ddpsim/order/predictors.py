@@ -11,15 +11,17 @@ A predictor is any object with these two methods; ten lines make one::
 
         def predict(self):
             return [statistics.median(times) for times in zip(*self.seen)]
+
+Its name, `package.module:MedianReady`, is then an option of predictions, runs and the bench alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from typing import Protocol, runtime_checkable
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import InputError
 
 
 class Predictor(Protocol):
@@ -30,6 +32,14 @@ class Predictor(Protocol):
 
     def predict(self) -> Sequence[float]:
         """Return the expected ready time of each parameter, in the unit of what was observed; NaN where unknown."""
+
+
+@runtime_checkable
+class KnowsContext(Protocol):
+    """A predictor that is told what is known of a batch: before `observe` of that one's, before `predict` the next."""
+
+    def context(self, value: Hashable) -> None:
+        """Take the context of the batch to observe or to predict; None where nothing is known."""
 
 
 class LastArrival:
@@ -97,17 +107,3 @@ class ExponentialMean:
         if math.isnan(new):
             return old
         return new if math.isnan(old) else old + self._weight * (new - old)
-
-
-_PREDICTORS: dict[str, Callable[[], Predictor]] = {
-    "last": LastArrival,
-    "mean": MeanReady,
-    "exponential": ExponentialMean,
-}
-
-
-def predictor(name: str) -> Predictor:
-    """Return a new built-in predictor: `last`, `mean` or `exponential`."""
-    if name not in _PREDICTORS:
-        raise UnknownNameError.among("predictor", name, _PREDICTORS)
-    return _PREDICTORS[name]()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -43,10 +43,26 @@ def plan_fits(trace: Trace) -> list[PlanFit]:
 
 def held_back_s(buckets: Sequence[BucketTimes]) -> float:
     """Return the longest time between a bucket's last gradient and that of the latest bucket before it, in seconds."""
+    return longest_wait([bucket.ready_s for bucket in sorted(buckets, key=lambda bucket: bucket.index)])
+
+
+def held_back_by(groups: Sequence[Sequence[int]], ready_s: Mapping[int, float]) -> float:
+    """Return the longest time that a bucket of `groups`, being complete, waited for one before it, in seconds.
+
+    Args:
+        groups: registration indices of each bucket, in launch order.
+        ready_s: when each gradient came; those that are absent were announced with the first that did.
+    """
+    first = min(ready_s.values(), default=0.0)
+    return longest_wait([max((ready_s.get(index, first) for index in group), default=first) for group in groups])
+
+
+def longest_wait(ready_s: Sequence[float]) -> float:
+    """Return the longest time between one moment and the latest of those before it, 0 where they ascend."""
     latest, longest = float("-inf"), 0.0
-    for bucket in sorted(buckets, key=lambda bucket: bucket.index):
-        longest = max(longest, latest - bucket.ready_s)
-        latest = max(latest, bucket.ready_s)
+    for moment in ready_s:
+        longest = max(longest, latest - moment)
+        latest = max(latest, moment)
     return longest
 
 

@@ -85,6 +85,9 @@ class Costs:
         buffer_s: host time a buffer of the broadcast.
         broadcast_s: the least time of a broadcast of buffers, on ranks whose processors were busy just before.
         search_s: host time a parameter of the search for unused ones.
+        expect_s: host time a parameter of a predictor of arrivals that is asked what comes next.
+        agree_s: host time a parameter and rank of agreeing on one order.
+        rebuild_s: host time a parameter of building buckets anew.
         graph_s: host time of a further graph of a compiled step, forward and backward.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
@@ -113,6 +116,9 @@ class Costs:
     buffer_s: float
     broadcast_s: float
     search_s: float
+    expect_s: float
+    agree_s: float
+    rebuild_s: float
     graph_s: float
     enter_s: float
     pace_spread: float

@@ -60,6 +60,7 @@ class CpuRank(Rank):
 
     def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting = self.setting
+        yield from self._confer(book)
         if setting.broadcasts(book.index):
             begin = self.env.now
             yield self.env.timeout(len(setting.workload.buffers) * setting.costs.buffer_s)
@@ -81,6 +82,18 @@ class CpuRank(Rank):
         yield from self._computed_forward(book, forward_s * (1.0 - over))
         if (cost := setting.forward_host_s()) > 0:
             yield self.env.timeout(cost)
+
+    def _confer(self, book: Book) -> Process:
+        """Exchange what ranks expect of the order of gradients, and build the buckets anew where they say so."""
+        conferring = self.setting.confers(book.index)
+        if conferring is None:
+            return
+        begin = self.env.now
+        yield from self.processor.serve(conferring.host_s + self.setting.costs.launch_s)
+        launch = self.communicator.launch(conferring.size_bytes, operation=conferring.operation, lane=0)
+        yield launch.done
+        yield from self.processor.serve(conferring.rebuild_s)
+        book.aside_s += self.env.now - begin
 
     def _computed_forward(self, book: Book, seconds: float) -> Process:
         begin = self.env.now

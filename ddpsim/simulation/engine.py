@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
+from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -25,12 +26,13 @@ from ddpsim.simulation.inputs import InputFeed, alone_on, copies_on
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.lanes import Lanes
 from ddpsim.simulation.one_process import check_one_process, in_one_process
-from ddpsim.simulation.pace import Pace, paces
-from ddpsim.simulation.plans import plans_of
+from ddpsim.simulation.pace import paces
+from ddpsim.simulation.plans import Plans, Seen, plans_of
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
+from ddpsim.simulation.replayed import Draw
 from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
@@ -74,6 +76,8 @@ def simulate(
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
     whole: bool = True,
+    draws: Sequence[Draw] | None = None,
+    planned: Plans | None = None,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -89,6 +93,8 @@ def simulate(
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
+        draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.replayed`.
+        planned: buckets by iteration, in place of those of the options.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -106,16 +112,17 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    numbers, stand_for, settings = _settings(kinds, placement.world_size, options, backend, calibration, total + ending)
+    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
+    settings = _settings(drawn, placement.world_size, options, backend, calibration, total + ending, planned=planned)
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
         if warm_up < WARM_UP and settings[0].scheduled and not settings[0].scheduled.updates:
             return simulate(
                 workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
-                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole,
+                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, draws=draws, planned=planned,
             )  # fmt: skip
-    records = job.run(numbers, stand_for, settings)
+    records = job.run(drawn, settings)
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
@@ -149,7 +156,8 @@ def simulate_local(
     total = (WARM_UP + options.iterations_of(workload)) * cycle
     kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
     _check_extent(total, [kind])
-    *_, [setting] = _settings([kind], 1, options, options.backend_for(workload), calibration, total, ddp=False)
+    draws = list(_draws(kind, options, total))
+    [setting] = _settings(draws, 1, options, options.backend_for(workload), calibration, total, ddp=False)
     env = simpy.Environment()
     processor = Processor(env, UNDISTURBED, lambda busy: None)
     rank = _rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
@@ -174,8 +182,18 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
         raise InputError(what, remedy=remedy)
 
 
+def _draws(kind: Kind, options: Options, total: int) -> Iterator[Draw]:
+    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others."""
+    first = own_draw(kind, options.seed, total)
+    latest = latest_draw(kind, options.seed, total, options.sync_every, options.accumulate)
+    alike = kind.ranks if latest is None else kind.ranks[:1]
+    yield Draw(kind.first, alike, kind.workload, first, kind.paces, (Seen(first),))
+    if latest is not None:
+        yield Draw(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (Seen(latest),))
+
+
 def _settings(
-    kinds: list[Kind],
+    draws: Sequence[Draw],
     world_size: int,
     options: Options,
     backend: str,
@@ -183,35 +201,32 @@ def _settings(
     total: int,
     *,
     ddp: bool = True,
-) -> tuple[list[int], list[Sequence[int]], list[Setting]]:
-    """Return the ranks to simulate, the ranks each stands for, and what each runs.
-
-    `LATEST` is the latest of a kind's other ranks.
-    """
-    cycle, first = options.sync_every, kinds[0].workload
+    planned: Plans | None = None,
+) -> list[Setting]:
+    """Return what each simulated rank runs."""
+    cycle, first = options.sync_every, draws[0].workload
     drop_plan = options.drop_plan(first.parameters)
-    for kind in kinds:
-        check_left(drop_plan, kind.paces, first.parameters)
+    for draw in draws:
+        check_left(drop_plan, draw.records, first.parameters)
     dropped = dropped_by(drop_plan, cycle)
-    draws: list[tuple[int, Sequence[int], Kind, Callable[[int], Pace]]] = []
-    for kind in kinds:
-        latest = latest_draw(kind, options.seed, total, cycle, options.accumulate)
-        draws.append(
-            (kind.first, kind.ranks if latest is None else kind.ranks[:1], kind, own_draw(kind, options.seed, total))
-        )
-        if latest is not None:
-            draws.append((LATEST, kind.ranks[1:], kind, latest))
-    paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
-    plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
+    plans = planned
+    if plans is None:
+        seen = [Seen(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
+        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
     settings = []
-    for (*_, kind, _), pace in zip(draws, paces, strict=True):
-        own = kind.workload
+    for draw in draws:
+        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
         costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
         codec = CodecCosts(options.codec, own, world_size, costs)
-        setting = Setting(own, plan, options, costs, pace, dropped, codec, total, ddp=ddp, alone=alone)
-        settings.append(replace(setting, input_stage=options.input_of(own)))
-    return [rank for rank, *_ in draws], [ranks for _, ranks, *_ in draws], settings
+        confers = plans.conferring(options, costs, world_size)
+        settings.append(
+            Setting(
+                own, plans.plan, options, costs, pace, dropped, codec, total,
+                ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
+            )
+        )  # fmt: skip
+    return settings
 
 
 @dataclass(slots=True)
@@ -243,12 +258,8 @@ class _Job:
             for setting in settings
         ]
 
-    def run(self, numbers: list[int], stand_for: list[Sequence[int]], settings: list[Setting]) -> list[Iteration]:
-        """Run every rank's setting to its end and return their records.
-
-        Args:
-            stand_for: the ranks that each simulated one stands for.
-        """
+    def run(self, draws: Sequence[Draw], settings: list[Setting]) -> list[Iteration]:
+        """Run the setting of each simulated rank to its end and return their records."""
         env = simpy.Environment()
         scheduled = settings[0].scheduled
         rings = scheduled is not None and in_rings(scheduled.schedule)
@@ -263,8 +274,10 @@ class _Job:
         def transfer(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
                 return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
-            if lanes is None:
+            if lanes is None and launch.operation == Operation.ALLREDUCE:
                 return collectives.allreduce(launch.size_bytes, launch.lane)
+            if lanes is None:
+                return collectives.run(Operation(launch.operation), launch.size_bytes, launch.lane)
             return lanes.run(launch)
 
         if self.options.comm == "real":
@@ -276,15 +289,15 @@ class _Job:
         world_size = self.placement.world_size
         count = self.options.process_groups if lanes is None else len(lanes.groups)
         ranks = []
-        for number, copied_to, setting in zip(numbers, stand_for, settings, strict=True):
+        for draw, setting in zip(draws, settings, strict=True):
             of_lanes = () if lanes is None else lanes.transports()
             beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
             processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
                 env, meetings, count, collectives.streams_per_group, processor, setting.late_s
             )
-            rank = _rank(env, number, setting, processor, communicator)
-            rank.feed = self._feed(env, setting, collectives.network, copied_to)
+            rank = _rank(env, draw.rank, setting, processor, communicator)
+            rank.feed = self._feed(env, setting, collectives.network, draw.stands_for)
             ranks.append(rank)
         ranks[0].progress = self.progress
         env.run(env.all_of([env.process(rank.run()) for rank in ranks]))

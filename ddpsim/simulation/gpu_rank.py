@@ -93,6 +93,7 @@ class GpuRank(Rank):
 
     def _forward(self, book: Book, traffic: Traffic) -> Process:
         setting, pace, stream = self.setting, self.setting.pace(book.index), self.stream
+        yield from self._confer(book)
         if setting.broadcasts(book.index):
             stream.host_s += len(setting.workload.buffers) * setting.costs.buffer_s
             copies = setting.costs.copies_s(len(setting.workload.buffers), setting.workload.buffer_bytes)
@@ -125,6 +126,26 @@ class GpuRank(Rank):
         stream.call(forward_done)
         if "after_forward" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
+
+    def _confer(self, book: Book) -> Process:
+        """Exchange what ranks expect of the order of gradients: the host reads it, and builds buckets where it says."""
+        conferring, stream = self.setting.confers(book.index), self.stream
+        if conferring is None:
+            return
+        began: list[float] = []
+        stream.call(lambda: began.append(self.env.now))
+        stream.host_s += conferring.host_s + self.setting.costs.launch_s
+        marked = stream.mark()
+        launch = self.communicator.launch(conferring.size_bytes, marked, conferring.operation, 0, stream.host_s)
+        stream.wait(launch.done)
+        yield from stream.host_waits(stream.mark())
+        stream.host_s += conferring.rebuild_s
+        stream.not_before(stream.host_s)
+
+        def ended() -> None:
+            book.aside_s += self.env.now - began[0]
+
+        stream.call(ended)
 
     def _stop(self, book: Book, traffic: Traffic, stop: Stop) -> Process:
         """Let the device wait for what forward needs from here on, and update it; launch what comes then."""

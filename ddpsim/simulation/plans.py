@@ -1,53 +1,108 @@
-"""The buckets in force in each iteration: fixed, or rebuilt as an order policy says."""
+"""The buckets in force in each iteration: fixed, or rebuilt as an order policy says; and when ranks confer on it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.jobs.simulated import Options
-from ddpsim.order import Arrivals, OrderPolicy, replay
+from ddpsim.operations import Operation
+from ddpsim.order import Arrivals, Conference, conferences
+from ddpsim.simulation.conferring import Conferring
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.workload import Workload
+from ddpsim.workload.order_trace import Context
+
+TIME_BYTES = 8
+"""An expected time travels as a float64."""
 
 
-def plans_of(
-    options: Options, workload: Workload, paces: Sequence[Callable[[int], Pace]], synced: Iterable[int]
-) -> Callable[[int], BucketPlan]:
-    """Return the plan of each iteration.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the policy of one rank sees: the pace of each iteration, and the context of its batch where it is known."""
+
+    pace: Callable[[int], Pace]
+    context: Callable[[int], Context] = lambda iteration: None
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Plans are buckets by iteration, and the conferences that led to them.
+
+    Attributes:
+        starts: iterations from which each of `plans` is in force, ascending from 0.
+        held: by the iteration before which ranks conferred.
+    """
+
+    starts: Sequence[int]
+    plans: Sequence[BucketPlan]
+    held: Mapping[int, Conference] = field(default_factory=dict)
+
+    def plan(self, iteration: int) -> BucketPlan:
+        """Return the buckets of an iteration."""
+        return self.plans[bisect_right(self.starts, iteration) - 1]
+
+    @property
+    def rebuilds(self) -> int:
+        """How many conferences built anew."""
+        return sum(held.decision.order is not None for held in self.held.values())
+
+    def conferring(self, options: Options, costs: Costs, ranks: int) -> Callable[[int], Conferring | None]:
+        """Return what conferring before an iteration takes of each rank; None where nobody confers.
+
+        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
+        (`ddpexec.ddp.consensus`).
+        """
+        everybody = options.consensus != "rank0" or options.find_unused_parameters
+
+        def takes(iteration: int) -> Conferring | None:
+            held = self.held.get(iteration)
+            if held is None:
+                return None
+            count = len(held.decision.expected)
+            host_s = count * (costs.expect_s + costs.agree_s * (ranks if everybody else 1))
+            rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
+            operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
+            return Conferring(operation, TIME_BYTES * count * (ranks if everybody else 1), host_s, rebuild_s)
+
+        return takes
+
+
+def plans_of(options: Options, workload: Workload, seen: Sequence[Seen], synced: Iterable[int], total: int) -> Plans:
+    """Return the plans of all iterations.
 
     In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is
-    simulated, and `ddpsim.order.replay` says when the policy rebuilds for them.
+    simulated, and `ddpsim.order.conferences` says when the policy rebuilds for them.
 
     Args:
         options: name the policy; without one the plan is the same throughout.
         workload: whose parameters.
-        paces: of each simulated rank, by iteration.
+        seen: by each rank that has a say.
         synced: iterations whose gradients are reduced, ascending; only these are watched.
+        total: iterations in all.
+
+    Raises:
+        InputError: a predictor that failed.
     """
-    policies = [policy for _ in paces if (policy := options.order_policy(len(workload.parameters))) is not None]
+    policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
     if not policies:
-        plan = options.bucket_plan(workload)
-        return lambda iteration: plan
-    starts, plans = [0], [options.first_plan(workload.parameters, options.plan)]
-    for start, plan in _rebuilds(options, workload, policies, paces, synced):
-        starts.append(start)
-        plans.append(plan)
-    return lambda iteration: plans[bisect_right(starts, iteration) - 1]
+        return Plans([0], [options.bucket_plan(workload)])
 
-
-def _rebuilds(
-    options: Options,
-    workload: Workload,
-    policies: Sequence[OrderPolicy],
-    paces: Sequence[Callable[[int], Pace]],
-    synced: Iterable[int],
-) -> Iterable[tuple[int, BucketPlan]]:
     def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
         return rebuilt_plan(workload.parameters, options.caps, order).groups()
 
-    arrivals = [Arrivals(rank, k, pace(k).order) for k in synced for rank, pace in enumerate(paces)]
+    arrivals = [
+        Arrivals(rank, k, each.pace(k).order, context=each.context(k)) for k in synced for rank, each in enumerate(seen)
+    ]
     first = options.first_plan(workload.parameters, options.plan)
-    for rebuilt in replay(arrivals, policies, first.groups(), assign):
-        yield rebuilt.iteration, rebuilt_plan(workload.parameters, options.caps, rebuilt.order)
+    starts, plans, held = [0], [first], {}
+    for conference in conferences(arrivals, policies, first.groups(), assign):
+        if conference.iteration < total:
+            held[conference.iteration] = conference
+        if (order := conference.decision.order) is not None:
+            starts.append(conference.iteration)
+            plans.append(rebuilt_plan(workload.parameters, options.caps, order))
+    return Plans(starts, plans, held)

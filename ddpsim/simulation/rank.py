@@ -11,6 +11,7 @@ from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.input_stage import InputStage
 from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.conferring import Conferring
 from ddpsim.simulation.costs import KERNELS, Costs
 from ddpsim.simulation.inputs import InputFeed
 from ddpsim.simulation.pace import Pace
@@ -52,6 +53,7 @@ class Setting:
         alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
         input_stage: how batches are loaded and copied; None where they are there.
+        confers: gives what conferring on the order of gradients takes before iteration k; None where nobody confers.
         kernel_s: the mean time of a kernel of backward on the device.
     """
 
@@ -67,6 +69,7 @@ class Setting:
     alone: bool = False
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
+    confers: Callable[[int], Conferring | None] = lambda iteration: None
     kernel_s: float = field(init=False, repr=False)
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
 

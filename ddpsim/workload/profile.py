@@ -7,7 +7,7 @@ queued, and the gradient exists when the device completes that kernel. On a CPU 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,10 @@ class Phase:
 
     host_s: Seconds
     device_s: Seconds
+
+    def first(self, iterations: int) -> Phase:
+        """Return the phase in its first recorded iterations."""
+        return Phase(self.host_s[:iterations], self.device_s[:iterations])
 
     def __eq__(self, other: object) -> bool:
         return _equal(self, other) if isinstance(other, Phase) else NotImplemented
@@ -223,6 +227,23 @@ class Workload:
         """
         hooks = self.gradient_hook_s[iteration]
         return [int(index) for index in np.argsort(np.where(np.isnan(hooks), np.inf, hooks), kind="stable")]
+
+    def first(self, iterations: int) -> Workload:
+        """Return the workload of its first recorded iterations."""
+        return replace(
+            self,
+            forward=self.forward.first(iterations),
+            backward=self.backward.first(iterations),
+            optimizer=self.optimizer.first(iterations),
+            gradient_hook_s=self.gradient_hook_s[:iterations],
+            gradient_ready_s=self.gradient_ready_s[:iterations],
+        )
+
+    def used_orders(self) -> list[tuple[int, ...]]:
+        """Return the arrival order of each recorded iteration, without the parameters that had no gradient."""
+        hooks = self.gradient_hook_s
+        orders = (self.arrival_order(number) for number in range(self.iterations))
+        return [tuple(i for i in order if not np.isnan(hooks[number, i])) for number, order in enumerate(orders)]
 
     def arrival_orders(self) -> list[tuple[int, ...]]:
         """Return the different arrival orders of all recorded iterations, the first one's first."""

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order import Arrivals, kendall_tau, order_report, plan_tau
+from ddpsim.order import Arrivals, kendall_tau, order_report, plan_tau, ready_tau
 from tests import strategies
 
 
@@ -66,3 +67,37 @@ def test_a_report_of_one_backward_compares_nothing():
     assert report.between_ranks is report.between_iterations is report.between_ranks_worst is None
     assert report.unused == {}
     assert report.document()["kendall_tau_ranks_worst"] is None
+
+
+def pairwise_tau(first, second):
+    """Return the tau of two tables of ready times pair by pair: swapped pairs, and halves where one says nothing."""
+    inf = [[math.inf if math.isnan(time) else time for time in table] for table in (first, second)]
+    signs = [
+        [(table[i] > table[j]) - (table[i] < table[j]) for i, j in combinations(range(len(first)), 2)] for table in inf
+    ]
+    ordered = [(a, b) for a, b in zip(*signs, strict=True) if a or b]
+    swaps = sum(abs(a - b) / 2 for a, b in ordered)
+    return 1 - 2 * swaps / len(ordered) if ordered else 1.0
+
+
+times = st.one_of(st.just(math.nan), st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0]))
+
+
+@given(st.lists(st.tuples(times, times), max_size=9))
+def test_the_tau_with_unused_parameters_is_counted_pair_by_pair(pairs):
+    first, second = ([pair[place] for pair in pairs] for place in range(2))
+    assert ready_tau(first, second) == pytest.approx(pairwise_tau(first, second))
+    assert ready_tau(first, second) == pytest.approx(ready_tau(second, first))
+    assert ready_tau(first, first) == 1
+
+
+def test_experts_that_take_turns_are_no_agreement():
+    """Two steps share the trunk's two parameters and use experts of their own, before them."""
+    nan = math.nan
+    one, other = [0, 1, nan, nan, 2, 3], [nan, nan, 0, 1, 2, 3]
+    assert kendall_tau([0, 1, 4, 5], [2, 3, 4, 5]) == 1
+    # 15 pairs: 4 of experts and 8 of an expert and the trunk turn round, 2 are told by one step, the trunk's agrees.
+    assert ready_tau(one, other) == pytest.approx((1 - 4 - 8) / 15)
+    report = order_report([Arrivals(0, 0, (0, 1, 4, 5)), Arrivals(0, 1, (2, 3, 4, 5))])
+    assert report.between_iterations == 1
+    assert report.between_iterations_with_unused == pytest.approx(-11 / 15)

@@ -1,0 +1,159 @@
+"""`ddpsim order-bench`: what predictors and order policies are worth, net of what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim import shipped
+from ddpsim.cli.constants import ConstantOptions
+from ddpsim.cli.destination import check_destination
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.progress import Progress
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.text import numbers
+from ddpsim.order.consensus import Consensus
+
+if TYPE_CHECKING:
+    from ddpsim.orderbench import Row
+    from ddpsim.workload.order_trace import OrderTrace
+
+PREDICTORS = ("last", "mean", "exponential", "branch", "context")
+POLICIES = ("once", "drift:0.95:20", "drift:1:1")
+_HEADER = (
+    "trace", "machine", "policy", "predictor", "step ms", "oracle", "once", "torch", "regret", "gain", "of at most",
+    "tau", "held back ms", "rebuilds",
+)  # fmt: skip
+
+
+@expand
+def order_bench(
+    given: ConstantOptions,
+    output: Output,
+    traces: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Order traces: a folder, a file, or shipped names. [all shipped ones]"),
+    ] = None,
+    generated: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ranks=64,unused=0.3",
+            help="Draw a trace with these statistics, instead of or beside --traces; may be repeated.",
+        ),
+    ] = None,
+    topology: Annotated[
+        list[str] | None, typer.Option(metavar="T", help="Machine, a rank a node; may be repeated. [lab-flat]")
+    ] = None,
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="Predictor, as --predictor of predict; may be repeated. [the built-in ones]"),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORDER", help="As --order; may be repeated. [once, drift:0.95:20 and drift:1:1]"),
+    ] = None,
+    consensus: Annotated[str, typer.Option(metavar="rank0|mean|slowest", help="Whose expectation wins.")] = "slowest",
+    wire_over_backward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0.5,1,2",
+            help="Scale computation so that all messages together take so much of backward. [as recorded]",
+        ),
+    ] = "1",
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
+    steps: Annotated[int, typer.Option(min=5, metavar="N", help="Steps of each trace, from its first.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Of the intervals' draws.")] = 0,
+    plot: Annotated[str | None, plot_option("Draw what each gains over torch, beside what an oracle would.")] = None,
+) -> None:
+    """Replay order traces under order policies, with what conferring and rebuilding cost.
+
+    The oracle knows the next order and rebuilds for nothing; torch rebuilds once, or never where gradients are missing.
+    Intervals are of 90 %. Kendall's tau is of what was expected and what came, unused parameters counted.
+    """
+    check_destination(plot)
+    from ddpsim.orderbench import Bench, Machine, bench
+    from ddpsim.topology.spec import load_topology
+
+    calibration = given.calibration_in_force("gloo")
+    ratios = [None] if wire_over_backward is None else numbers(wire_over_backward, "wire_over_backward")
+    machines = [load_topology(name) for name in topology or ["lab-flat"]]
+    asked = Bench(
+        traces=[trace.first(steps) for trace in _traces(traces, generated or [])],
+        machines=[Machine(each, ratio, calibration) for each in machines for ratio in ratios],
+        predictors=predictor or PREDICTORS,
+        policies=policy or POLICIES,
+        consensus=_consensus(consensus),
+        buckets=buckets,
+        seed=seed,
+    )
+    rows = list(bench(asked, Progress("order-bench: rows")))
+    documents = [row.document() for row in rows]
+    if plot:
+        from ddpsim.plots import plot_gains
+
+        plot_gains(documents, plot)
+        note(f"wrote {plot}")
+    output.emit({"rows": documents}, lambda: _text(rows))
+
+
+def _traces(given: str | None, drawn: Sequence[str]) -> list[OrderTrace]:
+    """Return the traces in a folder or a file, or shipped ones by name, or all of these; and those to be drawn."""
+    from ddpsim.orderbench.generated import generated, statistics_of
+
+    made = [generated(statistics_of(text)) for text in drawn]
+    return made if given is None and made else _read(given) + made
+
+
+def _read(given: str | None) -> list[OrderTrace]:
+    from ddpsim.workload.order_trace import load_order_trace
+
+    if given is None:
+        paths = [shipped.path("order trace", name) for name in shipped.names("order trace")]
+    elif Path(given).is_dir():
+        paths = sorted(path for path in Path(given).iterdir() if path.name.endswith((".json", ".json.gz")))
+    elif Path(given).exists():
+        paths = [Path(given)]
+    else:
+        paths = [_shipped(name) for name in given.split(",")]
+    if not paths:
+        remedy = "record one with `python -m ddpexec record-orders`"
+        raise InputError("holds no order trace", place=str(given), remedy=remedy)
+    return [load_order_trace(path) for path in paths]
+
+
+def _shipped(name: str) -> Path:
+    known = shipped.names("order trace")
+    if name not in known:
+        raise UnknownNameError.among("order trace", name, known, place="traces")
+    return shipped.path("order trace", name)
+
+
+def _consensus(text: str) -> Consensus:
+    from ddpsim.order import CONSENSUS
+
+    for known in CONSENSUS:
+        if text == known:
+            return known
+    raise UnknownNameError.among("consensus", text, CONSENSUS, place="consensus")
+
+
+def _text(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            row.trace, row.machine, row.policy, row.predictor,
+            ms(row.step_s), ms(row.oracle_s), ms(row.rebuilt_once_s), ms(row.torch_s),
+            _interval(row.regret, row.regret_low, row.regret_high), _interval(row.gain, row.gain_low, row.gain_high),
+            percent(row.bound), None if row.tau is None else f"{row.tau:.2f}", ms(row.held_back_s), row.rebuilds,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return table(_HEADER, lines, left=(0, 1, 2, 3))
+
+
+def _interval(middle: float, low: float, high: float) -> str:
+    return f"{percent(middle)} ({100 * low:.1f} to {100 * high:.1f})"

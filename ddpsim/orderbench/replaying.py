@@ -1,0 +1,128 @@
+"""One trace on one machine: its steps under a policy or an oracle, and how its buckets fitted."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import rebuilt_plan
+from ddpsim.jobs.simulated import Options
+from ddpsim.order import Arrivals, arrange, consensus
+from ddpsim.order.agreement import ready_tau
+from ddpsim.order.traces import held_back_by
+from ddpsim.orderbench.machines import Machine
+from ddpsim.simulation import simulate
+from ddpsim.simulation.engine import WARM_UP
+from ddpsim.simulation.plans import Plans, plans_of
+from ddpsim.simulation.replayed import Draw, replayed
+from ddpsim.topology.graph import Placement
+from ddpsim.workload.order_trace import OrderTrace
+
+Steps = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay leaves the time of every step, and how its buckets fitted.
+
+    Attributes:
+        step_s: by iteration, those of the warm-up apart.
+        tau: mean Kendall's tau, unused parameters counted, of what was expected and what came, over ranks and
+            iterations; None where nothing was expected.
+        held_back_s: mean over iterations of the longest that a complete bucket of rank 0 waited for one before it.
+        rebuilds, conferences: how many there were in all.
+    """
+
+    step_s: Steps
+    tau: float | None
+    held_back_s: float
+    rebuilds: int
+    conferences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """A replayer has what every replay of one trace on one machine shares.
+
+    Attributes:
+        orders: by iteration and rank, the gradients that came.
+        draws: who stands for which ranks.
+        options: of every replay, but for its policy.
+    """
+
+    trace: OrderTrace
+    machine: Machine
+    placement: Placement
+    orders: Sequence[tuple[tuple[int, ...], ...]]
+    draws: Sequence[Draw]
+    options: Options
+
+    @classmethod
+    def of(cls, trace: OrderTrace, machine: Machine, options: Options) -> Replayer:
+        """Return the replayer of `trace` on `machine`, whose pace `options` set."""
+        orders = list(zip(*(workload.used_orders() for workload in trace.workloads), strict=True))
+        placement = machine.placement(trace)
+        return cls(trace, machine, placement, orders, replayed(trace, trace.ranks, options), options)
+
+    def policy(self, options: Options) -> Replayed:
+        """Return what the policy that `options` name does.
+
+        Raises:
+            InputError: a predictor that failed.
+        """
+        total = self.trace.iterations
+        seen = [seen for draw in self.draws for seen in draw.seen]
+        return self._replay(options, plans_of(options, self.trace.workloads[0], seen, range(total), total))
+
+    def oracle(self) -> Replayed:
+        """Return what buckets do that are built anew before every iteration for what will come, at no cost.
+
+        They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it
+        is announced with the first gradient.
+        """
+        caps, parameters = self.options.caps, self.trace.parameters
+        plans = []
+        for k, orders in enumerate(self.orders):
+            ready = [Arrivals(rank, k, order).ready(len(parameters)) for rank, order in enumerate(orders)]
+            plans.append(rebuilt_plan(parameters, caps, arrange(consensus(ready, "slowest"), "first")))
+        return self._replay(self.options, Plans(range(len(plans)), plans))
+
+    def _replay(self, options: Options, plans: Plans) -> Replayed:
+        run = simulate(
+            self.trace.workloads[0],
+            self.placement,
+            options,
+            self.machine.calibration,
+            draws=self.draws,
+            planned=plans,
+            warm_up=WARM_UP,
+        )
+        counted = [record for record in run.iterations if record.rank == 0]
+        groups = {id(plan): plan.groups() for plan in plans.plans}
+        held = [
+            held_back_by(groups[id(plans.plan(it.index))], {g.parameter: g.hook_s for g in it.gradients})
+            for it in counted
+        ]
+        return Replayed(
+            step_s=np.array([it.iteration_s for it in counted]),
+            tau=self._tau(plans),
+            held_back_s=fmean(held),
+            rebuilds=plans.rebuilds,
+            conferences=len(plans.held),
+        )
+
+    def _tau(self, plans: Plans) -> float | None:
+        """Return the mean tau of what the buckets in force were built for and what came."""
+        held = [each for each in plans.held.values() if each.decision.order is not None]
+        starts, count = [each.iteration for each in held], len(self.trace.parameters)
+        taus = []
+        for k, orders in enumerate(self.orders):
+            if (place := bisect_right(starts, k)) and k >= WARM_UP:
+                expected = held[place - 1].decision.expected
+                taus += [ready_tau(expected, Arrivals(0, k, order).ready(count)) for order in orders]
+        return fmean(taus) if taus else None
