@@ -113,7 +113,8 @@ class Job:
         str,
         Option(
             "What is sent, when, and what waits for it: ddp, naive, flat, priority[:SEGMENT], dear, zero1, zero2, "
-            "zero3, fsdp2[:noreshard], hsdp:SHARDS, or package.module:function.",
+            "zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, or "
+            "package.module:function.",
             "NAME",
         ),
     ] = "ddp"
@@ -204,6 +205,11 @@ class Job:
                     f"give a rank from 0 to {world_size - 1}",
                 )
                 raise InputError(what, place="stragglers", remedy=remedy)
+
+    @property
+    def period(self) -> int:
+        """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
+        return self.accumulate * scheme_named(self.scheme).steps
 
     @property
     def scheduled(self) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import deepspeed, schemes, sharded
-from ddpsim.schedules.asked import asked
+from ddpsim.schedules import averaging, deepspeed, schemes, sharded
+from ddpsim.schedules.asked import asked, count
 from ddpsim.schedules.deepspeed import DeepSpeed
+from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
@@ -26,10 +27,14 @@ class Scheme:
     Attributes:
         name: as it was asked for: `priority:4MiB`.
         make: from a setup to a schedule.
+        steps: of the optimizer, after which what is sent repeats.
+        apart: whether ranks send each other nothing in the steps between.
     """
 
     name: str
     make: Make
+    steps: int = 1
+    apart: bool = False
 
     def schedule(self, setup: Setup) -> Schedule:
         """Return the schedule of `setup`, checked.
@@ -89,6 +94,35 @@ def _deepspeed(make: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, s
     return read
 
 
+def _averaging(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    if rest:
+        raise InputError(f"it takes no option {rest!r}", place=f"scheme {name!r}", remedy=f"write {name}:{steps}")
+    return lambda setup: averaging.averaging(setup, steps)
+
+
+def _slowmo(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    outer = asked(Outer, rest, f"scheme {name!r}")
+    return lambda setup: averaging.slowmo(setup, steps, outer)
+
+
+def _local_sgd(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    given = asked(averaging.LocalSgd, rest, f"scheme {name!r}")
+    return lambda setup: averaging.local_sgd(setup, steps, given)
+
+
+def _steps(name: str, options: str) -> tuple[int, str]:
+    """Return the steps from average to average, and the options behind them."""
+    steps, _, rest = options.partition(",")
+    if not steps:
+        raise InputError(
+            "needs how many steps are between averages", place=f"scheme {name!r}", remedy=f"write e.g. {name}:8"
+        )
+    return count(steps, f"scheme {name!r}"), rest
+
+
 def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
     """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
 
@@ -116,8 +150,14 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "zero3": _deepspeed(deepspeed.zero3),
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
+    "averaging": _averaging,
+    "slowmo": _slowmo,
+    "local-sgd": _local_sgd,
 }
 """By name, what reads a scheme's options."""
+
+_PERIODIC = ("averaging", "slowmo", "local-sgd")
+"""Schemes whose first option is the steps of the optimizer after which what they send repeats."""
 
 
 def scheme_named(text: str) -> Scheme:
@@ -132,7 +172,9 @@ def scheme_named(text: str) -> Scheme:
         return Scheme(text, _own(name, options))
     if name not in _SCHEMES:
         raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
-    return Scheme(text, _SCHEMES[name](name, options))
+    make = _SCHEMES[name](name, options)
+    steps = _steps(name, options)[0] if name in _PERIODIC else 1
+    return Scheme(text, make, steps, apart=name in _PERIODIC and name != "local-sgd")
 
 
 def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
@@ -160,7 +202,8 @@ def schemes_named(text: str) -> list[str]:
     found: list[str] = []
     for piece in text.split(","):
         name = piece.partition(":")[0]
-        behind = found and ":" in found[-1] and name not in _SCHEMES and "." not in name
+        option = "=" in name or (name not in _SCHEMES and "." not in name)
+        behind = found and ":" in found[-1] and option
         if behind:
             found[-1] += f",{piece}"
         else:

@@ -13,6 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -97,7 +98,7 @@ def simulate(
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
-    cycle = options.accumulate
+    cycle = options.period
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
     ending = (
@@ -124,11 +125,21 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
-        "options": {"drop": dict(options.drop), "scheme": options.scheme, "overlap": options.overlap},
+        "options": {
+            "drop": dict(options.drop),
+            "scheme": options.scheme,
+            "overlap": options.overlap,
+            **_periodic(options),
+        },
     }
     spans, scheduled = spans_of(counted, backend), settings[0].scheduled
     schedule = None if scheduled is None else scheduled.schedule
     return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=schedule)
+
+
+def _periodic(options: Options) -> dict[str, int]:
+    steps = scheme_named(options.scheme).steps
+    return {"steps": steps} if steps > 1 else {}
 
 
 def simulate_local(
@@ -181,6 +192,7 @@ def _settings(
 ) -> tuple[list[int], list[Setting]]:
     """Return the ranks to simulate and what each runs; `LATEST` is the latest of a kind's other ranks."""
     cycle, first = options.sync_every, kinds[0].workload
+    together = cycle * scheme.steps if (scheme := scheme_named(options.scheme)).apart else cycle
     drop_plan = options.drop_plan(first.parameters)
     for kind in kinds:
         check_left(drop_plan, kind.paces, first.parameters)
@@ -188,7 +200,7 @@ def _settings(
     draws: list[tuple[int, Kind, Callable[[int], Pace]]] = []
     for kind in kinds:
         draws.append((kind.first, kind, own_draw(kind, options.seed, total)))
-        if (latest := latest_draw(kind, options.seed, total, cycle, options.accumulate)) is not None:
+        if (latest := latest_draw(kind, options.seed, total, together, options.accumulate)) is not None:
             draws.append((LATEST, kind, latest))
     paces = [leaving_out(draw, dropped, first.parameters) for *_, draw in draws]
     plan = plans_of(options, first, paces, range(cycle - 1, total, cycle))
@@ -218,7 +230,7 @@ class _Job:
         ours = replace(options.collective, rings=True)
         transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
-        setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
+        setup = setup_of(options, first, plan, self.placement, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         return [
             replace(
