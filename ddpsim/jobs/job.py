@@ -212,6 +212,12 @@ class Job:
         return self.accumulate * scheme_named(self.scheme).steps
 
     @property
+    def periodic(self) -> dict[str, int]:
+        """What the provenance of a trace says of the optimizer's steps after which what is sent repeats, if several."""
+        steps = scheme_named(self.scheme).steps
+        return {"steps": steps} if steps > 1 else {}
+
+    @property
     def scheduled(self) -> bool:
         """Whether a schedule takes the place of DDP as torch has it."""
         return self.scheme != "ddp" or self.overlap == "off"

@@ -104,7 +104,7 @@ def _averages(setup: Setup, steps: int) -> list[Message]:
             parameters=setup.buckets[place],
             after=points(Kind.UPDATED, setup.buckets[place]),
             blocks=points(Kind.FORWARD, setup.buckets[place]),
-            every=setup.every * steps,
+            every=setup.accumulate * steps,
             in_place=True,
         )
         for place in setup.in_forward_order(setup.buckets)

@@ -129,17 +129,12 @@ def simulate(
             "drop": dict(options.drop),
             "scheme": options.scheme,
             "overlap": options.overlap,
-            **_periodic(options),
+            **options.periodic,
         },
     }
     spans, scheduled = spans_of(counted, backend), settings[0].scheduled
     schedule = None if scheduled is None else scheduled.schedule
     return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=schedule)
-
-
-def _periodic(options: Options) -> dict[str, int]:
-    steps = scheme_named(options.scheme).steps
-    return {"steps": steps} if steps > 1 else {}
 
 
 def simulate_local(

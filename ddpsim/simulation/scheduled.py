@@ -132,6 +132,7 @@ def setup_of(
         buckets=plan.groups(),
         world_size=placement.world_size,
         every=options.sync_every,
+        accumulate=options.accumulate,
         ranks_per_node=placement.gpus_per_node,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
