@@ -1,4 +1,4 @@
-"""Parameters that messages average: in one buffer, divided by the ranks where they lie, and moved on by an outer step."""
+"""Parameters that messages average: in one buffer, divided by the ranks there, and moved on by an outer step."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Carrier:
         self.averaged = averaged_of(schedule, model)
         self._averaged = {each.indices: each for each in self.averaged}
         self.rates: Rates = rates_of([])
-        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE}
+        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
         self._lanes = {
             (group, stream): lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
             for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule)
@@ -154,7 +154,8 @@ class Carrier:
         if self._communicator.noop:
             return FinishedWork()
         before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
-        return self._lanes[message.group, message.stream].launch(message.op, self._tensors[message.id], before)
+        lane = self._lanes[message.group, message.stream]
+        return lane.launch(message.op, self._tensors[message.id], before, message.delay_s)
 
     def _land(self, flight: Flight) -> None:
         observer, note = self._observer, flight.note
@@ -176,6 +177,8 @@ class Carrier:
         if message.op not in CARRIED or not (message.group == WORLD or grouped):
             what = f"the executor carries out no {message.op} of group {message.group!r}"
             raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
+        if message.delay_s and self._communicator.backend != "gloo":
+            raise OptionError("it is held back, which threads do over gloo", place=place, remedy="simulate it")
         if any(point.kind is Kind.BACKWARD for point in (*message.after, *message.blocks)):
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
         if averages(message):

@@ -182,6 +182,7 @@ class ScheduledDataParallel(nn.Module):
             every=self._every,
             accumulate=self._accumulate,
             ranks_per_node=_ranks_per_node(self.communicator.world_size),
+            blocking=self.communicator.backend == "gloo",
         )
 
     def _made(self, setup: Setup) -> Schedule:

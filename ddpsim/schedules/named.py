@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import averaging, deepspeed, schemes, sharded
+from ddpsim.schedules import averaging, deepspeed, fused, schemes, sharded
 from ddpsim.schedules.asked import asked, count
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
@@ -18,6 +19,7 @@ from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
 
 Make = Callable[[Setup], Schedule]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,12 @@ def _hsdp_asked(name: str, options: str) -> tuple[int, sharded.FullyShard]:
     return int(shards), asked(sharded.FullyShard, rest, f"scheme {name!r}")
 
 
-def _deepspeed(make: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
+def _with(kind: type[T], make: Callable[[Setup, T], Schedule]) -> Callable[[str, str], Make]:
+    """Return what reads the options of a scheme as a `kind`."""
+
     def read(name: str, options: str) -> Make:
-        config = asked(DeepSpeed, options, f"scheme {name!r}")
-        return lambda setup: make(setup, config)
+        given = asked(kind, options, f"scheme {name!r}")
+        return lambda setup: make(setup, given)
 
     return read
 
@@ -129,7 +133,7 @@ def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callabl
     def read(name: str, options: str) -> Make:
         word, _, rest = options.partition(",")
         if word == "deepspeed":
-            return _deepspeed(theirs)(name, rest)
+            return _with(DeepSpeed, theirs)(name, rest)
         if options:
             remedy = f"write {name}, or {name}:deepspeed with its options behind"
             raise InputError(f"it takes no option {options!r}", place=f"scheme {name!r}", remedy=remedy)
@@ -144,12 +148,14 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "flat": _plain(schemes.flat),
     "priority": _priority,
     "dear": _plain(schemes.dear),
-    "zero0": _deepspeed(deepspeed.zero0),
+    "zero0": _with(DeepSpeed, deepspeed.zero0),
     "zero1": _zero(schemes.zero1, deepspeed.zero1),
     "zero2": _zero(schemes.zero2, deepspeed.zero2),
-    "zero3": _deepspeed(deepspeed.zero3),
+    "zero3": _with(DeepSpeed, deepspeed.zero3),
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
+    "horovod": _with(fused.Horovod, fused.horovod),
+    "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,

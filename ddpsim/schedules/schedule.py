@@ -122,6 +122,8 @@ def message_document(message: Message) -> dict[str, Any]:
     }
     if message.part is not None:
         found["part"] = list(message.part)
+    if message.delay_s:
+        found["delay_s"] = message.delay_s
     if message.every != 1:
         found["every"] = message.every
     return found

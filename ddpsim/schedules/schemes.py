@@ -169,6 +169,7 @@ def _after_backward(schedule: Schedule) -> Schedule:
             replace(
                 message,
                 after=tuple(dict.fromkeys((*message.after, BACKWARD_END))),
+                delay_s=0.0,
                 blocks=tuple(dict.fromkeys((*blocks, *points(Kind.OPTIMIZER, message.parameters)))),
             )
         )

@@ -134,6 +134,7 @@ def setup_of(
         every=options.sync_every,
         accumulate=options.accumulate,
         ranks_per_node=placement.gpus_per_node,
+        blocking=options.backend_for(workload) == "gloo",
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,
@@ -162,6 +163,7 @@ def _parcels(
                 tuple(numbers[name] for name in message.after_messages),
                 copy_s if _filled_at_launch(message, gloo=gloo) else 0.0,
                 gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
+                message.delay_s,
             )
         )
     return tuple(found)

@@ -31,7 +31,7 @@ def trained(rank: int, scheme: str, optimizer: str = "sgd", **options: Any) -> l
 
 
 def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: float = 1.0) -> list[Any]:
-    """Return the weights of all ranks, trained one after the other in this process, by algorithm 1 of SlowMo's paper."""
+    """Return the weights of all ranks, trained one after the other here, by algorithm 1 of SlowMo's paper."""
     world = torch.distributed.get_world_size()
     models = [model_of() for _ in range(world)]
     inner = [OPTIMIZERS[optimizer](model.parameters()) for model in models]
