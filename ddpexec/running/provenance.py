@@ -45,7 +45,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "late_gradients": _late(run.subject.replay),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
-        "options": options(settings),
+        "options": {**options(settings), **settings.periodic},
     }
 
 

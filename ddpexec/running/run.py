@@ -333,6 +333,7 @@ class Run:
             overlap=settings.overlap == "on",
             broadcast_buffers=settings.broadcast_buffers,
             comm=settings.comm,
+            accumulate=settings.accumulate if settings.sync == "every" else None,
             learn=LEARNED,
             observer=self.observer if settings.observe else None,
         )

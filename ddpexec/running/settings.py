@@ -56,6 +56,9 @@ class Settings(Job):
         Job.__post_init__(self)
         at_least_one("iterations", self.iterations)
         self._check_local()
+        if self.iterations < self.period:
+            what = f"{self.iterations} are fewer than the {self.period} after which scheme={self.scheme} repeats"
+            raise OptionError(what, place="iterations", remedy=f"give {self.period} or a multiple")
         for rank, factor in self.stragglers.items():
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"

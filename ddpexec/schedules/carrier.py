@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,15 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost, raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.schedules.averaged import Averaged, Rates, rates_of
 from ddpexec.schedules.lanes import IN_FLIGHT, Lane
 from ddpexec.schedules.memory import Flat
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
+from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Kind
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schedule import Schedule, averages
 
 CARRIED = (Operation.ALLREDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """Operations that are carried out for real."""
@@ -31,16 +33,21 @@ class Lanes:
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
-        self._lanes: dict[tuple[str, bool], Lane] = {}
+        self._lanes: dict[tuple[str, bool, int | None], Lane] = {}
 
-    def of(self, stream: str, *, rings: bool) -> Lane:
-        """Return the lane of a stream, the same each time; every rank asks for the same lanes in the same order."""
+    def of(self, stream: str, *, rings: bool, ranks: int | None = None) -> Lane:
+        """Return the lane of a stream, the same each time; every rank asks for the same lanes in the same order.
+
+        Args:
+            rings: whether reduce-scatters and all-gathers are to go on it.
+            ranks: so many consecutive ranks have one together; None is all.
+        """
         rings = rings and self._communicator.backend == "gloo"
-        key = stream, rings
+        key = stream, rings, ranks
         if key not in self._lanes:
             count = 2 * IN_FLIGHT if rings else 1
             with naming_the_lost(self._communicator, "the construction of process groups"):
-                groups = [_like(self._communicator.main) for _ in range(count)]
+                groups = [_like(self._communicator.main, ranks) for _ in range(count)]
             self._lanes[key] = Lane(groups, rings=rings)
         return self._lanes[key]
 
@@ -90,10 +97,13 @@ class Carrier:
         self._communicator, self._observer = communicator, observer
         self.flats = flats_of(schedule, model, communicator)
         self._flats = {flat.indices: flat for flat in self.flats}
-        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE}
+        self.averaged = averaged_of(schedule, model)
+        self._averaged = {each.indices: each for each in self.averaged}
+        self.rates: Rates = rates_of([])
+        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
         self._lanes = {
-            stream: lanes.of(stream, rings=stream in rings)
-            for stream in dict.fromkeys(message.stream for message in schedule)
+            (group, stream): lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
+            for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule)
         }
         self._numbers = {message.id: number for number, message in enumerate(schedule)}
         self._tensors = {message.id: self._tensor(message) for message in schedule}
@@ -107,8 +117,11 @@ class Carrier:
     def launch(self, messages: Iterable[Message]) -> None:
         """Begin messages, in order."""
         for message in messages:
-            if gradients_in(message) and message.op.reduces:
-                self.flat_of(message).complete(self._communicator.world_size)
+            if averages(message):
+                self._averaged[message.parameters].divide(self._communicator.world_size, self.rates)
+            elif message.op.reduces:
+                flat = self.flat_of(message)
+                flat.complete(flat.summed_over)
             observer = self._observer
             begin = observer.now() if observer is not None else None
             flight = Flight(message, self._begin(message))
@@ -141,7 +154,8 @@ class Carrier:
         if self._communicator.noop:
             return FinishedWork()
         before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
-        return self._lanes[message.stream].launch(message.op, self._tensors[message.id], before)
+        lane = self._lanes[message.group, message.stream]
+        return lane.launch(message.op, self._tensors[message.id], before, message.delay_s)
 
     def _land(self, flight: Flight) -> None:
         observer, note = self._observer, flight.note
@@ -152,17 +166,24 @@ class Carrier:
             message = flight.message
             raise_lost(self._communicator, f"the {message.op} {message.id!r} ({message.size_bytes:,} B)", error)
         flight.landed = True
+        if averages(flight.message):
+            self._averaged[flight.message.parameters].landed()
         if observer is not None and note is not None:
             observer.waited_for(note, begin)
 
     def _tensor(self, message: Message) -> Tensor:
-        flat = self.flat_of(message)
         place = f"message {message.id!r}"
-        if message.op not in CARRIED or message.group != WORLD:
+        grouped = message.group == NODE and message.op is Operation.ALLREDUCE and not averages(message)
+        if message.op not in CARRIED or not (message.group == WORLD or grouped):
             what = f"the executor carries out no {message.op} of group {message.group!r}"
             raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
+        if message.delay_s and self._communicator.backend != "gloo":
+            raise OptionError("it is held back, which threads do over gloo", place=place, remedy="simulate it")
         if any(point.kind is Kind.BACKWARD for point in (*message.after, *message.blocks)):
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
+        if averages(message):
+            return self._averaged[message.parameters].whole
+        flat = self.flat_of(message)
         begin, end = message.part or (0, flat.bucket.size_bytes)
         if message.size_bytes != end - begin:
             what = f"it carries {message.size_bytes:,} B of parameters of {end - begin:,} B"
@@ -184,9 +205,15 @@ class Carrier:
         return whole[message.part[0] // item : message.part[1] // item]
 
 
-def _like(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a new process group of the ranks of `group`, with its timeout."""
+def _like(group: dist.ProcessGroup, size: int | None = None) -> dist.ProcessGroup:
+    """Return a new process group of the ranks of `group`, with its timeout; of `size` consecutive ones with this one.
+
+    Of several that divide the ranks, each is made by its own ranks alone.
+    """
     ranks = dist.get_process_group_ranks(group)
+    if size is not None:
+        first = group.rank() // size * size
+        ranks = ranks[first : first + size]
     alone = len(ranks) < dist.get_world_size()
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     backend: Any = group._get_backend(device)
@@ -198,6 +225,29 @@ def _like(group: dist.ProcessGroup) -> dist.ProcessGroup:
 def gradients_in(message: Message) -> bool:
     """Whether a message carries gradients: it sums them, or gathers what an optimizer waits for."""
     return message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
+
+
+def averaged_of(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
+    """Return the memory of the parameters that messages of `schedule` average.
+
+    Raises:
+        OptionError: a part of one, or parameters of several types or devices.
+    """
+    found = []
+    for message in filter(averages, schedule):
+        place = f"message {message.id!r}"
+        if message.op is not Operation.ALLREDUCE or message.part is not None or not message.in_place:
+            what, remedy = "the executor averages parameters whole, where they lie", "send them `in_place`, or simulate"
+            raise OptionError(what, place=place, remedy=remedy)
+        _check_alike(message.parameters, model, place)
+        found.append(Averaged(len(found), message.parameters, model, schedule.outer))
+    return found
+
+
+def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> None:
+    if len({(model.policy[i].dtype, model.policy[i].device) for i in indices}) > 1:
+        remedy = "make a message of each"
+        raise OptionError("its parameters are of several types or devices", place=place, remedy=remedy)
 
 
 def keeps_parts(schedule: Schedule) -> bool:
@@ -219,16 +269,14 @@ def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communica
         indices, place = message.parameters, f"message {message.id!r}"
         if not indices:
             raise OptionError("it carries no parameters", place=place, remedy="name those whose gradients it carries")
-        if indices in flats:
+        if indices in flats or averages(message):
             continue
-        if len({(model.policy[i].dtype, model.policy[i].device) for i in indices}) > 1:
-            raise OptionError(
-                "its parameters are of several types or devices", place=place, remedy="make a message of each"
-            )
+        _check_alike(indices, model, place)
         if both := [i for i in indices if i in owner]:
             what = f"it carries {model.names[both[0]]} with others than message {owner[both[0]]!r} does"
             raise OptionError(what, place=place, remedy="give both the same parameters in the same order")
         owner |= dict.fromkeys(indices, message.id)
         rank, ranks = communicator.rank, communicator.world_size
         flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late)
+        flats[indices].summed_over = schedule.groups.get(message.group, ranks)
     return list(flats.values())

@@ -12,6 +12,7 @@ from ddpexec.ddp import messages
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
+from ddpexec.schedules.averaged import rates_of
 from ddpexec.schedules.carrier import Carrier, Lanes, keeps_parts
 from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.updates import MakeOptimizer, Update
@@ -19,7 +20,7 @@ from ddpexec.timing.observe import Observer
 from ddpsim.schedules.issuing import IssueQueue
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schedule import Schedule, averages
 
 
 class Executor:
@@ -51,10 +52,12 @@ class Executor:
         self.carrier = Carrier(schedule, model, communicator, lanes, observer)
         self._queue = IssueQueue(schedule)
         self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
-        self._every = {index: max(m.every for m in schedule if index in m.parameters) for index in self._flat}
+        sums = [message for message in schedule if not averages(message)]
+        self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
         self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
         self.updates = self._make_updates(make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
+        self.carrier.rates = rates_of([group for update in self.updates for group in update._groups])
         self.iteration = 0
         self._used = torch.zeros(len(model.tensors), dtype=torch.int32)
         self._seen: set[int] = set()
@@ -154,7 +157,7 @@ class Executor:
             flat = self._flat[index]
             if self.carrier.unfinished(flat):
                 self.carrier.wait(m for m in self.schedule if m.parameters == flat.indices)
-            flat.arrived(index, self._communicator.world_size)
+            flat.arrived(index, flat.summed_over)
         self.carrier.launch(self._queue.passed(self._gradient_points[index]))
 
     def _check_fresh(self, index: int) -> None:
@@ -177,7 +180,7 @@ class Executor:
                 raise messages.never_ready(rank, missing, names, find_unused=False, static=False)
             for index in missing:
                 if self._sends(index):
-                    self._flat[index].arrived(index, self._communicator.world_size)
+                    self._flat[index].arrived(index, self._flat[index].summed_over)
                 self.carrier.launch(self._queue.passed(self._gradient_points[index]))
         self._open, self._forwarded = False, set()
         if self._find_unused:
@@ -219,7 +222,9 @@ class Executor:
             return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
         if self.schedule.update == "before_use":
             return [Update([flat], flat.tensors, make) for flat in flats]
-        return [Update(flats, self._model.tensors, make)]
+        summed = {index for flat in flats for index in flat.indices}
+        alone = [each for each in self.carrier.averaged if not summed.issuperset(each.indices)]
+        return [Update([*flats, *alone], self._model.tensors, make)]
 
     def _settle(self, indices: Iterable[int]) -> None:
         for index in indices:
@@ -267,7 +272,7 @@ class Executor:
         self._reduced.difference_update(update.indices)
         for flat in update.flats:
             if self._takes(flat):
-                flat.restore_gradients(self._communicator.world_size)
+                flat.restore_gradients(flat.summed_over)
 
     def _updated(self, update: Update) -> None:
         self._reduced.difference_update(update.indices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -40,14 +41,18 @@ class Lane:
         """Bytes that this rank has sent in rings."""
         return sum(thread.ring.sent_bytes for thread in self._threads)
 
-    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work]) -> Work:
-        """Begin `operation` on `tensor`, a whole message, as soon as `after` has ended; return its work."""
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
+        """Begin `operation` on `tensor`, a whole message, as soon as `after` has ended; return its work.
+
+        Args:
+            delay_s: how long after this it begins at the earliest, where threads carry messages out.
+        """
         if self._group.size() == 1:
             return FinishedWork()
         if self._threads:
             thread = self._threads[self._handed % len(self._threads)]
             self._handed += 1
-            return thread.launch(operation, tensor, after)
+            return thread.launch(operation, tensor, after, time.monotonic() + delay_s)
         for work in after:
             work.wait()
         return begin(self._group, operation, tensor)
@@ -67,12 +72,14 @@ class _Thread:
         self._failure: Exception | None = None
         threading.Thread(target=self._work, name="ddpexec lane", daemon=True).start()
 
-    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work]) -> Work:
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], not_before_s: float) -> Work:
         future: torch.futures.Future[Any] = torch.futures.Future()
 
         def carry_out() -> None:
             for work in after:
                 work.wait()
+            if (left_s := not_before_s - time.monotonic()) > 0:
+                time.sleep(left_s)
             if operation is Operation.REDUCE_SCATTER:
                 self.ring.reduce_scatter(tensor)
             elif operation is Operation.ALL_GATHER:

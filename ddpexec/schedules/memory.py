@@ -56,6 +56,7 @@ class Flat:
         self._own = slice(rank * part, (rank + 1) * part)
         self._place = {index: place for place, index in enumerate(indices)}
         self._complete, self._late = False, late
+        self.summed_over = ranks
         self.untouched: Collection[int] = ()
         self.parameters: Tensor | None = None
         self.shard: nn.Parameter | None = None

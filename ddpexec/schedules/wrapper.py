@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class ScheduledDataParallel(nn.Module):
         plan: the buckets instead.
         overlap: whether messages may begin before backward has ended.
         every: of how many iterations the last one sends gradients, where they are not left out by `no_sync`.
+        accumulate: iterations of a step of the optimizer, where more send gradients than the last; None is `every`.
         find_unused_parameters: whether parameters may have no gradient in an iteration.
         broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
         comm: `noop` sends nothing after construction.
@@ -73,6 +75,7 @@ class ScheduledDataParallel(nn.Module):
         plan: BucketPlan | None = None,
         overlap: bool = True,
         every: int = 1,
+        accumulate: int | None = None,
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
         comm: str = "real",
@@ -97,7 +100,7 @@ class ScheduledDataParallel(nn.Module):
         self.plan = plan or rebuilt_plan(model.policy, self._caps)
         self._scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
         self._overlap, self._every, self._make_optimizer = overlap, every, make_optimizer
-        self._find_unused = find_unused_parameters
+        self._find_unused, self._accumulate = find_unused_parameters, accumulate or every
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
         first = self._setup()
@@ -117,7 +120,7 @@ class ScheduledDataParallel(nn.Module):
         if not torch.is_grad_enabled():
             self.complete()
             return self.module(*inputs, **kwargs)
-        if self._synchroniser is not None and not self._local:
+        if self._synchroniser is not None and self.schedule.broadcasts_buffers and not self._local:
             begin = observer.now() if observer is not None else None
             if self._synchroniser.synchronise() is not None and observer is not None:
                 observer.buffers(begin)
@@ -177,6 +180,9 @@ class ScheduledDataParallel(nn.Module):
             buckets=self.plan.groups(),
             world_size=self.communicator.world_size,
             every=self._every,
+            accumulate=self._accumulate,
+            ranks_per_node=_ranks_per_node(self.communicator.world_size),
+            blocking=self.communicator.backend == "gloo",
         )
 
     def _made(self, setup: Setup) -> Schedule:
@@ -238,9 +244,17 @@ def check_agreement(schedule: Schedule, communicator: Communicator, device: torc
     Raises:
         ModelMismatchError: names the first rank that differs from rank 0, and its first message that does.
     """
-    common = {"update": schedule.update, "sharding": asdict(schedule.sharding)}
+    outer = None if schedule.outer is None else asdict(schedule.outer)
+    common = {"update": schedule.update, "sharding": asdict(schedule.sharding), "outer": outer}
     rows = [json.dumps({**message_document(message), **common}) for message in schedule]
     agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
+
+
+def _ranks_per_node(world_size: int) -> int:
+    """Return the ranks of a node as the launcher says, 1 where it does not or where they do not divide all."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = int(told) if told.isascii() and told.isdigit() else 1
+    return ranks if ranks and world_size % ranks == 0 else 1
 
 
 def _check_dense(model: ModelParameters) -> None:

@@ -125,7 +125,8 @@ class Job:
         str,
         Option(
             "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, zero1, "
-            "zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, or package.module:function.",
+            "zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, or "
+            "package.module:function.",
             "NAME",
         ),
     ] = "ddp"
@@ -216,6 +217,17 @@ class Job:
                     f"give a rank from 0 to {world_size - 1}",
                 )
                 raise InputError(what, place="stragglers", remedy=remedy)
+
+    @property
+    def period(self) -> int:
+        """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
+        return self.accumulate * scheme_named(self.scheme).steps
+
+    @property
+    def periodic(self) -> dict[str, int]:
+        """What the provenance of a trace says of the optimizer's steps after which what is sent repeats, if several."""
+        steps = scheme_named(self.scheme).steps
+        return {"steps": steps} if steps > 1 else {}
 
     @property
     def scheduled(self) -> bool:

@@ -69,3 +69,29 @@ def elements(text: str, place: str) -> int:
     if not 1 <= number < float("inf"):
         raise InputError(f"{text!r} is no number of elements", place=place, remedy="write e.g. 5e8")
     return round(number)
+
+
+def count(text: str, place: str) -> int:
+    """Return a whole number of at least one.
+
+    Raises:
+        InputError: no such number.
+    """
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InputError(f"{text!r} is no whole number above 0", place=place, remedy="write 1 or more")
+    return int(text)
+
+
+def factor(text: str, place: str) -> float:
+    """Return a number from 0.
+
+    Raises:
+        InputError: no such number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise InputError(f"{text!r} is no number from 0", place=place, remedy="write e.g. 0.5")
+    return number

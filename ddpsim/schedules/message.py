@@ -39,6 +39,8 @@ class Message:
         segment_bytes: most bytes of one collective; a larger message is cut, so that a more urgent one can pass.
         every: it is sent in every so-manieth iteration, the first being number 1.
         in_place: whether it is sent from, and received, where its tensors lie.
+        delay_s: how long it waits once all that comes before it has happened.
+        passes: over its memory that a rank makes once it has ended, each of a copy's time.
 
     Raises:
         PlanError: a size, a segment, a part or a number of iterations out of range, or a point nothing can wait at.
@@ -58,6 +60,8 @@ class Message:
     segment_bytes: int | None = None
     every: int = 1
     in_place: bool = False
+    passes: float = 0.0
+    delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         place = f"message {self.id!r}"

@@ -7,16 +7,19 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.asked import asked
-from ddpsim.schedules import dataparallel, deepspeed, schemes, sharded
+from ddpsim.options.asked import asked, count
+from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, schemes, sharded
 from ddpsim.schedules.deepspeed import DeepSpeed
+from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
 
 Make = Callable[[Setup], Schedule]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,14 @@ class Scheme:
     Attributes:
         name: as it was asked for: `priority:4MiB`.
         make: from a setup to a schedule.
+        steps: of the optimizer, after which what is sent repeats.
+        apart: whether ranks send each other nothing in the steps between.
     """
 
     name: str
     make: Make
+    steps: int = 1
+    apart: bool = False
 
     def schedule(self, setup: Setup) -> Schedule:
         """Return the schedule of `setup`, checked.
@@ -81,12 +88,43 @@ def _hsdp_asked(name: str, options: str) -> tuple[int, sharded.FullyShard]:
     return int(shards), asked(sharded.FullyShard, rest, f"scheme {name!r}")
 
 
-def _deepspeed(make: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
+def _with(kind: type[T], make: Callable[[Setup, T], Schedule]) -> Callable[[str, str], Make]:
+    """Return what reads the options of a scheme as a `kind`."""
+
     def read(name: str, options: str) -> Make:
-        config = asked(DeepSpeed, options, f"scheme {name!r}")
-        return lambda setup: make(setup, config)
+        given = asked(kind, options, f"scheme {name!r}")
+        return lambda setup: make(setup, given)
 
     return read
+
+
+def _averaging(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    if rest:
+        raise InputError(f"it takes no option {rest!r}", place=f"scheme {name!r}", remedy=f"write {name}:{steps}")
+    return lambda setup: averaging.averaging(setup, steps)
+
+
+def _slowmo(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    outer = asked(Outer, rest, f"scheme {name!r}")
+    return lambda setup: averaging.slowmo(setup, steps, outer)
+
+
+def _local_sgd(name: str, options: str) -> Make:
+    steps, rest = _steps(name, options)
+    given = asked(averaging.LocalSgd, rest, f"scheme {name!r}")
+    return lambda setup: averaging.local_sgd(setup, steps, given)
+
+
+def _steps(name: str, options: str) -> tuple[int, str]:
+    """Return the steps from average to average, and the options behind them."""
+    steps, _, rest = options.partition(",")
+    if not steps:
+        raise InputError(
+            "needs how many steps are between averages", place=f"scheme {name!r}", remedy=f"write e.g. {name}:8"
+        )
+    return count(steps, f"scheme {name!r}"), rest
 
 
 def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
@@ -95,7 +133,7 @@ def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callabl
     def read(name: str, options: str) -> Make:
         word, _, rest = options.partition(",")
         if word == "deepspeed":
-            return _deepspeed(theirs)(name, rest)
+            return _with(DeepSpeed, theirs)(name, rest)
         if options:
             remedy = f"write {name}, or {name}:deepspeed with its options behind"
             raise InputError(f"it takes no option {options!r}", place=f"scheme {name!r}", remedy=remedy)
@@ -111,14 +149,22 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "dataparallel": _plain(dataparallel.dataparallel),
     "priority": _priority,
     "dear": _plain(schemes.dear),
-    "zero0": _deepspeed(deepspeed.zero0),
+    "zero0": _with(DeepSpeed, deepspeed.zero0),
     "zero1": _zero(schemes.zero1, deepspeed.zero1),
     "zero2": _zero(schemes.zero2, deepspeed.zero2),
-    "zero3": _deepspeed(deepspeed.zero3),
+    "zero3": _with(DeepSpeed, deepspeed.zero3),
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
+    "horovod": _with(fused.Horovod, fused.horovod),
+    "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "averaging": _averaging,
+    "slowmo": _slowmo,
+    "local-sgd": _local_sgd,
 }
 """By name, what reads a scheme's options."""
+
+_PERIODIC = ("averaging", "slowmo", "local-sgd")
+"""Schemes whose first option is the steps of the optimizer after which what they send repeats."""
 
 
 def scheme_named(text: str) -> Scheme:
@@ -133,7 +179,9 @@ def scheme_named(text: str) -> Scheme:
         return Scheme(text, _own(name, options))
     if name not in _SCHEMES:
         raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
-    return Scheme(text, _SCHEMES[name](name, options))
+    make = _SCHEMES[name](name, options)
+    steps = _steps(name, options)[0] if name in _PERIODIC else 1
+    return Scheme(text, make, steps, apart=name in _PERIODIC and name != "local-sgd")
 
 
 def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
@@ -161,7 +209,8 @@ def schemes_named(text: str) -> list[str]:
     found: list[str] = []
     for piece in text.split(","):
         name = piece.partition(":")[0]
-        behind = found and ":" in found[-1] and name not in _SCHEMES and "." not in name
+        option = "=" in name or (name not in _SCHEMES and "." not in name)
+        behind = found and ":" in found[-1] and option
         if behind:
             found[-1] += f",{piece}"
         else:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message, cut
+from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.points import Kind
 
 SCHEMA = "ddpsim.schedule/1"
@@ -60,6 +61,7 @@ class Schedule:
         broadcasts_buffers: whether module buffers are broadcast before a forward, as DDP does where it is asked to.
         one_process: whether the ranks are threads of one process, on the GPUs of one machine: their forwards share one
             interpreter, and one thread loads and copies the batches of all.
+        outer: what is done with averages of parameters, beside taking them: SlowMo's step; None is nothing.
     """
 
     scheme: str
@@ -70,6 +72,7 @@ class Schedule:
     overlap: bool = True
     broadcasts_buffers: bool = True
     one_process: bool = False
+    outer: Outer | None = None
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -122,6 +125,8 @@ def message_document(message: Message) -> dict[str, Any]:
     }
     if message.part is not None:
         found["part"] = list(message.part)
+    if message.delay_s:
+        found["delay_s"] = message.delay_s
     if message.every != 1:
         found["every"] = message.every
     return found
@@ -195,8 +200,14 @@ def _check_circles(known: dict[str, Message]) -> None:
 def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
     """Refuse gradients that not exactly one message sums, in one piece or in parts that fit, and sums nobody awaits.
 
-    What sums sums further, as those of a shard over its copies, is no second one.
+    What sums sums further, as those of a shard over its copies, is no second one. The gradient of a parameter that a
+    message averages need not be summed; two messages may not average one.
     """
+    averaging: dict[int, list[Message]] = {}
+    for message in schedule:
+        if averages(message):
+            for index in message.parameters:
+                averaging.setdefault(index, []).append(message)
     summing: dict[int, list[Message]] = {}
     awaited = {name for message in schedule for name in message.after_messages}
     partial = {message.id for message in schedule if message.op.reduces}
@@ -209,11 +220,13 @@ def _check_cover(schedule: Schedule, parameters: Sequence[Parameter]) -> None:
                 summing.setdefault(index, []).append(message)
     for index, parameter in enumerate(parameters):
         found, place = summing.get(index, []), f"parameter {index} ({parameter.name})"
-        if not found:
+        averaged = averaging.get(index, [])
+        if not found and not averaged:
             raise PlanError("no message sums its gradient", place=place, remedy="cover every parameter")
-        if len(found) > 1 and not _fit(found):
-            names = ", ".join(message.id for message in found)
-            raise PlanError(f"its gradient is summed by more than one message: {names}", place=place, remedy="keep one")
+        for what, several in (("its gradient is summed", found), ("it is averaged", averaged)):
+            if len(several) > 1 and not _fit(several):
+                names = ", ".join(message.id for message in several)
+                raise PlanError(f"{what} by more than one message: {names}", place=place, remedy="keep one")
 
 
 def _fit(parts: Sequence[Message]) -> bool:
@@ -222,6 +235,11 @@ def _fit(parts: Sequence[Message]) -> bool:
     if len(ranges) < len(parts) or len({message.parameters for message in parts}) > 1:
         return False
     return all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+
+
+def averages(message: Message) -> bool:
+    """Whether a message averages parameters: it sums after their update."""
+    return message.op.reduces and any(point.kind is Kind.UPDATED for point in message.after)
 
 
 def gradients(message: Message) -> tuple[int, ...]:

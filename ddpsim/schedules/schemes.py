@@ -10,7 +10,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import urgent_first
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
-from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.schedule import Schedule, Sharding, averages
 from ddpsim.schedules.setup import Setup
 
 
@@ -161,7 +161,7 @@ def _after_backward(schedule: Schedule) -> Schedule:
     """Return `schedule` with its sums after backward, awaited by the optimizer; what it gathers stays where it is."""
     late = []
     for message in schedule:
-        if not message.op.reduces:
+        if not message.op.reduces or averages(message):
             late.append(message)
             continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
@@ -169,6 +169,7 @@ def _after_backward(schedule: Schedule) -> Schedule:
             replace(
                 message,
                 after=tuple(dict.fromkeys((*message.after, BACKWARD_END))),
+                delay_s=0.0,
                 blocks=tuple(dict.fromkeys((*blocks, *points(Kind.OPTIMIZER, message.parameters)))),
             )
         )

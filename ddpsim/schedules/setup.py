@@ -22,6 +22,9 @@ class Setup:
             where nobody knows: gradients then come in the order of the buckets.
         use_s: by parameter, when forward first needs it, from the start of forward; empty where nobody knows: forward
             then needs parameters in registration order.
+        accumulate: iterations of a step of the optimizer, where all are counted.
+        ranks_per_node: consecutive ranks of one node.
+        blocking: whether what launches messages waits for each to end, as threads do over gloo.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
     """
 
@@ -29,6 +32,9 @@ class Setup:
     buckets: Sequence[tuple[int, ...]]
     world_size: int
     every: int = 1
+    accumulate: int = 1
+    ranks_per_node: int = 1
+    blocking: bool = False
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None

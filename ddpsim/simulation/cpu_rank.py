@@ -158,7 +158,9 @@ class CpuRank(Rank):
             ready_s, sends = self.env.now, parcel.sends
             yield from self.processor.serve(parcel.fill_s + sends.encode_s + self.setting.costs.launch_s)
             after = self.env.all_of([reduction.done for reduction in before]) if before else None
-            reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane)
+            reduction = Reduction(
+                self.communicator, sends, after, parcel.operation, parcel.lane, delay_s=parcel.delay_s
+            )
             self.sent(book, parcel, reduction).ready_s = ready_s
 
     def _finish(self, book: Book, traffic: Traffic) -> Process:

@@ -15,6 +15,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -106,7 +107,7 @@ def simulate(
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
     if every_rank:
         kinds = _apart(kinds)
-    cycle = options.accumulate
+    cycle = options.period
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
     _check_extent(total, kinds)
     ending = (
@@ -134,7 +135,12 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
-        "options": {"drop": dict(options.drop), "scheme": options.scheme, "overlap": options.overlap},
+        "options": {
+            "drop": dict(options.drop),
+            "scheme": options.scheme,
+            "overlap": options.overlap,
+            **options.periodic,
+        },
     }
     spans, scheduled = spans_of(counted, backend), settings[0].scheduled
     schedule = None if scheduled is None else scheduled.schedule
@@ -185,7 +191,9 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
 def _draws(kind: Kind, options: Options, total: int) -> Iterator[Draw]:
     """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others."""
     first = own_draw(kind, options.seed, total)
-    latest = latest_draw(kind, options.seed, total, options.sync_every, options.accumulate)
+    scheme = scheme_named(options.scheme)
+    together = options.sync_every * (scheme.steps if scheme.apart else 1)
+    latest = latest_draw(kind, options.seed, total, together, options.accumulate)
     alike = kind.ranks if latest is None else kind.ranks[:1]
     yield Draw(kind.first, alike, kind.workload, first, kind.paces, (Seen(first),))
     if latest is not None:
@@ -245,7 +253,7 @@ class _Job:
         ours = replace(options.collective, rings=True)
         transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
-        setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
+        setup = setup_of(options, first, plan, self.placement, transport.time_s)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         if schedule.one_process:
             check_one_process(schedule, self.placement, self.backend, first)

@@ -276,7 +276,9 @@ class GpuRank(Rank):
         stream.work(len(sends.messages) * self.setting.enter_s)
         before = [] if parcel.host_awaits else [reduction.done for reduction in self.before(parcel)]
         after = self.env.all_of([ready, *before]) if before else ready
-        reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane, stream.host_s)
+        reduction = Reduction(
+            self.communicator, sends, after, parcel.operation, parcel.lane, stream.host_s, parcel.delay_s
+        )
         sent = self.sent(book, parcel, reduction)
 
     def _write_back(self, book: Book, sent: Sent) -> None:

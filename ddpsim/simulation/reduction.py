@@ -84,6 +84,7 @@ class Reduction:
         operation: what is done with each message.
         lane: the communicator's; None where process groups take turns.
         launched_s: when the host hands the messages over; None is now.
+        delay_s: how long the first message waits after that, or after `after`.
 
     Attributes:
         done: succeeds when the gradients are there.
@@ -99,9 +100,12 @@ class Reduction:
         operation: Operation = Operation.ALLREDUCE,
         lane: int | None = None,
         launched_s: float | None = None,
+        delay_s: float = 0.0,
     ) -> None:
         self._env, self._decode_s = communicator.env, sends.decode_s
         self._launches: list[Launch] = []
+        if delay_s > 0:
+            after = self._env.timeout(delay_s) if after is None else self._later(after, delay_s)
         for pause_s, size_bytes in sends.messages:
             if self._launches:
                 after = self._later(self._launches[-1].done, pause_s)

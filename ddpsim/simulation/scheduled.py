@@ -13,12 +13,13 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import IssueQueue, Lane
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import Schedule, parameters_at
+from ddpsim.schedules.schedule import Schedule, averages, parameters_at
 from ddpsim.schedules.setup import Setup
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.first_points import at_first_points
 from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
+from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
@@ -122,7 +123,7 @@ def setup_of(
     options: Options,
     workload: Workload,
     plan: BucketPlan,
-    world_size: int,
+    placement: Placement,
     time_s: Callable[[Operation, int], float] | None,
 ) -> Setup:
     """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
@@ -133,8 +134,11 @@ def setup_of(
     return Setup(
         parameters=workload.parameters,
         buckets=plan.groups(),
-        world_size=world_size,
+        world_size=placement.world_size,
         every=options.sync_every,
+        accumulate=options.accumulate,
+        ranks_per_node=placement.gpus_per_node,
+        blocking=options.backend_for(workload) == "gloo",
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,
@@ -157,12 +161,13 @@ def _parcels(
                 message.size_bytes,
                 message.parameters,
                 Sends(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
-                copy_s if _copied_out(message, schedule, view=view) else 0.0,
+                (1.0 if _copied_out(message, schedule, view=view) else message.passes) * copy_s,
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
                 copy_s if _filled_at_launch(message, gloo=gloo) else 0.0,
                 gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
+                message.delay_s,
             )
         )
     return tuple(found)
@@ -178,7 +183,7 @@ def _in_place(message: Message) -> bool:
 
 def _filled_by_hooks(message: Message) -> bool:
     """Whether gradients are copied into it as they come, as DDP does."""
-    return message.op.reduces and BACKWARD_END not in message.after
+    return message.op.reduces and BACKWARD_END not in message.after and not averages(message)
 
 
 def _filled_at_launch(message: Message, *, gloo: bool) -> bool:
@@ -187,6 +192,8 @@ def _filled_at_launch(message: Message, *, gloo: bool) -> bool:
     Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
     a copy does.
     """
+    if averages(message):
+        return gloo
     late = message.op.reduces and BACKWARD_END in message.after
     return late and not message.in_place and (gloo or not _in_place(message))
 

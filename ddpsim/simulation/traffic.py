@@ -30,6 +30,7 @@ class Parcel:
         after: numbers of the parcels that must have ended before it begins.
         fill_s: device time of copying into it when it is launched.
         host_awaits: whether the host waits for those before it launches it; else what carries it out does.
+        delay_s: how long it waits before it begins, of itself.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Parcel:
     after: tuple[int, ...] = ()
     fill_s: float = 0.0
     host_awaits: bool = False
+    delay_s: float = 0.0
 
 
 class Traffic(Protocol):

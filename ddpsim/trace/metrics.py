@@ -121,13 +121,14 @@ def summarise(trace: Trace) -> Summary:
     """
     if not trace.iterations:
         raise TraceError("the trace holds no iteration", remedy="run at least one iteration after the warm-up")
-    periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank))] for rank in trace.ranks}
+    steps = period_steps(trace)
+    periods = {rank: [_mean_period(cycle) for cycle in cycles(trace.of_rank(rank), steps)] for rank in trace.ranks}
     drops = leaves_layers_out(trace)
     centre = fmean if drops else median
     slowest = max(periods.values(), key=centre)
     first = trace.ranks[0]
     iteration_s = centre(slowest)
-    middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first)))
+    middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first), steps))
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
     skews = [] if by_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]
@@ -160,13 +161,28 @@ def by_schedule(trace: Trace) -> bool:
     return bool(options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on")
 
 
-def cycles(iterations: Sequence[Iteration]) -> list[list[Iteration]]:
+def period_steps(trace: Trace) -> int:
+    """Return the optimizer's steps after which what `trace` sends repeats, as its provenance says: 1 of most."""
+    options = trace.provenance.get("options")
+    found = options.get("steps", 1) if isinstance(options, Mapping) else 1
+    return found if isinstance(found, int) and found > 0 else 1
+
+
+def cycles(iterations: Sequence[Iteration], steps: int = 1) -> list[list[Iteration]]:
     """Group one rank's iterations into cycles that end with a step of the optimizer; an unfinished one is left out.
 
     Without any step each iteration is a cycle of its own.
+
+    Args:
+        steps: of the optimizer, that a cycle has; where there are not so many, one has all.
     """
     if not any(it.stepped for it in iterations):
         return [[it] for it in iterations]
+    if steps > 1:
+        singles = cycles(iterations)
+        steps = min(steps, len(singles))
+        begins = range(0, len(singles) - steps + 1, steps)
+        return [[it for single in singles[begin : begin + steps] for it in single] for begin in begins]
     groups: list[list[Iteration]] = [[]]
     for it in iterations:
         groups[-1].append(it)
@@ -199,7 +215,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def _statistic(trace: Trace, drops: bool) -> str:
     median_, mean, of_cycles = STATISTICS
-    return mean if drops else of_cycles if cycle_length(trace) > 1 else median_
+    return mean if drops else of_cycles if cycle_length(trace) > 1 or period_steps(trace) > 1 else median_
 
 
 def _mean_period(cycle: Sequence[Iteration]) -> float:

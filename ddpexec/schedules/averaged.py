@@ -1,0 +1,99 @@
+"""Parameters that messages average: in one buffer, divided by the ranks there, and moved on by an outer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddpexec.ddp.flat import views_of
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.errors import OptionError
+from ddpsim.schedules.outer import Outer
+
+Rates = Callable[[Sequence[nn.Parameter]], list[float]]
+"""From parameters to the learning rate of each."""
+
+
+class Averaged:
+    """An averaged lets the parameters of a message lie in one buffer, which an allreduce averages over the ranks.
+
+    Args:
+        number: that errors and traces call it by.
+        indices: registration indices, in the order in which they lie.
+        model: all parameters.
+        outer: the step taken at each average; None takes the average itself.
+    """
+
+    shard: nn.Parameter | None = None
+
+    def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: Outer | None) -> None:
+        self.number, self.indices = number, indices
+        self.tensors = [model.tensors[index] for index in indices]
+        first = self.tensors[0]
+        self.whole = torch.zeros(sum(t.numel() for t in self.tensors), dtype=first.dtype, device=first.device)
+        views = views_of(self.whole, self.tensors)
+        with torch.no_grad():
+            for tensor, view in zip(self.tensors, views, strict=True):
+                view.copy_(tensor)
+                tensor.data = view
+        self._outer = None if outer is None else _Outer(outer, self.whole, self.tensors)
+
+    def divide(self, ranks: int, rates: Rates) -> None:
+        """Divide the parameters by the ranks, before they are summed."""
+        if self._outer is not None:
+            self._outer.rates = rates(self.tensors)
+        with torch.no_grad():
+            self.whole.div_(ranks)
+
+    def landed(self) -> None:
+        """Take the outer step, now that the parameters are the average."""
+        if self._outer is not None:
+            with torch.no_grad():
+                self._outer.step(self.whole)
+
+    def take_gradients(self) -> None:
+        """Take the gradients of its parameters away."""
+        for tensor in self.tensors:
+            tensor.grad = None
+
+    def own_gradients(self) -> list[Tensor]:
+        """Return the gradients that this rank's optimizer works with."""
+        return [tensor.grad for tensor in self.tensors if tensor.grad is not None]
+
+
+class _Outer:
+    """The outer step's memory: the parameters after the last one, and the momentum."""
+
+    def __init__(self, asked: Outer, whole: Tensor, tensors: Sequence[nn.Parameter]) -> None:
+        self._asked, self._tensors = asked, tensors
+        self._last, self._momentum = whole.clone(), torch.zeros_like(whole)
+        self.rates: list[float] = []
+
+    def step(self, whole: Tensor) -> None:
+        """Move `whole`, which is the average, to where the momentum leads from the last one."""
+        now, last, momentum = (views_of(each, self._tensors) for each in (whole, self._last, self._momentum))
+        for x, x0, u, rate in zip(now, last, momentum, self.rates, strict=True):
+            u.mul_(self._asked.momentum)
+            if rate:
+                u.add_((x0 - x) / rate)
+                x.copy_(x0).sub_(u, alpha=self._asked.rate * rate)
+        self._last.copy_(whole)
+
+
+def rates_of(groups: Sequence[dict[str, object]]) -> Rates:
+    """Return what finds the learning rate of a parameter among an optimizer's groups.
+
+    Raises:
+        OptionError: when it is asked, for an optimizer without one.
+    """
+
+    def found(parameters: Sequence[nn.Parameter]) -> list[float]:
+        rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}  # type: ignore[attr-defined]
+        if any(rates.get(parameter) is None for parameter in parameters):
+            what = "the optimizer has no learning rate `lr`, by which SlowMo's outer step goes"
+            raise OptionError(what, place="scheme slowmo", remedy="use one that has, such as SGD, or `averaging:K`")
+        return [float(rates[parameter]) for parameter in parameters]
+
+    return found

@@ -1,0 +1,111 @@
+"""Schemes that average parameters every so many steps instead of gradients in each: replicas differ in between.
+
+Parameters lie one after the other in a buffer a bucket and are averaged where they lie, after the optimizer's step and
+under the next forward, which waits for each bucket when it needs it.
+
+Sources: `torch/distributed/algorithms/model_averaging/averagers.py` and `ddp_comm_hooks/post_localSGD_hook.py`, torch
+2.13; SlowMo (Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum", 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.options.asked import count, value
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.outer import Outer
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+
+NODE = "node"
+"""Name of the group of consecutive ranks among which gradients are averaged in each step."""
+
+OUTER_PASSES = 3.0
+"""Passes of a copy's size that SlowMo's outer step makes over the parameters, in the operations that torch has for it.
+
+Reads the last average, this one and the momentum, writes momentum, parameters and what is the last average from then
+on: six times a parameter's bytes, of which a copy moves two.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSgd:
+    """What `local-sgd` may be asked beside its steps.
+
+    Attributes:
+        ranks: that average gradients in each step; None is those of a node, as torch's `new_subgroups` makes them.
+    """
+
+    ranks: int | None = value(count)
+
+
+def averaging(setup: Setup, steps: int) -> Schedule:
+    """Average the parameters of all ranks after every `steps` steps; nothing is sent in between."""
+    return Schedule(
+        scheme=f"averaging:{steps}",
+        messages=tuple(_averages(setup, steps)),
+        sharding=Sharding(staging_bytes=0),
+        broadcasts_buffers=False,
+    )
+
+
+def slowmo(setup: Setup, steps: int, outer: Outer) -> Schedule:
+    """Average the parameters of all ranks after every `steps` steps, and take an outer step with momentum then."""
+    kept = 2 * setup.size_bytes(range(len(setup.parameters)))
+    made = averaging(setup, steps)
+    messages = tuple(replace(message, passes=OUTER_PASSES) for message in made)
+    sharding = replace(made.sharding, kept_bytes=kept)
+    return replace(made, scheme=f"slowmo:{steps}", messages=messages, sharding=sharding, outer=outer)
+
+
+def local_sgd(setup: Setup, steps: int, given: LocalSgd) -> Schedule:
+    """Average gradients in a node in each step, and parameters over all ranks after every `steps`: PostLocalSGD.
+
+    Raises:
+        PlanError: where the ranks of a group do not divide all.
+    """
+    ranks = given.ranks or setup.ranks_per_node
+    if setup.world_size % ranks:
+        what = f"groups of {ranks} ranks do not divide a world of {setup.world_size}"
+        raise PlanError(what, place="scheme local-sgd", remedy=f"write local-sgd:{steps},ranks=R, R a divisor")
+    group, groups = (WORLD, {}) if ranks == setup.world_size else (NODE, {NODE: ranks})
+    sums = [
+        Message(
+            id=f"bucket {place}",
+            op=Operation.ALLREDUCE,
+            size_bytes=setup.size_bytes(bucket),
+            parameters=bucket,
+            after=points(Kind.GRADIENT, bucket),
+            blocks=(BACKWARD_END,),
+            group=group,
+            every=setup.every,
+        )
+        for place, bucket in enumerate(setup.buckets)
+        if ranks > 1
+    ]
+    sharding = Sharding() if sums else Sharding(staging_bytes=0)
+    return Schedule(
+        scheme=f"local-sgd:{steps}",
+        messages=(*sums, *(replace(message, stream="averages") for message in _averages(setup, steps))),
+        sharding=sharding,
+        groups=groups,
+    )
+
+
+def _averages(setup: Setup, steps: int) -> list[Message]:
+    return [
+        Message(
+            id=f"average {place}",
+            op=Operation.ALLREDUCE,
+            size_bytes=setup.size_bytes(setup.buckets[place]),
+            parameters=setup.buckets[place],
+            after=points(Kind.UPDATED, setup.buckets[place]),
+            blocks=points(Kind.FORWARD, setup.buckets[place]),
+            every=setup.accumulate * steps,
+            in_place=True,
+        )
+        for place in setup.in_forward_order(setup.buckets)
+    ]

@@ -1,0 +1,172 @@
+"""Schemes that put gradients together as they come: Horovod's fusion buffer and cycle, TensorFlow's packs.
+
+Sources:
+
+- Horovod (Sergeev and Del Balso, 2018), `docs/tensor-fusion.rst` and `horovod/common/{operations,controller}.cc`: a
+  thread wakes once a cycle, takes the tensors that are ready then, and reduces them in buffers of at most so many
+  bytes, of one type each. 128 MiB and 1 ms are the defaults since 0.21.0; 64 MiB and 5 ms before.
+- TensorFlow's MultiWorkerMirroredStrategy: `tensorflow/python/distribute/{cross_device_ops,cross_device_utils}.py`,
+  `group_by_size`: gradients, the last parameter's first, are put together in packs that end with the tensor by which
+  they pass the bytes of one; 0 bytes, the default, is one pack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.errors import InputError
+from ddpsim.operations import Operation
+from ddpsim.options.asked import value
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import Kind, points
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.setup import Setup
+from ddpsim.units import parse_size, parse_time
+
+
+def some_bytes(text: str, place: str) -> int:
+    """Return a size of at least one byte.
+
+    Raises:
+        InputError: no such size.
+    """
+    size = round(parse_size(text, place))
+    if size < 1:
+        raise InputError("0 bytes hold no gradient", place=place, remedy="write e.g. 64MiB")
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Horovod:
+    """What `horovod` may be asked.
+
+    Attributes:
+        fusion: bytes of its buffer.
+        cycle: seconds from one look for ready gradients to the next.
+    """
+
+    fusion: int = value(some_bytes, 128 << 20)
+    cycle: float = value(parse_time, 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """What `multiworker-mirrored` may be asked.
+
+    Attributes:
+        pack: bytes that a pack is not much larger than; None is one pack of all.
+    """
+
+    pack: int | None = value(some_bytes)
+
+
+def horovod(setup: Setup, given: Horovod) -> Schedule:
+    """Reduce what is ready at each cycle in fusion buffers; the optimizer waits for all.
+
+    Cycles are counted from the start of backward. Where operations block the thread, as they do over gloo, the next
+    cycle begins when those of the one before have ended, and takes what came meanwhile. Where nobody knows when
+    gradients come, buffers are filled in their order and sent at once.
+    """
+    everything = tuple(range(len(setup.parameters)))
+    messages = [
+        Message(
+            id=f"fused {number}",
+            op=Operation.ALLREDUCE,
+            size_bytes=setup.size_bytes(group),
+            parameters=group,
+            after=points(Kind.GRADIENT, group),
+            blocks=points(Kind.OPTIMIZER, everything),
+            every=setup.every,
+            delay_s=delay_s,
+        )
+        for number, (group, delay_s) in enumerate(_cycles(setup, given))
+    ]
+    return Schedule(scheme="horovod", messages=tuple(messages))
+
+
+def multiworker_mirrored(setup: Setup, given: Packs) -> Schedule:
+    """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
+    everything = tuple(range(len(setup.parameters)))
+    order = everything[::-1]
+    packs = [tuple(order)] if given.pack is None else packed(setup, order, given.pack)
+    messages = [
+        Message(
+            id=f"pack {number}",
+            op=Operation.ALLREDUCE,
+            size_bytes=setup.size_bytes(pack),
+            parameters=pack,
+            after=points(Kind.GRADIENT, pack),
+            blocks=points(Kind.OPTIMIZER, everything),
+            every=setup.every,
+        )
+        for number, pack in enumerate(part for pack in packs for part in _by_dtype(setup, pack))
+    ]
+    return Schedule(scheme="multiworker-mirrored", messages=tuple(messages))
+
+
+def packed(setup: Setup, order: Sequence[int], pack_bytes: int) -> list[tuple[int, ...]]:
+    """Return `order` in packs, each of which ends with the parameter that makes it larger than `pack_bytes`."""
+    packs: list[list[int]] = []
+    size = 0
+    for index in order:
+        if not packs or size > pack_bytes:
+            packs.append([])
+            size = 0
+        packs[-1].append(index)
+        size += setup.parameters[index].size_bytes
+    return [tuple(pack) for pack in packs]
+
+
+def fused(setup: Setup, ready: Sequence[int], fusion_bytes: int) -> list[tuple[int, ...]]:
+    """Return gradients that are ready in buffers: in their order, each of one type and of what fits.
+
+    One that is larger than a buffer goes alone.
+    """
+    buffers: list[list[int]] = []
+    for group in _by_dtype(setup, ready):
+        size = fusion_bytes + 1
+        for index in group:
+            if size + setup.parameters[index].size_bytes > fusion_bytes:
+                buffers.append([])
+                size = 0
+            buffers[-1].append(index)
+            size += setup.parameters[index].size_bytes
+    return [tuple(buffer) for buffer in buffers]
+
+
+def _cycles(setup: Setup, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
+    """Return the buffers in the order in which they are reduced, each with the seconds for which it waits."""
+    left = setup.arrivals()
+    missing = sorted(set(range(len(setup.parameters))).difference(left))
+    if not setup.ready_s:
+        return [(buffer, 0.0) for buffer in fused(setup, [*left, *missing], given.fusion)]
+    found: list[tuple[tuple[int, ...], float]] = []
+    now_s, left = 0.0, [*missing, *left]
+    while left:
+        ready = [index for index in left if setup.ready_s.get(index, 0.0) <= now_s]
+        begin_s = now_s
+        for buffer in fused(setup, ready, given.fusion):
+            found.append((buffer, max(0.0, begin_s - setup.last_ready(buffer))))
+            if setup.blocking and setup.time_s is not None:
+                now_s += setup.time_s(Operation.ALLREDUCE, setup.size_bytes(buffer))
+        taken = set(ready)
+        left = [index for index in left if index not in taken]
+        now_s = _next_cycle(begin_s, now_s, given.cycle, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
+    return found
+
+
+def _next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -> float:
+    """Return when the next cycle begins that finds something: after whole cycles, or when the last one's work ends."""
+    after_s = max(begin_s + cycle_s, end_s)
+    if after_s >= wanted_s or cycle_s == 0:
+        return max(after_s, wanted_s)
+    return after_s + math.ceil((wanted_s - after_s) / cycle_s) * cycle_s
+
+
+def _by_dtype(setup: Setup, order: Sequence[int]) -> list[tuple[int, ...]]:
+    groups: dict[str, list[int]] = {}
+    for index in order:
+        groups.setdefault(setup.parameters[index].dtype, []).append(index)
+    return [tuple(group) for group in groups.values()]

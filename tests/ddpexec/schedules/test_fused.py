@@ -1,0 +1,72 @@
+"""Fusion buffers, cycles and packs carried out: weights of one process, and buffers that wait for their cycle."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.schedules import lanes  # noqa: E402
+from tests.ddpexec.schedules.test_weights import trained  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, loss_of, mine, wrapped  # noqa: E402
+
+
+SCHEMES = (
+    "horovod:fusion=1KiB,cycle=2ms", "horovod", "multiworker-mirrored", "multiworker-mirrored:pack=1KiB",
+)  # fmt: skip
+
+
+def distances(rank: int) -> dict[str, float]:
+    found = {}
+    for optimizer in OPTIMIZERS:
+        expected = alone(optimizer, 2)[-1]
+        for scheme in SCHEMES:
+            for learn in (0, 3):
+                name = f"{scheme} {optimizer} {learn}"
+                found[name] = apart(trained(rank, scheme, optimizer, learn=learn), expected)
+    return found
+
+
+def test_twenty_steps_end_with_the_weights_of_one_process() -> None:
+    for found in ranks.run(2, distances, timeout_s=110):
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def held_back(rank: int) -> list[tuple[int, float, float]]:
+    """Return of each buffer that waits for its cycle how long it was to be held back, and was."""
+    made = wrapped(rank, "horovod:cycle=30ms", learn=3)
+    for number in range(4):
+        loss_of(made, *mine(number, rank)).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    handed: list[float] = []
+    began: list[float] = []
+    launch, begin = lanes.Lane.launch, lanes.begin
+
+    def launched(lane: Any, *arguments: Any) -> Any:
+        handed.append(time.monotonic())
+        return launch(lane, *arguments)
+
+    def begun(*arguments: Any) -> Any:
+        began.append(time.monotonic())
+        return begin(*arguments)
+
+    with mock.patch.object(lanes.Lane, "launch", launched), mock.patch.object(lanes, "begin", begun):
+        loss_of(made, *mine(4, rank)).backward()
+        made.optimizer.step()
+    delays = [message.delay_s for message in made.schedule]
+    return [(len(delays), delay, late - early) for delay, early, late in zip(delays, handed, sorted(began), strict=True)]
+
+
+def test_a_buffer_is_held_back_until_its_cycle() -> None:
+    for found in ranks.run(2, held_back):
+        assert found
+        for _, planned_s, held_s in found:
+            assert planned_s > 0
+            assert held_s >= planned_s

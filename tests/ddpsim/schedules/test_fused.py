@@ -1,0 +1,94 @@
+"""Fusion buffers and packs, held to hand computations."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import InputError
+from ddpsim.operations import Operation
+from ddpsim.schedules.fused import Horovod, Packs, horovod, multiworker_mirrored
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schedule import check
+from ddpsim.schedules.setup import Setup
+from ddpsim.simulation import Options, simulate
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.simulation.builders import workload
+
+
+def setup_of(*ready_s: float, sizes: tuple[int, ...] = (), blocking: bool = False, wire_s: float = 0.0) -> Setup:
+    """Return parameters of 10 elements, or of `sizes`, whose gradients are ready at these times."""
+    count = len(ready_s) or len(sizes)
+    sizes = sizes or (10,) * count
+    return Setup(
+        parameters=[Parameter(f"p{i}", (size,)) for i, size in enumerate(sizes)],
+        buckets=[tuple(range(count))[::-1]],
+        world_size=2,
+        ready_s=dict(enumerate(ready_s)),
+        time_s=lambda operation, size: wire_s if operation is Operation.ALLREDUCE else 0.0,
+        blocking=blocking,
+    )
+
+
+def sent(setup: Setup, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
+    made = horovod(setup, given)
+    check(made, setup.parameters, setup.world_size)
+    return [(message.parameters, round(message.delay_s, 9)) for message in made]
+
+
+def test_a_cycle_takes_what_has_come_since_the_last_in_buffers_of_what_fits() -> None:
+    given = Horovod(fusion=80, cycle=1.0)
+    # Three come before the tick at 1, of which two fit a buffer of 80 bytes; the one at 2.5 waits for that at 3.
+    assert sent(setup_of(2.5, 0.75, 0.5, 0.25), given) == [((3, 2), 0.5), ((1,), 0.25), ((0,), 0.5)]
+
+
+def test_operations_that_block_make_the_next_cycle_late_and_larger() -> None:
+    given = Horovod(fusion=1000, cycle=1.0)
+    times = (2.9, 1.5, 0.5)
+    assert sent(setup_of(*times, wire_s=2.0), given) == [((2,), 0.5), ((1,), 0.5), ((0,), pytest.approx(0.1))]
+    assert sent(setup_of(*times, blocking=True, wire_s=2.0), given) == [((2,), 0.5), ((1, 0), pytest.approx(0.1))]
+
+
+def test_without_a_cycle_each_gradient_leaves_as_it_comes() -> None:
+    assert sent(setup_of(3.0, 2.0, 1.0), Horovod(cycle=0.0)) == [((2,), 0.0), ((1,), 0.0), ((0,), 0.0)]
+
+
+def test_where_nobody_knows_when_gradients_come_buffers_are_filled_in_their_order() -> None:
+    found = sent(setup_of(sizes=(10, 30, 10, 10)), Horovod(fusion=100))
+    assert found == [((3, 2), 0.0), ((1,), 0.0), ((0,), 0.0)]
+
+
+def test_a_buffer_holds_one_type() -> None:
+    mixed = [Parameter("a", (10,)), Parameter("b", (10,), dtype="float16"), Parameter("c", (10,))]
+    setup = Setup(parameters=mixed, buckets=[(2, 1, 0)], world_size=2)
+    assert [message.parameters for message in horovod(setup, Horovod())] == [(2, 0), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("pack", "expected"),
+    [(None, [(3, 2, 1, 0)]), (1, [(3,), (2,), (1,), (0,)]), (40, [(3, 2), (1,), (0,)]), (80, [(3, 2, 1), (0,)])],
+)
+def test_packs_end_with_the_tensor_that_makes_them_larger(pack: int | None, expected: list[tuple[int, ...]]) -> None:
+    # 40, 40, 120 and 40 bytes, the last parameter's first.
+    setup = setup_of(sizes=(10, 30, 10, 10))
+    assert [message.parameters for message in multiworker_mirrored(setup, Packs(pack))] == expected
+
+
+@pytest.mark.parametrize("text", ["horovod:fusion=0MiB", "horovod:cycle=-1ms", "horovod:fusion=64", "horovod:64MiB",
+                                  "multiworker-mirrored:pack=0B"])  # fmt: skip
+def test_options_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="scheme '"):
+        scheme_named(text)
+
+
+def test_simulated_buffers_start_at_cycles() -> None:
+    source = workload(gradients=8, backward=0.08)
+    options = Options(backend="gloo", scheme="horovod:cycle=25ms")
+    trace = simulate(source, load_topology("loopback").place(1, 2), options)
+    first = trace.iterations[0]
+    backward_s = first.gradients[0].ready_s - 0.01
+    planned = [25e-3, 50e-3, 75e-3, 100e-3]
+    assert [len(bucket.parameters) for bucket in first.buckets] == [2, 3, 2, 1]
+    for bucket, tick in zip(first.buckets, planned, strict=True):
+        # Copies of the gradients before make a simulated gradient come a little later than it was planned.
+        assert bucket.started_s - backward_s == pytest.approx(tick, abs=5e-3)
