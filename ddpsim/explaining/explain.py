@@ -52,7 +52,7 @@ def explain(
     machine = _machine(given, ranks, lead, splits, notes)
     foretold = _foretold(lead, machine, traced, notes)
     late = late_rank(seen)
-    link = slow_link(splits, machine, traced.step_s)
+    link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
     basis = lead.made_by
     found = Explanation(
         ranks=ranks,
@@ -71,6 +71,11 @@ def explain(
         buckets="" if basis is None else bucket_origin(basis),
     )
     return advice_of(found)
+
+
+def backend_of(rank: SeenRank) -> str:
+    """Return whose collectives the rank's are."""
+    return "gloo" if rank.backend == "gloo" or rank.device == "cpu" else "nccl"
 
 
 def traced_step(ranks: Sequence[SeenRank]) -> Traced:
@@ -99,7 +104,7 @@ def traced_step(ranks: Sequence[SeenRank]) -> Traced:
 
 
 def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split], notes: list[str]) -> Machine | None:
-    backend = "gloo" if lead.backend == "gloo" or lead.device == "cpu" else "nccl"
+    backend = backend_of(lead)
     named: Mapping[str, str | None] = {
         "topology": given.topology, "topo": given.topo, "nccl_tests": given.nccl_tests
     }  # fmt: skip
@@ -118,7 +123,7 @@ def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split]
 def _foretold(lead: SeenRank, machine: Machine | None, traced: Traced, notes: list[str]) -> Foretold | None:
     if machine is None or lead.made_by is None:
         return None
-    backend = "gloo" if lead.backend == "gloo" or lead.device == "cpu" else "nccl"
+    backend = backend_of(lead)
     try:
         return foretell(lead.made_by, machine, traced.step_s, traced.parts, backend)
     except InputError as error:

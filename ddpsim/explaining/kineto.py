@@ -69,8 +69,9 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         scheme="ddp" if ddp else "other",
         steps=seen,
         notes=tuple(notes),
+        clock=file.host,
         made_by=basis,
-    )
+    ).moved(file.events.origin_s)
 
 
 @dataclass(frozen=True, slots=True)

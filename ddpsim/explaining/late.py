@@ -14,8 +14,8 @@ from statistics import median
 
 from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
 
-SHARE = 0.01
-"""Share of the step from which on a rank's excess is told: half of what a straggler must cost in
+SHARE = 0.015
+"""Share of the step from which on a rank's excess is told: below what a straggler must cost in
 `tests/accuracy/stragglers.py`, which derives it from its pilot runs."""
 STEADY = 0.75
 """Share of the steps in which the rank must be behind the others' median: one step's hiccup names nobody."""
@@ -118,10 +118,15 @@ def _judged(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | None:
 
 def _is_told(excesses: Sequence[float], step_s: float) -> bool:
     middle = median(excesses)
-    deviation = _MAD * median(abs(each - middle) for each in excesses)
-    error = _MEDIANS * deviation / len(excesses) ** 0.5
     steady = sum(each > 0 for each in excesses) >= STEADY * len(excesses)
-    return middle >= SHARE * step_s and middle >= SURE * error and steady
+    return middle >= SHARE * step_s and middle >= SURE * standard_error(excesses) and steady
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the median of `values`, of their median absolute deviation."""
+    middle = median(values)
+    deviation = _MAD * median(abs(each - middle) for each in values)
+    return _MEDIANS * deviation / len(values) ** 0.5
 
 
 def _cause(rank: int, phase: str, steps: Sequence[Row], excess: float) -> str:

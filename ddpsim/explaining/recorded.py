@@ -35,6 +35,7 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
         kind="ddpsim",
         scheme="ddp",
         steps=tuple(_step(iteration, updates) for iteration in iterations),
+        clock="rank 0's",
         options=options if isinstance(options, Mapping) else {},
     )
 
@@ -57,7 +58,6 @@ def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
         "backward": it.backward_compute_s,
         "optimizer": it.optimizer_s,
         "input": input_s,
-        "hooks": max(0.0, it.ddp_overhead_s - input_s),
     }
     return SeenStep(it.index, it.start_s, it.end_s, parts, own, {}, tuple(_collective(b) for b in it.buckets))
 

@@ -102,6 +102,7 @@ class SeenRank:
         kind: who wrote it: `kineto` or `ddpsim`.
         scheme: `ddp` where gradients' hooks launch allreduces, else `other`.
         notes: what was left out, what is not known.
+        clock: which clock its times are of: ranks with the same share it; None where nobody says.
         made_by: workload, plan and costs for a prediction, of the rank that was asked for them.
         options: of the run, where its trace records them.
     """
@@ -115,6 +116,7 @@ class SeenRank:
     scheme: str
     steps: tuple[SeenStep, ...]
     notes: tuple[str, ...] = ()
+    clock: str | None = None
     made_by: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
 

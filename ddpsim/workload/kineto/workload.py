@@ -57,6 +57,7 @@ class TraceFile:
     rank: int | None
     world_size: int | None
     backend: str | None
+    host: str | None = None
 
 
 def read_kineto(path: str | Path) -> TraceFile:
@@ -86,9 +87,15 @@ def read_kineto(path: str | Path) -> TraceFile:
         value = info.get(key)
         return value if isinstance(value, int) else None
 
-    backend = info.get("backend")
+    backend, host = info.get("backend"), document.get("host_name")
     return TraceFile(
-        named(path), events, device, number("rank"), number("world_size"), backend if isinstance(backend, str) else None
+        named(path),
+        events,
+        device,
+        number("rank"),
+        number("world_size"),
+        backend if isinstance(backend, str) else None,
+        host if isinstance(host, str) else None,
     )
 
 
