@@ -126,7 +126,7 @@ def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the median of `values`, of their median absolute deviation."""
     middle = median(values)
     deviation = _MAD * median(abs(each - middle) for each in values)
-    return _MEDIANS * deviation / len(values) ** 0.5
+    return float(_MEDIANS * deviation / len(values) ** 0.5)
 
 
 def _cause(rank: int, phase: str, steps: Sequence[Row], excess: float) -> str:

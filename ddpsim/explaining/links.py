@@ -29,10 +29,10 @@ FACTOR = 1.25
 SHARE = 0.01
 """Share of the step that it must cost beyond the expected; likewise."""
 UNSTEADY = 1.35
-"""Median over 10th percentile of a step's communication from which on load is as good a reason; likewise."""
-MARK = 0.1
-"""Share of a collective's time by which the last rank leaves it after the first where a link is slow; without one
-pilot runs had up to 0.03."""
+"""Median over 10th percentile of a step's communication from which on load is as good a reason, where no mark tells."""
+MARK, ALONE = 0.05, 0.1
+"""Shares of a collective's time by which the last rank leaves it after the first where a link is slow: beside a table
+that it is held against, and alone. Without one pilot runs had up to 0.03, with one 0.14 and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,15 @@ def slow_link(
     steps = _common(ranks)
     if len(ranks) < 2 or len(steps) < 3:
         return None
-    marked = _marked(steps) if agreed and len(ranks) > 2 else ()
+    tells = agreed and len(ranks) > 2
     if machine is not None and not machine.assumed:
         factor, seconds, steady = _beyond(steps, machine, backend)
         if factor is not None:
-            slow = factor >= FACTOR and seconds >= SHARE * step_s and (steady or bool(marked))
+            marked = _marked(steps, MARK) if tells else ()
+            slow = factor >= FACTOR and seconds >= SHARE * step_s and (bool(marked) if tells else steady)
             source = f"of {machine.topology.name}'s {'table' if machine.calibration is not None else 'model'}"
             return SlowLink(factor, seconds, marked, source) if slow else None
+    marked = _marked(steps, ALONE) if tells else ()
     if not marked:
         return None
     apart = median(_apart(row) for row in steps)
@@ -145,10 +147,10 @@ def _on_wire(row: Row) -> float:
 
 def _apart(row: Row) -> float:
     ends = [[each.finished_s for each in at] for at in zip(*(step.collectives for _, step in row), strict=True)]
-    return median(max(each) - min(each) for each in ends)
+    return float(median(max(each) - min(each) for each in ends))
 
 
-def _marked(steps: Sequence[Row]) -> tuple[int, ...]:
+def _marked(steps: Sequence[Row], least: float) -> tuple[int, ...]:
     """Return the two ranks, neighbours, that leave the largest collective last in every step; none without a mark."""
     largest = max(range(len(steps[0][0][1].collectives)), key=lambda n: steps[0][0][1].collectives[n].size_bytes or 0)
     ranks = [rank for rank, _ in steps[0]]
@@ -165,7 +167,7 @@ def _marked(steps: Sequence[Row]) -> tuple[int, ...]:
     last, second, *_ = sorted(ranks, key=lambda rank: median(lags[rank]), reverse=True)
     first = min(ranks, key=lambda rank: median(lags[rank]))
     apart = [a - b for a, b in zip(lags[last], lags[first], strict=True)]
-    if median(apart) < MARK * median(wires) or median(apart) < SURE * standard_error(apart):
+    if median(apart) < least * median(wires) or median(apart) < SURE * standard_error(apart):
         return ()
     others = [a - b for a, b in zip(lags[second], lags[last], strict=True)]
     count = len(ranks)

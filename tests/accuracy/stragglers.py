@@ -156,7 +156,7 @@ def _work(out: Path, topology: Path, todo: Sequence[Case], name: str) -> None:
 
 def _lab(topology: Path, command: Sequence[str]) -> None:
     lab = [sys.executable, "-m", "ddpexec", "netlab", "--topology", str(topology), "--"]
-    done = subprocess.run([*lab, sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([*lab, sys.executable, *command], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
 
@@ -236,9 +236,7 @@ def judge(out: Path, table: Path | None) -> None:
         extra_s = 0.0 if case.kind in ("link", "healthy") else case.cost * (case.forward_s + case.backward_s)
         rows.append({**asdict(case), "right": good, "said": named, "step_s": step_s, "injected": extra_s / step_s})
         if not good:
-            print(
-                f"case {case.number}: {case.kind} rank {case.rank} of {case.world_size} x{case.cost:.2f}: said {named!r}"
-            )
+            print(f"case {case.number}: {case.kind} {case.rank} of {case.world_size} x{case.cost:.2f}: said {named!r}")
     for kind, found in counts.items():
         print(f"{kind:9} {sum(found):3} of {len(found):3} right")
     if table is not None:
