@@ -14,6 +14,7 @@ from ddpsim.cli import (
     collective,
     compare,
     constants,
+    explain,
     order,
     order_bench,
     paper,
@@ -51,6 +52,7 @@ app.command()(collective.collective)
 app.command()(calibrate.calibrate)
 app.command()(priors.priors)
 app.command()(validate.validate)
+app.command()(explain.explain)
 app.command()(constants.constants)
 app.command()(order.order)
 app.command("order-bench")(order_bench.order_bench)

@@ -45,6 +45,17 @@ def read_trace(directory: str | Path) -> Trace:
     return Trace(world_size, backend, iterations, spans, provenance)
 
 
+def read_rank(path: str | Path) -> tuple[int, Trace]:
+    """Return the rank whose file this is, and its trace, with the provenance of the `run.json` beside it.
+
+    Raises:
+        TraceError: not such a file, truncated or malformed.
+    """
+    rank, world_size, backend, events = _open(str(path))
+    iterations, spans = _parse(events, rank, str(path))
+    return rank, Trace(world_size, backend, iterations, spans, _provenance(Path(path).parent))
+
+
 def rank_files(directory: str | Path) -> dict[int, str]:
     """Return the rank files under `directory` by rank, as HolisticTraceAnalysis' `trace_files` takes them.
 

@@ -13,6 +13,12 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCH = ("cuda_runtime", "cuda_driver")
 _OPERATOR = ("cpu_op", "user_annotation")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
+_TAKEN = (*_DEVICE, *_LAUNCH, *_OPERATOR)
+_KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "correlation")
+_SHAPES = ("Input Dims", "Input type")
+_WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")
+"""Arguments of host events that are read, shapes of those alone whose names begin so: the others fill the memory."""
+_NO_ARGS: Mapping[str, object] = {}
 _MOST = 1 << 63
 """No time in microseconds and no size in bytes is as large."""
 _DTYPES = {
@@ -53,11 +59,13 @@ class Events:
         operators: operators and annotations on the host.
         waits: runtime calls in which the host waits for the device.
         works: what the device did.
+        origin_s: the first event's time on the clock of the trace.
     """
 
     operators: Sequence[HostEvent]
     waits: Sequence[HostEvent]
     works: Sequence[DeviceWork]
+    origin_s: float = 0.0
 
 
 def parse_events(raw: object, place: str) -> Events:
@@ -68,44 +76,81 @@ def parse_events(raw: object, place: str) -> Events:
     """
     if not isinstance(raw, list):
         raise TraceError(f"{type(raw).__name__} is not a list of events", place=f"{place}: traceEvents")
-    found: dict[str, list[tuple[float, float, dict[str, object]]]] = {}
+    return collect(raw, place)
+
+
+def collect(raw: Iterable[object], place: str) -> Events:
+    """Return a trace's events, which are taken one by one: of each no more is kept than `Events` holds.
+
+    Raises:
+        TraceError: what is no event, or one without a usable time.
+    """
+    table = _Table()
     for number, event in enumerate(raw):
         if not isinstance(event, dict):
             raise TraceError(f"{event!r} is not an event", place=f"{place}: traceEvents.{number}")
-        if event.get("ph") == "X" and (category := event.get("cat")) in (*_DEVICE, *_LAUNCH, *_OPERATOR):
+        if event.get("ph") == "X" and event.get("cat") in _TAKEN:
             start, duration = event.get("ts"), event.get("dur")
             if not _is_amount(start) or not _is_amount(duration):
                 what = f"ts {start!r}, dur {duration!r} are not times in microseconds"
                 raise TraceError(what, place=f"{place}: traceEvents.{number}")
-            found.setdefault(str(category), []).append((float(start), float(duration), event))  # type: ignore[arg-type]
-    origin = min((start for entries in found.values() for start, _, _ in entries), default=0.0)
+            table.add(event, float(start), float(duration))  # type: ignore[arg-type]
+    return table.events()
 
-    def host(categories: Iterable[str]) -> list[HostEvent]:
-        entries = [entry for category in categories for entry in found.get(category, ())]
-        events = [
-            HostEvent(str(e.get("name")), (t - origin) / 1e6, (t - origin + d) / 1e6, e.get("tid"), _args(e))
-            for t, d, e in entries
+
+@dataclass(slots=True)
+class _Table:
+    """It holds events as they come, in microseconds as the trace has them."""
+
+    operators: list[HostEvent] = field(default_factory=list)
+    launches: list[HostEvent] = field(default_factory=list)
+    works: list[tuple[str, float, float, str, int, int | None]] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def add(self, event: Mapping[str, object], start: float, duration: float) -> None:
+        name, args = str(event.get("name")), _args(event)
+        name = self.names.setdefault(name, name)
+        if event["cat"] in _DEVICE:
+            size = args.get("bytes", 0)
+            stream = str(args.get("stream", event.get("tid")))
+            size_bytes = int(size) if _is_amount(size) else 0  # type: ignore[call-overload]
+            stream = self.names.setdefault(stream, stream)
+            self.works.append((name, start, start + duration, stream, size_bytes, _correlation(args)))
+            return
+        kept = {key: args[key] for key in _KEPT if key in args}
+        if name.startswith(_WITH_SHAPES):
+            kept |= {key: args[key] for key in _SHAPES if key in args}
+        made = HostEvent(name, start, start + duration, event.get("tid"), kept or _NO_ARGS)
+        (self.operators if event["cat"] in _OPERATOR else self.launches).append(made)
+
+    def events(self) -> Events:
+        """Return the events on the clock that begins with the first; the table is empty then."""
+        starts = (event.start_s for event in (*self.operators, *self.launches))
+        origin = min((*starts, *(work[1] for work in self.works)), default=0.0)
+
+        def moved(event: HostEvent) -> HostEvent:
+            start_s, end_s = (event.start_s - origin) / 1e6, (event.end_s - origin) / 1e6
+            return HostEvent(event.name, start_s, end_s, event.thread, event.args)
+
+        def host(events: list[HostEvent]) -> list[HostEvent]:
+            for index, event in enumerate(events):
+                events[index] = moved(event)
+            events.sort(key=lambda event: (event.start_s, -event.end_s))
+            return events
+
+        launches = host(self.launches)
+        by_correlation: dict[int | None, HostEvent] = {
+            n: event for event in launches if (n := _correlation(event.args)) is not None
+        }
+        works = [
+            DeviceWork(
+                name, (start - origin) / 1e6, (end - origin) / 1e6, stream, size_bytes, by_correlation.get(correlation)
+            )
+            for name, start, end, stream, size_bytes, correlation in self.works
         ]
-        return sorted(events, key=lambda event: (event.start_s, -event.end_s))
-
-    launches = host(_LAUNCH)
-    by_correlation: dict[int | None, HostEvent] = {
-        n: event for event in launches if (n := _correlation(event.args)) is not None
-    }
-    works = [
-        DeviceWork(
-            str(e.get("name")),
-            (t - origin) / 1e6,
-            (t - origin + d) / 1e6,
-            str(_args(e).get("stream", e.get("tid"))),
-            int(size) if _is_amount(size := _args(e).get("bytes", 0)) else 0,  # type: ignore[call-overload]
-            by_correlation.get(_correlation(_args(e))),
-        )
-        for category in _DEVICE
-        for t, d, e in found.get(category, ())
-    ]
-    waits = [event for event in launches if event.name in _WAITS]
-    return Events(host(_OPERATOR), waits, sorted(works, key=lambda work: (work.start_s, work.end_s)))
+        waits = [event for event in launches if event.name in _WAITS]
+        works.sort(key=lambda work: (work.start_s, work.end_s))
+        return Events(host(self.operators), waits, works, origin / 1e6)
 
 
 def dtype_named(name: object) -> str | None:

@@ -12,14 +12,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
 from ddpsim.errors import TraceError
-from ddpsim.files import named, read_json
+from ddpsim.files import STANDARD_STREAM, named, read_json
+from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
-from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, parse_events
+from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, collect, parse_events
 from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
@@ -55,6 +57,7 @@ class TraceFile:
     rank: int | None
     world_size: int | None
     backend: str | None
+    host: str | None = None
 
 
 def read_kineto(path: str | Path) -> TraceFile:
@@ -63,10 +66,17 @@ def read_kineto(path: str | Path) -> TraceFile:
     Raises:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
-    document = read_json(path, TraceError, _REMEDY, finite=False)
-    if not isinstance(document, dict) or "traceEvents" not in document:
+    if str(path) == STANDARD_STREAM:
+        document = read_json(path, TraceError, _REMEDY, finite=False)
+        events = parse_events(document["traceEvents"], named(path)) if _is_trace(document) else None
+    else:
+        streamed = StreamedTrace(path, TraceError, _REMEDY)
+        events, document = collect(streamed.events(), named(path)), streamed.header
+    if events is None or not isinstance(document, dict) or "traceEvents" not in document:
         raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
-    events = parse_events(document["traceEvents"], named(path))
+    if not isinstance(document["traceEvents"], list):
+        what = f"{type(document['traceEvents']).__name__} is not a list of events"
+        raise TraceError(what, place=f"{named(path)}: traceEvents")
     properties, info = document.get("deviceProperties"), document.get("distributedInfo")
     first = properties[0] if isinstance(properties, list) and properties else {}
     name = first.get("name") if isinstance(first, dict) else None
@@ -77,10 +87,20 @@ def read_kineto(path: str | Path) -> TraceFile:
         value = info.get(key)
         return value if isinstance(value, int) else None
 
-    backend = info.get("backend")
+    backend, host = info.get("backend"), document.get("host_name")
     return TraceFile(
-        named(path), events, device, number("rank"), number("world_size"), backend if isinstance(backend, str) else None
+        named(path),
+        events,
+        device,
+        number("rank"),
+        number("world_size"),
+        backend if isinstance(backend, str) else None,
+        host if isinstance(host, str) else None,
     )
+
+
+def _is_trace(document: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(document, dict) and "traceEvents" in document
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+"""`ddpsim explain`: from the traces of a running job to where its step goes, who is late, and what would change it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ddpsim.cli.destination import STANDARD_OUTPUT
+from ddpsim.cli.expand import expand
+from ddpsim.cli.output import Output, note
+from ddpsim.cli.reporting import ReportFile, check_report
+from ddpsim.explaining.given import Given
+from ddpsim.workers.asked import FEW, Workers
+
+_WORTH_A_PROCESS = 20 << 20
+"""Bytes of traces from which on a process for each of two files saves more than its start; chosen by hand."""
+
+
+@expand
+def explain(
+    traces: Annotated[
+        str, typer.Argument(metavar="TRACES", help="Folder of rank traces, of torch.profiler or ddpexec; or one file.")
+    ],
+    given: Given,
+    by: Workers,
+    output: Output,
+    context: typer.Context,
+    report: ReportFile = None,
+) -> None:
+    """Explain a traced run: where its step goes, which rank is late and why, what other buckets would gain."""
+    from ddpsim.cli.explain_text import text
+    from ddpsim.explaining.explain import explain as explained
+    from ddpsim.explaining.files import trace_files
+    from ddpsim.workload.files import load_workload
+
+    check_report(report, output, {})
+    shapes = None if given.shapes is None else load_workload(given.shapes)
+    files = trace_files(traces)
+    large = len(files) > 1 and sum(file.stat().st_size for file in files) > _WORTH_A_PROCESS
+    with by.crew(max(FEW, len(files)) if large else len(files)) as crew:
+        found = explained(traces, given, shapes=shapes, crew=crew)
+    for line in found.notes:
+        note(f"note: {line}")
+    output.emit(found.document(), lambda: text(found), aside=report == STANDARD_OUTPUT)

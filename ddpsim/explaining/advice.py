@@ -1,0 +1,48 @@
+"""What to change, the most worth first; nothing that rests on a prediction which the trace contradicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpsim.explaining.explanation import Explanation
+from ddpsim.planning.rows import WORTH_IT
+from ddpsim.units import format_time
+
+_REMEDIES = {
+    "input": "look at its data loading: workers, storage, what its loop does between steps",
+    "forward": "look at what it computes in forward: its device's clock and temperature, longer inputs",
+    "backward": "look at what it computes in backward: its device's clock and temperature, longer inputs",
+    "optimizer": "look at what its optimizer does that others' do not",
+    "host": "look at its processor: other load, its clock, threads, where it is bound to",
+}
+
+
+def advice_of(found: Explanation) -> Explanation:
+    """Return `found` with its advice."""
+    said: list[str] = []
+    if found.late is not None:
+        late = found.late
+        what = f"rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
+        said.append(f"{what}: {_REMEDIES[late.cause]}")
+    if found.link is not None:
+        said.append(f"a link is slow: {found.link.text()}")
+    if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.step_s:
+        said.append(
+            f"{format_time(found.profiler_s)} of the traced step is the profiler's: what follows is of the traced step"
+        )
+    told = found.foretold
+    if told is None:
+        return replace(found, advice=tuple(said))
+    if not told.holds:
+        band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
+        why = f"the prediction of the traced configuration, {band}, does not hold {format_time(told.traced_s)}"
+        return replace(found, advice=tuple(said), notes=(*found.notes, f"{why}: no advice on buckets rests on it"))
+    row = told.row
+    if row is not None:
+        worth = told.gain >= WORTH_IT and told.gain_low > 0
+        share = f"{100 * told.gain:.1f} % ({100 * told.gain_low:.1f} to {100 * told.gain_high:.1f} %)"
+        if worth:
+            said.append(f"other buckets gain {share} of the step: {row.best.plan.torch}")
+        else:
+            said.append(f"keep the buckets: others gain {share} at most")
+    return replace(found, advice=tuple(said))

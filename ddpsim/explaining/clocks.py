@@ -1,0 +1,109 @@
+"""Clocks of ranks, aligned by collectives: all ranks leave one together, whatever each rank's clock says of when.
+
+An allreduce ends on every rank within about the time of its last transfer, so that the median difference of its ends
+between two ranks is that of their clocks. What single collectives are off by after that is the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddpsim.errors import TraceError
+from ddpsim.explaining.seen import SeenRank
+from ddpsim.trace.metrics import quantile
+
+_STRANGERS = 0.25
+"""Share of the step by which ends of the same collectives are usually apart from which on they are not the same.
+
+Ranks of one run end them within a transfer; on a crowded machine single ones came 0.3 of a step apart. By hand."""
+_ELSEWHEN = 1.0
+"""Steps by which ranks that share a clock are apart from which on they are not in the same step."""
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How the clocks of ranks were brought together.
+
+    Attributes:
+        offsets_s: by rank, what was added to its clock; all zero where the clocks agreed already.
+        residual_s: ends of the same collective on two ranks are so far apart afterwards, 90th percentile.
+        collectives: how many were matched.
+    """
+
+    offsets_s: Mapping[int, float]
+    residual_s: float
+    collectives: int
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the clocks agreed as they were."""
+        return not any(self.offsets_s.values())
+
+
+def aligned(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignment]:
+    """Return the ranks on the clock of the first, and how that was done.
+
+    Raises:
+        TraceError: ranks that have no step or no collective in common, or whose collectives do not end together.
+    """
+    first = ranks[0]
+    ends = _ends(first)
+    offsets, apart, matched = {_rank(first): 0.0}, [0.0], len(ends)
+    for rank in ranks[1:]:
+        _check_alike(first, rank)
+        others = _ends(rank)
+        common = sorted(ends.keys() & others.keys())
+        if not common and ends and others:
+            what = f"has no step in common with {first.place}"
+            raise TraceError(what, place=rank.place, remedy="give traces of the same steps of one run")
+        if not common:
+            offsets[_rank(rank)] = 0.0
+            continue
+        differences = [ends[key] - others[key] for key in common]
+        middle = median(differences)
+        spread = quantile([abs(each - middle) for each in differences], 0.9)
+        step_s = median(step.step_s for step in rank.steps)
+        shared = rank.clock is not None and rank.clock == first.clock
+        if shared and abs(middle) > _ELSEWHEN * step_s:
+            what = f"its steps are {abs(middle):.3g} s from those of {first.place} on the clock of {rank.clock}"
+            raise TraceError(what, place=rank.place, remedy="give traces of the same steps of one run")
+        offset = 0.0 if shared or abs(middle) <= 2 * spread else middle
+        offsets[_rank(rank)] = offset
+        apart.append(quantile([abs(each - offset) for each in differences], 0.9))
+        matched = min(matched, len(common))
+        usual = median(abs(each - offset) for each in differences)
+        if usual > _STRANGERS * step_s and len(common) > 1:
+            what = (
+                f"its collectives end {usual * 1e3:.3g} ms apart from those of {first.place}, in steps of "
+                f"{step_s * 1e3:.3g} ms: of another run, or other steps"
+            )
+            raise TraceError(what, place=rank.place, remedy="give traces of the same steps of one run")
+    moved = tuple(rank.moved(offsets[_rank(rank)]) for rank in ranks)
+    return moved, Alignment(offsets, max(apart), matched if len(ranks) > 1 else 0)
+
+
+def _rank(rank: SeenRank) -> int:
+    assert rank.rank is not None
+    return rank.rank
+
+
+def _ends(rank: SeenRank) -> dict[Key, float]:
+    return {(step.number, c.index): c.finished_s for step in rank.steps for c in step.collectives}
+
+
+def _check_alike(one: SeenRank, other: SeenRank) -> None:
+    """Refuse ranks whose collectives are of other sizes: another model, or another plan."""
+    sizes = {(step.number, c.index): c.size_bytes for step in one.steps for c in step.collectives}
+    for step in other.steps:
+        for c in step.collectives:
+            known = sizes.get((step.number, c.index))
+            if known is not None and c.size_bytes is not None and known != c.size_bytes:
+                what = (
+                    f"collective {c.index} of step {step.number} is of {c.size_bytes:,} B, in {one.place} of "
+                    f"{known:,} B: traces of different runs"
+                )
+                raise TraceError(what, place=other.place, remedy="give each run a folder of its own")

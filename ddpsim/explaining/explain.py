@@ -1,0 +1,131 @@
+"""Explain a traced run: read its ranks, align them, split their collectives, name who is late, predict and advise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+from ddpsim.errors import InputError
+from ddpsim.explaining.advice import advice_of
+from ddpsim.explaining.bound import shares_of
+from ddpsim.explaining.clocks import aligned
+from ddpsim.explaining.explanation import Explanation, Traced
+from ddpsim.explaining.files import Ranks, read_ranks
+from ddpsim.explaining.foretold import Foretold, bucket_origin, foretell
+from ddpsim.explaining.given import Given
+from ddpsim.explaining.late import excess_s, late_rank
+from ddpsim.explaining.links import slow_link
+from ddpsim.explaining.machine import Machine, machine_of
+from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.explaining.splits import Split, splits_of
+from ddpsim.trace.metrics import quantile
+from ddpsim.workers.crew import Crew
+from ddpsim.workload import Workload
+
+
+def explain(
+    traces: str | Path, given: Given | None = None, *, shapes: Workload | None = None, crew: Crew | None = None
+) -> Explanation:
+    """Explain the run whose rank traces lie at `traces`.
+
+    Args:
+        traces: a folder, or one rank's file.
+        given: what else is known.
+        shapes: the workload that `given.shapes` names.
+        crew: processes that read the traces; None is this one.
+
+    Raises:
+        InputError: nothing that can be read, traces of different runs, or what is given contradicts them.
+    """
+    given = given or Given()
+    untraced_s = given.untraced_s
+    if given.nccl_tests is not None and given.topology is None and given.topo is None:
+        remedy = "say whose table it is: add `topology` or `topo`"
+        raise InputError("a table without its machine", place="nccl_tests", remedy=remedy)
+    ranks = read_ranks(traces, shapes, crew)
+    seen, alignment = aligned(ranks.ranks)
+    splits = splits_of(seen, ranks.world_size)
+    traced = traced_step(seen)
+    notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in seen for note in rank.notes)]
+    lead = seen[0]
+    machine = _machine(given, ranks, lead, splits, notes)
+    foretold = _foretold(lead, machine, traced, notes)
+    late = late_rank(seen)
+    link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
+    basis = lead.made_by
+    found = Explanation(
+        ranks=ranks,
+        alignment=alignment,
+        traced=traced,
+        shares=shares_of(lead),
+        splits=splits,
+        late=late,
+        link=link,
+        excess_s=excess_s(seen),
+        foretold=foretold,
+        recorded=None,
+        untraced_s=untraced_s,
+        advice=(),
+        notes=tuple(notes),
+        buckets="" if basis is None else bucket_origin(basis),
+    )
+    return advice_of(found)
+
+
+def backend_of(rank: SeenRank) -> str:
+    """Return whose collectives the rank's are."""
+    return "gloo" if rank.backend == "gloo" or rank.device == "cpu" else "nccl"
+
+
+def traced_step(ranks: Sequence[SeenRank]) -> Traced:
+    """Return the usual step: the median period of the slowest rank, with the parts of the first."""
+    periods: dict[int, list[float]] = {}
+    for rank in ranks:
+        counted = [step.step_s for step in rank.steps if step.counts] or [step.step_s for step in rank.steps]
+        periods[rank.rank or 0] = counted
+    slowest = max(periods.values(), key=median)
+    step_s = median(slowest)
+    first = ranks[0]
+    steps = [step for step in first.steps if step.counts] or list(first.steps)
+    ordered = sorted(steps, key=lambda step: step.step_s)
+    cut = len(ordered) // 4
+    middle = ordered[cut : len(ordered) - cut]
+    parts = {part: fmean(step.parts[part] for step in middle) for part in PARTS}
+    scale = step_s / total if (total := sum(parts.values())) > 0 else 1.0
+    return Traced(
+        step_s,
+        min(step_s, quantile(slowest, 0.1)),
+        max(step_s, quantile(slowest, 0.9)),
+        {part: seconds * scale for part, seconds in parts.items()},
+        len(slowest),
+        first.rank or 0,
+    )
+
+
+def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split], notes: list[str]) -> Machine | None:
+    backend = backend_of(lead)
+    named: Mapping[str, str | None] = {
+        "topology": given.topology, "topo": given.topo, "nccl_tests": given.nccl_tests
+    }  # fmt: skip
+    try:
+        machine = machine_of(ranks.world_size, lead.device, splits, backend, **named)
+    except InputError as error:
+        if any(named.values()):
+            raise
+        notes.append(f"no prediction: {error}")
+        return None
+    if machine.assumed:
+        notes.append(machine.assumed)
+    return machine
+
+
+def _foretold(lead: SeenRank, machine: Machine | None, traced: Traced, notes: list[str]) -> Foretold | None:
+    if machine is None or lead.made_by is None:
+        return None
+    backend = backend_of(lead)
+    try:
+        return foretell(lead.made_by, machine, traced.step_s, traced.parts, backend)
+    except InputError as error:
+        notes.append(f"no prediction: {error}")
+        return None

@@ -1,0 +1,116 @@
+"""Everything that is said of a traced run, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddpsim.explaining.bound import Bound, Shares
+from ddpsim.explaining.clocks import Alignment
+from ddpsim.explaining.files import Ranks
+from ddpsim.explaining.foretold import Foretold
+from ddpsim.explaining.late import LateRank
+from ddpsim.explaining.links import SlowLink
+from ddpsim.explaining.recorder import Recorded
+from ddpsim.explaining.splits import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The usual step of the traced run.
+
+    Attributes:
+        step_s: median period, of the rank whose is longest.
+        low_s, high_s: 10th and 90th percentile of that rank's.
+        parts: of the lowest rank's steps, means of the middle half, scaled to sum to `step_s`.
+        steps: periods that were counted.
+        rank: whose parts these are.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    parts: Mapping[str, float]
+    steps: int
+    rank: int
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "step_s": self.step_s,
+            "step_low_s": self.low_s,
+            "step_high_s": self.high_s,
+            "parts": dict(self.parts),
+            "steps": self.steps,
+            "rank": self.rank,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An explanation says where a traced step goes, who is late, and what would change it.
+
+    Attributes:
+        ranks: the traces.
+        splits: collectives of a usual step.
+        excess_s: by rank and phase, what it takes beyond the others' median.
+        profiler_s: what the profiler cost a step; None where no untraced step is given.
+        advice: sentences, the most worth first; empty where there is none to give.
+        notes: what a reader must know.
+    """
+
+    ranks: Ranks
+    alignment: Alignment
+    traced: Traced
+    shares: Shares
+    splits: tuple[Split, ...]
+    late: LateRank | None
+    link: SlowLink | None
+    excess_s: Mapping[int, Mapping[str, float]]
+    foretold: Foretold | None
+    recorded: Recorded | None
+    untraced_s: float | None
+    advice: tuple[str, ...]
+    notes: tuple[str, ...]
+    buckets: str = field(default="")
+
+    @property
+    def bound(self) -> Bound:
+        """What the step is bound by."""
+        return self.shares.bound
+
+    @property
+    def profiler_s(self) -> float | None:
+        """What the profiler cost a step; None where no untraced step is given."""
+        return None if self.untraced_s is None else self.traced.step_s - self.untraced_s
+
+    def document(self) -> dict[str, object]:
+        """Return the `explain` document."""
+        return {
+            "traced": self.traced.document(),
+            "predicted": None if self.foretold is None else self.foretold.document(),
+            "late_rank": None if self.late is None else self.late.document(),
+            "slow_link": None if self.link is None else self.link.document(),
+            "bound": self.bound,
+            "shares": {
+                "device_s": self.shares.device_s,
+                "communication_s": self.shares.communication_s,
+                "host_s": self.shares.host_s,
+            },
+            "collectives": [split.document() for split in self.splits],
+            "excess_s": {str(rank): dict(phases) for rank, phases in self.excess_s.items()},
+            "ranks": [rank.rank for rank in self.ranks.ranks],
+            "missing_ranks": list(self.ranks.missing),
+            "world_size": self.ranks.world_size,
+            "clocks": {
+                "offsets_s": {str(rank): offset for rank, offset in self.alignment.offsets_s.items()},
+                "residual_s": self.alignment.residual_s,
+                "collectives": self.alignment.collectives,
+            },
+            "buckets": self.buckets,
+            "untraced_step_s": self.untraced_s,
+            "profiler_s": self.profiler_s,
+            "flight_recorder": None if self.recorded is None else self.recorded.document(),
+            "advice": list(self.advice),
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,144 @@
+"""Which files of a folder are traces, of which ranks, and each of them read, by as many processes as there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpsim.errors import InputError, TraceError
+from ddpsim.explaining.kineto import read_kineto_rank
+from ddpsim.explaining.recorded import read_recorded_rank
+from ddpsim.explaining.seen import SeenRank
+from ddpsim.trace.json.schema import SCHEMA
+from ddpsim.workers.crew import Crew
+from ddpsim.workload import Workload
+
+_NAMES = re.compile(r".*\.json(\.gz)?", re.IGNORECASE)
+_BESIDE = ("run.json", "workload.json", "plan.json", "calibration.json", "prediction.json", "allreduce.json")
+_HEAD = 1 << 16
+_REMEDY = "give a folder of rank traces: torch.profiler's export_chrome_trace or ddpexec's --out writes one file a rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The traces that were read.
+
+    Attributes:
+        ranks: ascending.
+        world_size: of the run.
+        missing: ranks of which there is no trace.
+        notes: files left out and why, ranks that were guessed.
+    """
+
+    ranks: tuple[SeenRank, ...]
+    world_size: int
+    missing: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def trace_files(path: str | Path) -> list[Path]:
+    """Return the files of rank traces at `path`: itself, or those in the folder, by the numbers in their names.
+
+    Raises:
+        TraceError: no such file, or no trace in the folder.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise TraceError("no such file or folder", place=str(path), remedy=_REMEDY)
+    found = [f for f in place.iterdir() if f.is_file() and _NAMES.fullmatch(f.name) and f.name not in _BESIDE]
+    if not found:
+        raise TraceError("holds no trace, no .json or .json.gz", place=str(path), remedy=_REMEDY)
+    return sorted(found, key=lambda file: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", file.name)])
+
+
+def read_file(path: Path, shapes: Workload | None, lead: bool) -> SeenRank:
+    """Return what one file says.
+
+    Raises:
+        TraceError: unreadable, or no trace of training.
+    """
+    if _is_ours(path):
+        return read_recorded_rank(path)
+    return read_kineto_rank(path, shapes, lead=lead)
+
+
+def read_ranks(path: str | Path, shapes: Workload | None, crew: Crew | None) -> Ranks:
+    """Read every rank's trace; what cannot be read is left out and named, as long as one can.
+
+    Raises:
+        TraceError: no file can be read, or they are of runs of different sizes.
+    """
+    files = trace_files(path)
+    read: list[SeenRank] = []
+    refused: list[InputError] = []
+    for file, rank in zip(files, _each(files, shapes, crew), strict=True):
+        if isinstance(rank, InputError):
+            refused.append(rank)
+        else:
+            read.append(rank if rank.rank is not None else replace(rank, rank=_number_in(file.name)))
+    if not read:
+        raise refused[0]
+    return _together(read, [f"left out: {error}" for error in refused])
+
+
+def _each(files: Sequence[Path], shapes: Workload | None, crew: Crew | None) -> list[SeenRank | InputError]:
+    if crew is None:
+        return [_tried(file, shapes, number == 0) for number, file in enumerate(files)]
+    futures: list[Future[SeenRank | InputError]] = [
+        crew.submit(_tried, file, shapes, number == 0) for number, file in enumerate(files)
+    ]
+    return [future.result() for future in futures]
+
+
+def _tried(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | InputError:
+    """Return the rank, or the error, which as an exception of another process would lose its place."""
+    try:
+        return read_file(path, shapes, lead)
+    except InputError as error:
+        return TraceError(error.message, place=error.place, remedy=error.remedy)
+
+
+def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
+    sizes = {rank.world_size: rank.place for rank in read if rank.world_size is not None}
+    if len(sizes) > 1:
+        (one, first), (other, second) = list(sizes.items())[:2]
+        what = f"of a run of {other} ranks, {first} is of one of {one}"
+        raise TraceError(what, place=second, remedy="give each run a folder of its own")
+    ranks: dict[int, SeenRank] = {}
+    for number, each in enumerate(read):
+        rank = number if each.rank is None else each.rank
+        if each.rank is None:
+            notes.append(f"{each.place} does not say its rank, taken as {rank}")
+        if rank in ranks:
+            older, newer = sorted((ranks[rank], each), key=lambda one: one.steps[0].number)
+            notes.append(f"rank {rank} has two traces, {newer.place} is taken and {older.place} left out")
+            each = newer
+        ranks[rank] = replace(each, rank=rank)
+    world_size = max([max(ranks) + 1, *(size for size in sizes if size is not None)])
+    missing = tuple(rank for rank in range(world_size) if rank not in ranks)
+    return Ranks(tuple(ranks[rank] for rank in sorted(ranks)), world_size, missing, tuple(notes))
+
+
+def _number_in(name: str) -> int | None:
+    """Return the rank that a file's name says: `rank3...`, `worker3...`, else its only number."""
+    if match := re.search(r"(?:rank|worker|gpu)[_-]?(\d+)", name, re.IGNORECASE):
+        return int(match[1])
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[0]) if len(numbers) == 1 else None
+
+
+def _is_ours(path: Path) -> bool:
+    import gzip
+
+    try:
+        with open(path, "rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else open(path, "rb") as file:
+            return f'"{SCHEMA}"'.encode() in file.read(_HEAD)
+    except (OSError, EOFError):
+        return False

@@ -1,0 +1,249 @@
+"""The prediction of the traced configuration, beside the trace term by term, and what `plan` would change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, plan_buckets
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.machine import Machine
+from ddpsim.explaining.seen import PARTS
+from ddpsim.planning.planner import plan as best_plan
+from ddpsim.planning.rows import PlanRow
+from ddpsim.prediction.predict import gain_band, predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.workload import Workload
+from ddpsim.workload.profile import Phase
+
+_CAPS = (
+    0.0,
+    1,
+    2,
+    4,
+    5,
+    8,
+    10,
+    16,
+    20,
+    25,
+    32,
+    40,
+    48,
+    50,
+    64,
+    75,
+    80,
+    96,
+    100,
+    128,
+    200,
+    256,
+    400,
+    500,
+    512,
+    1000,
+    1024,
+)
+"""MiB that people write; a traced plan is looked for among what they give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of the step, traced and predicted, seconds."""
+
+    name: str
+    traced_s: float
+    predicted_s: float
+
+    @property
+    def error_s(self) -> float:
+        """Predicted less traced."""
+        return self.predicted_s - self.traced_s
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """The prediction beside the trace.
+
+    Attributes:
+        step_s, low_s, high_s: predicted, input included.
+        terms: of the step, by `PARTS`.
+        traced_s: the step to hold it against.
+        buckets: what the traced buckets are among torch's.
+        prediction: of the traced configuration.
+        row: what `plan` found; None where the prediction is not to be relied on.
+        gain: share of the step that its buckets save over the traced ones.
+        gain_low, gain_high: its band.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    traced_s: float
+    terms: tuple[Term, ...]
+    buckets: str
+    prediction: Prediction = field(repr=False)
+    row: PlanRow | None = field(default=None, repr=False)
+    gain: float = 0.0
+    gain_low: float = 0.0
+    gain_high: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Predicted / traced - 1."""
+        return self.step_s / self.traced_s - 1
+
+    @property
+    def holds(self) -> bool:
+        """Whether the traced step is inside the band."""
+        return self.low_s <= self.traced_s <= self.high_s
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "step_s": self.step_s,
+            "step_low_s": self.low_s,
+            "step_high_s": self.high_s,
+            "error": self.error,
+            "inside_band": self.holds,
+            "parts": {term.name: term.predicted_s for term in self.terms},
+            "terms": [
+                {"name": t.name, "traced_s": t.traced_s, "predicted_s": t.predicted_s, "error_s": t.error_s}
+                for t in self.terms
+            ],
+            "buckets": self.buckets,
+            "topology": self.prediction.topology.name,
+            "nodes": self.prediction.nodes,
+            "doubts": [doubt.document() for doubt in self.prediction.doubts],
+        }
+
+
+def foretell(
+    basis: Basis, machine: Machine, traced_s: float, parts: Mapping[str, float], backend: str, *, advise: bool = True
+) -> Foretold:
+    """Predict the traced configuration, and plan where the prediction holds.
+
+    Raises:
+        InputError: as `predict`.
+    """
+    calibration = with_costs(machine.calibration, backend, basis.costs)
+    options = Options(
+        plan=custom_plan(basis.parameters, basis.groups) if _whole(basis) else None,
+        broadcast_buffers=basis.broadcasts,
+        backend="gloo" if backend == "gloo" else "nccl",
+    )
+    workload = basis.finishing
+    prediction = predict(
+        workload,
+        machine.topology,
+        nodes=machine.nodes,
+        gpus_per_node=machine.gpus_per_node,
+        options=options,
+        calibration=calibration,
+    )
+    summary, extra = prediction.summary, basis.input_s
+    told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | {"input_s": extra}
+    if basis.finishes == "optimizer":
+        # In backward the simulation itself counts what makes the device idle as DDP's.
+        told["optimizer_s"] -= basis.finish_s
+        told["ddp_overhead_s"] += basis.finish_s
+    made = Foretold(
+        step_s=prediction.iteration_s + extra,
+        low_s=prediction.low_s + extra,
+        high_s=prediction.high_s + extra,
+        traced_s=traced_s,
+        terms=tuple(Term(part, parts[part], told[part]) for part in PARTS),
+        buckets=bucket_origin(basis),
+        prediction=prediction,
+    )
+    if not (advise and made.holds and _whole(basis)):
+        return made
+    usual = _usual(workload)
+    report = best_plan(
+        usual,
+        [machine.topology],
+        nodes=[machine.nodes],
+        gpus_per_node=machine.gpus_per_node,
+        options=replace(options, plan=None),
+        calibration=calibration,
+    )
+    row = report.rows[0]
+    now = predict(
+        usual,
+        machine.topology,
+        nodes=machine.nodes,
+        gpus_per_node=machine.gpus_per_node,
+        options=options,
+        calibration=calibration,
+    )
+    low, high = gain_band(now, row.best)
+    return replace(made, row=row, gain=1 - row.best.iteration_s / now.iteration_s, gain_low=low, gain_high=high)
+
+
+def _usual(workload: Workload) -> Workload:
+    """Return the workload whose one iteration is the usual one: buckets are told apart by it in a fraction of the time.
+
+    The traced iteration whose backward is the median's stands for all.
+    """
+    middle = int(np.argsort(workload.backward.host_s, kind="stable")[workload.iterations // 2])
+    rows = slice(middle, middle + 1)
+
+    def one(phase: Phase) -> Phase:
+        return Phase(phase.host_s[rows], phase.device_s[rows])
+
+    return replace(
+        workload,
+        forward=one(workload.forward),
+        backward=one(workload.backward),
+        optimizer=one(workload.optimizer),
+        gradient_hook_s=workload.gradient_hook_s[rows],
+        gradient_ready_s=workload.gradient_ready_s[rows],
+    )
+
+
+def with_costs(calibration: Calibration | None, backend: str, costs: Mapping[str, float]) -> Calibration:
+    """Return `calibration`, or the priors, with DDP's own host costs as the trace has them."""
+    priors = Calibration.priors(backend)
+    known = (
+        priors if calibration is None else replace(calibration, constants={**priors.constants, **calibration.constants})
+    )
+    values = {name: value for key, value in costs.items() if (name := f"{backend}.ddp.{key}") in known.constants}
+    return known.with_values(values, source="measured in the trace, its profiler included")
+
+
+def _whole(basis: Basis) -> bool:
+    """Whether the traced buckets hold every parameter once."""
+    held = sorted(index for group in basis.groups for index in group)
+    return held == list(range(len(basis.parameters)))
+
+
+def bucket_origin(basis: Basis) -> str:
+    """Return what the traced buckets are among those that torch makes of the model."""
+    groups = [set(group) for group in basis.groups]
+    if not groups:
+        return "no bucket of DDP in the trace"
+    if not _whole(basis):
+        return "the traced buckets leave parameters out: unused ones, or another model"
+
+    def same(plan: BucketPlan) -> bool:
+        return [set(bucket) for bucket in plan.groups()] == groups
+
+    order = list(basis.order)
+    cases: Sequence[tuple[str, BucketCaps]] = [
+        ("torch's default, [1, 25] MiB", BucketCaps()),
+        *((f"bucket_cap_mb={cap:g}", BucketCaps(bucket_cap_mb=cap)) for cap in _CAPS),
+    ]
+    for said, caps in cases:
+        if same(plan_buckets(basis.parameters, caps, "rebuilt", order)):
+            return f"{said}, as torch rebuilds it in the order of arrival"
+    for said, caps in cases:
+        if same(initial_plan(basis.parameters, caps)):
+            return f"{said}, as of torch's first iteration: not rebuilt in the order of arrival"
+    call = custom_plan(basis.parameters, basis.groups)
+    return f"none of the usual caps: {call.torch}"

@@ -1,0 +1,139 @@
+"""Which rank is late, in which phase, and why: by what each rank took by itself, before any collective.
+
+After a collective all ranks look alike: each has waited for the last. What a rank takes by itself between two of them,
+for loading, forward, backward, hooks and the optimizer, holds no waiting, so that the rank which takes longer than the
+others is the one they wait for. On a GPU host and device work at once; the longer of the two is what a phase takes,
+and the one whose excess that is, is the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
+
+SHARE = 0.015
+"""Share of the step from which on a rank's excess is told: below what a straggler must cost in
+`tests/accuracy/stragglers.py`, which derives it from its pilot runs."""
+STEADY = 0.75
+"""Share of the steps in which the rank must be behind the others' median: one step's hiccup names nobody."""
+SURE = 4.0
+"""Standard errors of the median excess that it must exceed; likewise."""
+_MAD = 1.4826
+"""Standard deviations of a normal distribution in its median absolute deviation."""
+_MEDIANS = 1.2533
+"""Standard error of a median, in those of a mean: sqrt(pi / 2)."""
+_FEWEST = 3
+"""Steps below which no excess can be told from a hiccup."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """The rank that the others wait for.
+
+    Attributes:
+        phase: of `PHASES`, in which most of its excess is.
+        cause: `forward`, `backward`, `optimizer` or `input` where the work itself takes longer; `host` where the
+            device waits for launches, or hooks take longer.
+        seconds: that it takes a step longer than the median of the others, in that phase.
+        behind_s: in all phases.
+        steps: that the comparison rests on.
+    """
+
+    rank: int
+    phase: str
+    cause: str
+    seconds: float
+    behind_s: float
+    steps: int
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "rank": self.rank,
+            "phase": self.phase,
+            "cause": self.cause,
+            "seconds": self.seconds,
+            "behind_s": self.behind_s,
+            "steps": self.steps,
+        }
+
+
+def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
+    """Return the rank that is late, None where none is, or where there is one rank alone or hardly a step."""
+    steps = _common(ranks)
+    if len(ranks) < 2 or len(steps) < _FEWEST:
+        return None
+    step_s = median(step.step_s for row in steps for step in row.values())
+    found = [late for rank in sorted(steps[0]) if (late := _judged(rank, steps, step_s)) is not None]
+    return max(found, key=lambda late: late.seconds, default=None)
+
+
+def excess_s(ranks: Sequence[SeenRank]) -> dict[int, dict[str, float]]:
+    """Return by rank and phase the median over steps of what it takes beyond the median of the others."""
+    steps = _common(ranks)
+    if len(ranks) < 2 or not steps:
+        return {}
+    return {rank: {phase: median(_excesses(rank, steps, _own(phase))) for phase in PHASES} for rank in sorted(steps[0])}
+
+
+Row = Mapping[int, SeenStep]
+
+
+def _common(ranks: Sequence[SeenRank]) -> list[Row]:
+    """Return the steps that every rank has whole, each by rank."""
+    by_number: dict[int, dict[int, SeenStep]] = {}
+    for rank in ranks:
+        for step in rank.steps:
+            if step.counts and rank.rank is not None:
+                by_number.setdefault(step.number, {})[rank.rank] = step
+    return [row for _, row in sorted(by_number.items()) if len(row) == len(ranks)]
+
+
+def _own(phase: str) -> Callable[[SeenStep], float]:
+    return lambda step: step.own_s(phase)
+
+
+def _total(step: SeenStep) -> float:
+    return sum(step.own_s(phase) for phase in PHASES)
+
+
+def _excesses(rank: int, steps: Sequence[Row], of: Callable[[SeenStep], float]) -> list[float]:
+    return [of(row[rank]) - median(of(step) for other, step in row.items() if other != rank) for row in steps]
+
+
+def _judged(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | None:
+    behind_s = median(_excesses(rank, steps, _total))
+    if behind_s < SHARE * step_s / 2:
+        return None
+    by_phase = {phase: _excesses(rank, steps, _own(phase)) for phase in PHASES}
+    told = {phase: median(each) for phase, each in by_phase.items() if _is_told(each, step_s)}
+    if not told:
+        return None
+    phase = max(told, key=lambda name: told[name])
+    return LateRank(rank, phase, _cause(rank, phase, steps, told[phase]), told[phase], behind_s, len(steps))
+
+
+def _is_told(excesses: Sequence[float], step_s: float) -> bool:
+    middle = median(excesses)
+    steady = sum(each > 0 for each in excesses) >= STEADY * len(excesses)
+    return middle >= SHARE * step_s and middle >= SURE * standard_error(excesses) and steady
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the median of `values`, of their median absolute deviation."""
+    middle = median(values)
+    deviation = _MAD * median(abs(each - middle) for each in values)
+    return float(_MEDIANS * deviation / len(values) ** 0.5)
+
+
+def _cause(rank: int, phase: str, steps: Sequence[Row], excess: float) -> str:
+    """Return `host` where hooks take longer or the device's work does not explain the excess, else the phase."""
+    if phase == "hooks":
+        return "host"
+    if phase == "input" or not any(step.device_s for row in steps for step in row.values()):
+        return phase
+    on_device = median(_excesses(rank, steps, lambda step: step.device_s.get(phase, 0.0)))
+    return phase if on_device >= excess / 2 else "host"

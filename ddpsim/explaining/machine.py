@@ -1,0 +1,126 @@
+"""The machine of a traced run: the one that is given, or one assumed for its GPU, with the wire as the trace has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.errors import TopologyError, TraceError
+from ddpsim.explaining.splits import Split
+from ddpsim.files import named, read_text
+from ddpsim.measured import read_tables
+from ddpsim.topology.graph import Topology
+from ddpsim.topology.importers import import_topology
+from ddpsim.topology.placement import place
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.gpus import kind_of
+
+_ASSUMED = {
+    "A100": "dgx-a100", "A800": "dgx-a100", "V100": "dgx-1v", "H100": "dgx-h100", "H200": "hgx-h200",
+    "B200": "dgx-b200", "L40S": "8xl40s-pcie", "RTX4090": "8xrtx4090", "RTXPRO6000": "8xrtxpro6000",
+}  # fmt: skip
+"""Shipped machines by their GPU, for a trace whose machine nobody names: its wires are then the trace's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the traced ranks ran, as far as that is known.
+
+    Attributes:
+        calibration: of its collectives; None is the priors.
+        assumed: why it is this machine, where nobody named it.
+    """
+
+    topology: Topology
+    nodes: int
+    gpus_per_node: int
+    calibration: Calibration | None
+    assumed: str = ""
+
+
+def machine_of(
+    world_size: int,
+    device: str,
+    splits: Sequence[Split],
+    backend: str,
+    *,
+    topology: str | None = None,
+    topo: str | None = None,
+    nccl_tests: str | None = None,
+) -> Machine:
+    """Return the machine of a run.
+
+    Args:
+        world_size: ranks.
+        device: GPU model, or `cpu`.
+        splits: traced collectives.
+        backend: of the run.
+        topology: name or file of a machine.
+        topo: `nvidia-smi topo -m` or NCCL's XML of a node.
+        nccl_tests: a measured table of the machine.
+
+    Raises:
+        InputError: a machine that cannot hold the ranks, a file that cannot be read, a GPU that no shipped machine has.
+    """
+    if topology is not None and topo is not None:
+        raise TopologyError("`topology` and `topo` are both given", place="topo", remedy="keep one")
+    if topology is None and topo is None:
+        return _assumed(world_size, device, splits, backend)
+    known = load_topology(topology) if topology is not None else _imported(str(topo), device)
+    nodes, per_node = _placed(known, world_size)
+    calibration = None
+    if nccl_tests is not None:
+        calibration = calibrate(read_tables(nccl_tests), known, backend=backend, accept_misfit=True).calibration
+    return Machine(known, nodes, per_node, calibration)
+
+
+def _imported(path: str, device: str) -> Topology:
+    text = read_text(path, TopologyError, "give what `nvidia-smi topo -m` printed, or NCCL's XML")
+    gpu = kind_of(device).lower() if device not in ("cpu", "GPU") else None
+    return import_topology(text, named(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
+
+
+def _placed(topology: Topology, world_size: int) -> tuple[int, int]:
+    """Return nodes, and GPUs of each, that hold so many ranks.
+
+    Raises:
+        TopologyError: no node count of this machine does.
+    """
+    whole = place(topology, 1, None).gpus_per_node
+    per_node = min(whole, world_size)
+    while world_size % per_node:
+        per_node -= 1
+    nodes = world_size // per_node
+    place(topology, nodes, per_node)
+    return nodes, per_node
+
+
+def _assumed(world_size: int, device: str, splits: Sequence[Split], backend: str) -> Machine:
+    """Return a machine with this GPU whose allreduces take what the trace's took on the wire."""
+    name = "loopback" if device == "cpu" else _ASSUMED.get(kind_of(device))
+    if name is None:
+        what = f"no shipped machine has {device}s: nothing says what its collectives should take"
+        raise TraceError(what, place="topology", remedy="give --topology, or --topo with `nvidia-smi topo -m`")
+    known = load_topology(name)
+    nodes, per_node = _placed(known, world_size)
+    priors = Calibration.priors(backend)
+    points = _points(splits)
+    assumed = f"no machine is given: {name} is assumed"
+    if not points:
+        return Machine(known, nodes, per_node, None, assumed)
+    curve = Curve(known.fingerprint(), nodes, per_node, points)
+    return Machine(
+        known, nodes, per_node, replace(priors, curves=(curve,)), f"{assumed}, its allreduces as long as traced"
+    )
+
+
+def _points(splits: Sequence[Split]) -> tuple[CurvePoint, ...]:
+    """Return size and wire time of allreduces, ascending, one of each size."""
+    wires: dict[int, float] = {}
+    for split in splits:
+        if split.operation == "all_reduce" and split.size_bytes and split.wire_s > 0:
+            wires[split.size_bytes] = min(split.wire_s, wires.get(split.size_bytes, split.wire_s))
+    return tuple(CurvePoint(size, seconds) for size, seconds in sorted(wires.items()))

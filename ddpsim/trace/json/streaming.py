@@ -1,0 +1,179 @@
+"""A trace's JSON read piece by piece: its header as values, its events one at a time, whatever the file's size."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ddpsim.errors import InputError
+
+EVENTS = "traceEvents"
+"""The key whose list is read event by event."""
+
+_PIECE = 1 << 22
+"""Bytes read at a time: far more than an event has, far less than a file; chosen by hand."""
+_LONGEST = 1 << 28
+"""Characters of one value at most: a header's list of modules is long, an event is not; chosen by hand."""
+_SPACE = " \t\n\r"
+_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
+_DECODE = json.JSONDecoder().raw_decode
+
+
+class StreamedTrace:
+    """A trace's file, open for one pass over its events.
+
+    Attributes:
+        header: what stands beside the events; what stands behind them is there when they have been read.
+
+    Args:
+        path: the file, gzipped where it begins as gzip does.
+        error: what to raise where it is unreadable, truncated or not JSON.
+        remedy: what to do then, for the message.
+    """
+
+    def __init__(self, path: str | Path, error: type[InputError], remedy: str) -> None:
+        self.header: dict[str, Any] = {}
+        self._place, self._error, self._remedy = str(path), error, remedy
+        self._text, self._at, self._line, self._ended = "", 0, 1, False
+        self._pieces = _pieces(path)
+
+    def events(self) -> Iterator[object]:
+        """Yield the events, of a bare list of events too; none of a document without any.
+
+        Raises:
+            InputError: as `error`, with line and column where it is not JSON.
+        """
+        first = self._next()
+        if first == "[":
+            self._at += 1
+            yield from self._items()
+        elif first == "{":
+            self._at += 1
+            yield from self._members()
+        else:
+            self._refuse("Expecting a trace: an object or a list")
+        if self._next():
+            self._refuse("Extra data")
+
+    def _members(self) -> Iterator[object]:
+        if self._next() == "}":
+            self._at += 1
+            return
+        while True:
+            if self._next() != '"':
+                self._refuse("Expecting property name enclosed in double quotes")
+            key = self._value()
+            if self._next() != ":":
+                self._refuse("Expecting ':' delimiter")
+            self._at += 1
+            if key == EVENTS and self._next() == "[":
+                self._at += 1
+                self.header[EVENTS] = []
+                yield from self._items()
+            else:
+                self._next()
+                self.header[str(key)] = self._value()
+            if self._closed("}"):
+                return
+
+    def _items(self) -> Iterator[object]:
+        if self._next() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self._value()
+            if (comma := _COMMA.match(self._text, self._at)) and comma.end() < len(self._text):
+                self._at = comma.end()
+            elif self._closed("]"):
+                return
+            else:
+                self._next()
+
+    def _closed(self, end: str) -> bool:
+        mark = self._next()
+        if mark not in (",", end):
+            self._refuse("Expecting ',' delimiter")
+        self._at += 1
+        return mark == end
+
+    def _value(self) -> object:
+        """Return the value that begins here; the text is read on until it is whole."""
+        while True:
+            try:
+                value, end = _DECODE(self._text, self._at)
+            except json.JSONDecodeError as cause:
+                if cause.pos < len(self._text) - _PIECE or not self._more():
+                    self._refuse(cause.msg, cause.pos)
+                continue
+            except (RecursionError, ValueError) as cause:
+                raise self._error(
+                    f"its JSON cannot be read: {cause}", place=self._place, remedy=self._remedy
+                ) from cause
+            if end < len(self._text) or not self._more():
+                self._at = end
+                return value
+
+    def _next(self) -> str:
+        """Return the next character that is no space, without taking it; empty at the end of the file."""
+        while True:
+            text, at = self._text, self._at
+            while at < len(text) and text[at] in _SPACE:
+                at += 1
+            self._at = at
+            if at < len(text):
+                return text[at]
+            if not self._more():
+                return ""
+
+    def _more(self) -> bool:
+        """Read a piece more, and forget what was taken; return whether there was one."""
+        if self._ended:
+            return False
+        if len(self._text) - self._at > _LONGEST:
+            raise self._error(f"a value of more than {_LONGEST:,} characters", place=self._place, remedy=self._remedy)
+        try:
+            piece = next(self._pieces, None)
+        except OSError as cause:
+            what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror
+            raise self._error(f"cannot be read: {what}", place=self._place, remedy=self._remedy) from cause
+        except (EOFError, zlib.error) as cause:
+            raise self._error(f"the gzip file is truncated: {cause}", place=self._place, remedy=self._remedy) from cause
+        except UnicodeDecodeError as cause:
+            raise self._error(f"not text: {cause.reason}", place=self._place, remedy=self._remedy) from cause
+        if piece is None:
+            self._ended = True
+            return False
+        self._line += self._text.count("\n", 0, self._at)
+        self._text = self._text[self._at :] + piece
+        self._at = 0
+        return True
+
+    def _refuse(self, what: str, at: int | None = None) -> None:
+        at = self._at if at is None else at
+        line = self._line + self._text.count("\n", 0, at)
+        column = at - self._text.rfind("\n", 0, at)
+        if self._ended and not self._text.strip() and line == 1:
+            raise self._error("the file is empty", place=self._place, remedy=self._remedy)
+        cut = self._ended and (at >= len(self._text.rstrip()) or what.startswith("Unterminated"))
+        ended = "; the file ends before its JSON does, it is truncated" if cut else ""
+        raise self._error(
+            f"not JSON: {what} at line {line}, column {column}{ended}", place=self._place, remedy=self._remedy
+        )
+
+
+def _pieces(path: str | Path) -> Iterator[str]:
+    with open(path, "rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        while piece := file.read(_PIECE):
+            yield decoder.decode(piece)
+        if rest := decoder.decode(b"", final=True):
+            yield rest
