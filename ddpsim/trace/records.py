@@ -19,6 +19,7 @@ ITERATION = "iteration"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+INPUT = "input"
 COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
@@ -106,7 +107,8 @@ class Iteration:
     The six parts sum to `end_s - start_s`: what is none of the other five (hooks, copies, launches, write-back) is
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
     no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
-    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts.
+    interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts. `input_s` is
+    how long the host waited for the next batch, after this iteration's step: time of `ddp_overhead_s`; 0 where untold.
     """
 
     rank: int
@@ -119,6 +121,7 @@ class Iteration:
     buffer_broadcast_s: float
     optimizer_s: float
     held_up_s: float = 0.0
+    input_s: float = 0.0
     synced: bool = True
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()

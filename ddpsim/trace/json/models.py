@@ -71,6 +71,7 @@ class IterationRecord(Document):
     buffer_broadcast_s: Seconds
     optimizer_s: Seconds
     held_up_s: Seconds = 0.0
+    input_s: Seconds = 0.0
     synced: bool = True
     stepped: bool | None = None
     buckets: list[BucketRecord]
