@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from ddpexec.ddp.drop import LayerDrop
     from ddpexec.ddp.wrapper import DistributedDataParallel
     from ddpexec.timing.observe import Observer
+    from ddpexec.tracing.tracer import trace
 
-__all__ = ["Capture", "DistributedDataParallel", "LayerDrop", "Observer"]
+__all__ = ["Capture", "DistributedDataParallel", "LayerDrop", "Observer", "trace"]
 
 _MODULES = {
     "Capture": "capturing.capture",
     "DistributedDataParallel": "ddp.wrapper",
     "LayerDrop": "ddp.drop",
     "Observer": "timing.observe",
+    "trace": "tracing.tracer",
 }
 """Where each name of `__all__` stands."""
 

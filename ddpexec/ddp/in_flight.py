@@ -28,7 +28,7 @@ class InFlight:
     """
 
     def __init__(self, buckets: Buckets, communicator: Communicator, observer: Observer | None) -> None:
-        self._buckets, self._communicator, self._observer = buckets, communicator, observer
+        self._buckets, self._communicator, self.observer = buckets, communicator, observer
         self.hook: tuple[Hook, Any] | None = None
         self.after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.works: list[tuple[AnyBucket, Pending]] = []
@@ -39,13 +39,13 @@ class InFlight:
             bucket = self._buckets.all[number]
             bucket.complete(divisor)
             position = len(self.works)
-            if self._observer is None:
+            if self.observer is None:
                 self.works.append((bucket, self.send(bucket, position)))
             else:
-                begin = self._observer.now()
+                begin = self.observer.now()
                 work = self.send(bucket, position)
                 self.works.append((bucket, work))
-                self._observer.launched(number, bucket.indices, bucket.size_bytes, begin, work)
+                self.observer.launched(number, bucket.indices, bucket.size_bytes, begin, work)
 
     def send(self, bucket: AnyBucket, position: int) -> Pending:
         """Start reducing what lies in `bucket`, as the `position`-th collective of this iteration."""
@@ -108,7 +108,7 @@ class InFlight:
             start = stop
 
     def _wait(self, start: int, stop: int) -> list[Tensor]:
-        works, observer = self.works[start:stop], self._observer
+        works, observer = self.works[start:stop], self.observer
         if observer is None:
             return [self.wait(work, bucket) for bucket, work in works]
         reduced = []
@@ -119,6 +119,6 @@ class InFlight:
         return reduced
 
     def _note_written(self, start: int, stop: int) -> None:
-        if self._observer is not None:
+        if self.observer is not None:
             for position in range(start, stop):
-                self._observer.written(position)
+                self.observer.written(position)

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import torch
 from torch import Tensor
 from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import messages
 from ddpexec.ddp.buckets import AnyBucket, Buckets
@@ -58,7 +59,7 @@ class Reducer(Controls):
         self._buckets = Buckets(model, options, communicator.rank)
         in_flight, used = InFlight(self._buckets, communicator, observer), UsedMap(model, communicator)
         super().__init__(communicator, in_flight, used, RuntimeStats(model.devices))
-        self.model, self.options, self.order, self.observer = model, options, order, observer
+        self.model, self.options, self.order = model, options, order
         self.iteration = 0
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
@@ -72,8 +73,15 @@ class Reducer(Controls):
         self._install(plan)
         if options.static_graph:
             self.set_static_graph()
+        self.handles: list[RemovableHandle] = []
+        self.observe(observer)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Let `observer` take the moments from the next backward on; None takes none."""
+        self.observer = self.in_flight.observer = observer
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
-        self.handles = hook_gradients(model, hook)
+        remove(self.handles)
+        self.handles[:] = hook_gradients(self.model, hook)
 
     # ---- before forward and before backward
 

@@ -181,6 +181,11 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             raise
         self.reducer.use_hook(hook, state)
 
+    def observe(self, observer: Observer | None) -> None:
+        """Let `observer` take the moments of each iteration from the next forward on; None takes none."""
+        self.observer = observer
+        self.reducer.observe(observer)
+
     def buffers_due(self, *, after_forward: bool) -> bool:
         """Whether buffers are synchronised before, or after, this forward."""
         here = self.buffer_sync.after_forward == after_forward

@@ -40,7 +40,7 @@ def leave_words(words: str) -> None:
     """Note why this rank gives up, for those that will miss it."""
     with suppress(*_CANNOT, TimeoutError):
         rank = dist.get_rank()
-        within(WORDS_S, lambda: _connection().set(_words(rank), words[:_LONGEST]), "the store")
+        within(WORDS_S, lambda: connection().set(_words(rank), words[:_LONGEST]), "the store")
 
 
 class Notes:
@@ -87,7 +87,7 @@ class Notes:
             self.members = dist.get_process_group_ranks(group)
             # By group, for one that has failed is of no more use, and its notes are none of the next one's.
             failures = [f"ddpexec/failed/{group.group_name}/{member}" for member in self.members]
-            store, own = _connection(), group.rank()
+            store, own = connection(), group.rank()
             if self._mine is not None:
                 store.set(failures[own], self._mine)
             while not self._closed:
@@ -108,7 +108,7 @@ class Notes:
             self.places[rank] = int(machine), int(process)
 
 
-def _connection() -> Any:
+def connection() -> Any:
     """Return the default store by a connection of its own: one that hangs then holds nobody else up."""
     store: Any = dist.distributed_c10d._get_default_store()
     with suppress(*_CANNOT, AttributeError, NotImplementedError):

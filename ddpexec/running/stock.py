@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -30,7 +31,9 @@ def buckets_of(ddp: nn.parallel.DistributedDataParallel, model: ModelParameters)
 
 
 class StockWatch:
-    """Watches one `torch.nn.parallel.DistributedDataParallel`; construct it before the first forward.
+    """Watches one `torch.nn.parallel.DistributedDataParallel` from its construction to `detach`, and after `attach`.
+
+    Construct, attach and detach it between two iterations.
 
     Args:
         ddp: the wrapped module.
@@ -43,14 +46,29 @@ class StockWatch:
         self._begun: dict[int, Any] = {}
         self._callback_queued = False
         self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
-        for index, (parameter, node) in enumerate(zip(model.tensors, self._accumulators, strict=True)):
+        self._undo: list[Callable[[], object]] = []
+        self._group = StampedGroup(ddp.process_group, self._launched)
+        self.attach()
+
+    def attach(self) -> None:
+        """Put hooks and the group that stamps in place, where they are not."""
+        if self._undo:
+            return
+        for index, (parameter, node) in enumerate(zip(self._model.tensors, self._accumulators, strict=True)):
             before = functools.partial(self._before, index)
-            parameter.register_post_accumulate_grad_hook(before)  # type: ignore[no-untyped-call]
-            node.register_hook(functools.partial(self._after, index))
+            self._undo.append(parameter.register_post_accumulate_grad_hook(before).remove)  # type: ignore[no-untyped-call]
+            self._undo.append(node.register_hook(functools.partial(self._after, index)).remove)
         self._watch_forward()
         self._watch_buffers()
-        self._group = StampedGroup(ddp.process_group, self._launched)
-        ddp.reducer._update_process_group(self._group)
+        self._ddp.reducer._update_process_group(self._group)
+        self._undo.append(lambda: self._ddp.reducer._update_process_group(self._ddp.process_group))
+
+    def detach(self) -> None:
+        """Take everything away again; torch's DDP is as it was."""
+        while self._undo:
+            self._undo.pop()()
+        self._begun.clear()
+        self._callback_queued = False
 
     def name_buckets(self) -> None:
         """Write down which parameters the noted buckets hold; torch tells only when it is asked, so ask afterwards."""
@@ -92,8 +110,8 @@ class StockWatch:
         def after(*_: Any) -> None:
             self._observer.module(began[0])
 
-        self._ddp.module.register_forward_pre_hook(before)
-        self._ddp.module.register_forward_hook(after)
+        self._undo.append(self._ddp.module.register_forward_pre_hook(before).remove)
+        self._undo.append(self._ddp.module.register_forward_hook(after).remove)
 
     def _watch_buffers(self) -> None:
         original = self._ddp._sync_buffers
@@ -104,6 +122,7 @@ class StockWatch:
             self._observer.buffers(begin)
 
         self._ddp._sync_buffers = synchronise  # type: ignore[method-assign]
+        self._undo.append(lambda: self._ddp.__dict__.pop("_sync_buffers"))
 
 
 def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:

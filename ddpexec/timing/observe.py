@@ -33,6 +33,7 @@ class Note:
 
     A schedule's `waits` are where this iteration waited for messages, whenever those were launched, its `updates` what
     the optimizer did between forward's layers; None where buckets alone are waited for, at the end of backward.
+    `inputs` are host times, in seconds on `time.perf_counter`, in which the next batch was waited for.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Note:
     optimizer: Pair | None = None
     waits: list[Pair] | None = None
     updates: list[Pair] = field(default_factory=list)
+    inputs: list[tuple[float, float]] = field(default_factory=list)
     end: Moment | None = None
 
 
@@ -107,6 +109,16 @@ class Observer:
             return None
         finished = self.clock.watch(work, len(self.note.buckets))
         note = BucketNote(number, indices, size_bytes, moment, finished, operation=operation)
+        self.note.buckets.append(note)
+        return note
+
+    def ended(
+        self, number: int, indices: tuple[int, ...], size_bytes: int, begin: Moment, end: Moment, operation: Operation
+    ) -> BucketNote | None:
+        """Note a collective that was launched at `begin` and ended at `end`; return its note, where one is open."""
+        if self.note is None:
+            return None
+        note = BucketNote(number, indices, size_bytes, begin, lambda: end, operation=operation)
         self.note.buckets.append(note)
         return note
 

@@ -14,6 +14,7 @@ from ddpsim.trace.records import (
     COMPUTE,
     FORWARD,
     HOST,
+    INPUT,
     OPTIMIZER,
     WAIT,
     BucketTimes,
@@ -70,6 +71,7 @@ class Records:
             exposed_comm_s=exposed,
             buffer_broadcast_s=self._length(note.buffers),
             optimizer_s=self._length(note.optimizer) + updates - in_step,
+            input_s=sum(end - begin for begin, end in note.inputs),
             synced=note.synced,
             stepped=note.stepped,
             buckets=buckets,
@@ -93,6 +95,7 @@ class Records:
             found.append(self._span(HOST, BROADCAST, self._at(note.buffers[0]), self._at(note.buffers[1])))
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
         waits = waits if note.waits is None else note.waits
+        found += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
         found += [self._span(HOST, OPTIMIZER, self._at(begin), self._at(end)) for begin, end in note.updates]
         found += [self._span(HOST, WAIT, self._at(begin), self._at(end)) for begin, end in waits]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ddpsim.files import compress, json_text, remove, write_whole
@@ -139,9 +139,9 @@ def _us(seconds: float) -> float:
 
 
 def iteration_document(it: Iteration) -> dict[str, object]:
-    """Return `it` as JSON values."""
-    record = asdict(it)
+    """Return `it` as JSON values; without `input_s` where loading data is no part of it."""
+    record = asdict(replace(it, gradients=()))
+    record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     if it.input_s is None:
         del record["input_s"]
-    record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     return record

@@ -1,0 +1,80 @@
+"""A module that no wrapper reduces: its phases and gradients alone are stamped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.timing.observe import Note, Observer
+from ddpsim.bucketing import BucketPlan
+
+
+class GradientStamps:
+    """Hooks on gradients that stamp when each is there."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._handles: list[Callable[[], None]] = []
+
+    def attach(self, parameters: Sequence[tuple[int, Tensor]]) -> None:
+        """Put a hook on each of the numbered parameters, where none is."""
+        if not self._handles:
+            for index, parameter in parameters:
+                hook = self._stamp(index)
+                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles.append(handle.remove)
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        while self._handles:
+            self._handles.pop()()
+
+    def _stamp(self, index: int) -> Callable[[Tensor], None]:
+        observer = self._observer
+
+        def stamp(_: Tensor) -> None:
+            begin = observer.now()
+            observer.hooks[index] = begin, observer.now()
+
+        return stamp
+
+
+class AloneSubject:
+    """A module that is trained without a wrapper that this package knows."""
+
+    implementation, scheme = "none", "ddp"
+    group: dist.ProcessGroup | None = None
+
+    def __init__(self, module: nn.Module, observer: Observer) -> None:
+        self.module = module
+        self.model: ModelParameters = collect(module)
+        self._stamps = GradientStamps(observer)
+
+    def attach(self) -> None:
+        """Put a hook on every gradient."""
+        self._stamps.attach(list(enumerate(self.model.tensors)))
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        self._stamps.detach()
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def synced(self) -> bool:
+        """Return that nothing is reduced."""
+        return False
+
+    def name_buckets(self, note: Note) -> None:
+        """Do nothing: there are none."""
+
+    def plan(self) -> BucketPlan | None:
+        """Return that there are no buckets."""
+        return None
+
+    def options(self) -> dict[str, object]:
+        """Return nothing."""
+        return {}

@@ -1,0 +1,183 @@
+"""What ranks tell each other of a trace, on a thread and through the process group's store: never by a collective.
+
+A store that hangs, a rank that is gone or one that is not traced at all holds up nothing but this thread, which ends
+with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from ddpexec.groups.notes import connection
+from ddpexec.groups.whereabouts import here
+
+PINGS = 15
+"""Messages there and back, of which the quickest tells the offset of two clocks; as `ddpexec.timing.clock` has it."""
+ALIGN_S = 3.0
+"""How long a rank waits, once, for the first rank's clock; chosen by hand: all ranks begin about together."""
+PATIENCE_S = 5.0
+"""How long rank 0 waits, on its thread, for the others' words of an interval; chosen by hand."""
+LEAVE_S = 2.0
+"""How long the end of a trace waits for the thread at most; chosen by hand."""
+_POLL_S = 0.05
+_QUEUED = 16
+"""Intervals that wait for a slow store; later ones go untold to the others."""
+_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, OSError)
+
+Words = Mapping[str, Any]
+Heard = Callable[[int, Words, Mapping[int, Words]], None]
+"""Called on the thread with an interval, this rank's words of it and, on rank 0, those of the others that came."""
+
+
+class Exchange:
+    """One rank's thread.
+
+    Args:
+        rank, world_size: in the default process group; one rank alone tells nobody.
+        name: of the trace; the same on every rank.
+        heard: see `Heard`.
+    """
+
+    def __init__(self, rank: int, world_size: int, name: str, heard: Heard) -> None:
+        self._rank, self._world, self._name, self._heard = rank, world_size, name, heard
+        self._queue: queue.Queue[tuple[int, Words] | None] = queue.Queue(_QUEUED)
+        self._aligned = threading.Event()
+        self._leaving = False
+        self.offset_s: float | None = None
+        self.missing = set[int]()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="ddpexec.trace")
+        self._thread.start()
+
+    def align(self) -> float | None:
+        """Return the seconds to add to this rank's clock to get the first rank's; None where it did not answer."""
+        self._aligned.wait(ALIGN_S)
+        return self.offset_s
+
+    def tell(self, interval: int, words: Words) -> None:
+        """Have `words` of an interval told; returns at once."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait((interval, words))
+
+    def close(self) -> None:
+        """Tell what is left, but wait no longer than `LEAVE_S`."""
+        self._leaving = True
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(LEAVE_S)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        store = None
+        with contextlib.suppress(*_ERRORS):
+            store = connection() if self._world > 1 and dist.is_initialized() else None
+            self._align(store)
+        self._aligned.set()
+        while (told := self._queue.get()) is not None:
+            others: dict[int, Words] = {}
+            if store is not None:
+                try:
+                    self._say(store, *told)
+                    others = self._hear(store, told[0]) if self._rank == 0 else {}
+                except _ERRORS:
+                    store = None  # its keeper is gone: the lines of this rank go on
+            with contextlib.suppress(*_ERRORS):
+                self._heard(*told, others)
+
+    def _say(self, store: Any, interval: int, words: Words) -> None:
+        store.set(self._key(interval, self._rank), json.dumps(words))
+        with contextlib.suppress(*_ERRORS):
+            store.delete_key(self._key(interval - 2, self._rank))
+
+    def _hear(self, store: Any, interval: int) -> dict[int, Words]:
+        others: dict[int, Words] = {}
+        begin = time.monotonic()
+        # Who missed an interval is not waited for in the next, but heard where it has spoken.
+        while True:
+            for rank in range(1, self._world):
+                if rank not in others and store.check([self._key(interval, rank)]):
+                    others[rank] = json.loads(store.get(self._key(interval, rank)))
+            left = set(range(1, self._world)) - others.keys()
+            patience = min(PATIENCE_S, LEAVE_S / 2) if self._leaving else PATIENCE_S
+            if not left - self.missing or time.monotonic() > begin + patience:
+                self.missing = left
+                return others
+            time.sleep(_POLL_S)
+
+    def _align(self, store: Any) -> None:
+        if store is None or self._rank == 0:
+            self.offset_s = 0.0
+            if store is not None:
+                self._answer(store)
+            return
+        until = time.monotonic() + ALIGN_S
+        while not store.check([self._key("clock", 0)]):
+            if time.monotonic() > until:
+                return
+            time.sleep(_POLL_S)
+        told = json.loads(store.get(self._key("clock", 0)))
+        self.offset_s = 0.0 if told["machine"] == here()[0] else offset_to(told["address"], told["port"])
+
+    def _answer(self, store: Any) -> None:
+        """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""
+        one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "")
+        port = None if one_machine else serve_clock()
+        address = os.environ.get("MASTER_ADDR", socket.gethostname())
+        store.set(self._key("clock", 0), json.dumps({"machine": here()[0], "address": address, "port": port}))
+
+    def _key(self, what: object, rank: int) -> str:
+        return f"ddpexec/trace/{self._name}/{what}/{rank}"
+
+
+def serve_clock() -> int:
+    """Answer each byte that comes with `time.perf_counter`, on a thread that ends with the process; return the port."""
+    listener = socket.create_server(("", 0))
+
+    def answer(caller: socket.socket) -> None:
+        with caller, contextlib.suppress(OSError):
+            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while caller.recv(1):
+                caller.sendall(struct.pack("!d", time.perf_counter()))
+
+    def accept() -> None:
+        while True:
+            caller, _ = listener.accept()
+            threading.Thread(target=answer, args=(caller,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True, name="ddpexec.trace clock").start()
+    return int(listener.getsockname()[1])
+
+
+def offset_to(address: str, port: int) -> float:
+    """Return the seconds to add to this clock to get that of `serve_clock` there, by the quickest of `PINGS` answers.
+
+    Raises:
+        OSError: nobody answers within `ALIGN_S`.
+    """
+    best, offset = float("inf"), 0.0
+    with socket.create_connection((address, port), timeout=ALIGN_S) as server:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(PINGS):
+            begin = time.perf_counter()
+            server.sendall(b"?")
+            answer = b""
+            while len(answer) < 8:
+                part = server.recv(8 - len(answer))
+                if not part:
+                    raise OSError("the clock's server has closed")
+                answer += part
+            end = time.perf_counter()
+            if end - begin < best:
+                best, offset = end - begin, struct.unpack("!d", answer)[0] - (begin + end) / 2
+    return offset

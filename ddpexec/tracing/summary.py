@@ -1,0 +1,139 @@
+"""A line an interval: how long steps took and where, and what has become worse.
+
+What is told of the whole interval comes from the start of every step; its parts from the steps that were stamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import median
+from typing import Any
+
+from ddpsim.trace.metrics import quantile
+from ddpsim.trace.overlap import length, union
+from ddpsim.trace.records import Iteration
+
+GREW = 1.05
+"""A step this many times its first interval's has grown."""
+FELL = 0.05
+"""Overlap this much below its first interval's has fallen; a share of communication."""
+LATE, SPREADS = 0.02, 4.0
+"""A rank is late that computes longer than the median of the others by this share of the step, and by this many times
+what the others differ by, or its own steps leave open; the first is what is worth naming, the second chosen by hand."""
+PHASES = ("forward_s", "backward_compute_s", "optimizer_s", "input_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What one rank knows of an interval.
+
+    Attributes:
+        number: from 0 on.
+        first_step, steps: its first step and how many it has.
+        step_s: seconds of each step, on the host's clock.
+        iterations: those that were stamped.
+    """
+
+    number: int
+    first_step: int
+    steps: int
+    step_s: Sequence[float]
+    iterations: Sequence[Iteration]
+
+    def words(self) -> dict[str, Any]:
+        """Return what this rank tells of the interval; keys of what was not stamped are None."""
+        told: dict[str, Any] = {
+            "interval": self.number,
+            "first_step": self.first_step,
+            "steps": self.steps,
+            "stamped": len(self.iterations),
+            "step_s": median(self.step_s) if self.step_s else None,
+            "step_p90_s": quantile(self.step_s, 0.9) if self.step_s else None,
+        }
+        for phase in (*PHASES, "exposed_comm_s"):
+            told[phase] = _median([getattr(it, phase) for it in self.iterations])
+        own = [it.iteration_s - it.exposed_comm_s for it in self.iterations if it.synced]
+        told["own_s"] = _median(own)
+        told["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None
+        told["overlap_ratio"] = _median([r for it in self.iterations if (r := overlap(it)) is not None])
+        return told
+
+
+def overlap(iteration: Iteration) -> float | None:
+    """Return the share of communication that nobody waited for; None where there was none."""
+    seconds = length(union((bucket.started_s, bucket.finished_s) for bucket in iteration.buckets))
+    return max(0.0, 1 - iteration.exposed_comm_s / seconds) if seconds > 0 else None
+
+
+class Watcher:
+    """Tells what has become worse since the first interval, once when it does and once when it is over."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, float] = {}
+        self._on: set[str] = set()
+
+    def events(self, words: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]], rank: int) -> list[str]:
+        """Return what there is to say of an interval, in sentences.
+
+        Args:
+            words: of this rank.
+            others: by rank, where they were heard.
+            rank: this one.
+        """
+        said: list[str] = []
+        step, hidden = words["step_s"], words["overlap_ratio"]
+        if step is not None:
+            first = self._first.setdefault("step_s", step)
+            text = f"the step grew {step / first - 1:.1%}: {step * 1e3:.4g} ms, at first {first * 1e3:.4g} ms"
+            said += self._turned("step", step > GREW * first, text, "the step is as it was at first")
+        if hidden is not None:
+            first = self._first.setdefault("overlap_ratio", hidden)
+            text = f"overlap fell to {hidden:.0%} of communication, at first {first:.0%}"
+            said += self._turned("overlap", hidden < first - FELL, text, "overlap is as it was at first")
+        everybody = {rank: words, **others}
+        late = late_ranks(everybody)
+        for each in sorted(everybody) if others else ():
+            said += self._turned(f"rank {each}", each in late, late.get(each, ""), f"rank {each} is late no more")
+        return said
+
+    def _turned(self, name: str, on: bool, text: str, over: str) -> list[str]:
+        if on == (name in self._on):
+            return []
+        (self._on.add if on else self._on.discard)(name)
+        return [text if on else over]
+
+
+def late_ranks(everybody: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    """Return the ranks that others wait for, each with a sentence that names the phase.
+
+    A rank's own time is its step without what it waited for collectives: those who wait for a late rank wait longer,
+    and only its own time grows. So a slow link makes no rank late, and no clocks are compared.
+    """
+    known = {rank: words for rank, words in everybody.items() if words.get("own_s") is not None}
+    late: dict[int, str] = {}
+    for rank, words in known.items():
+        others = [each for other, each in known.items() if other != rank]
+        if not others:
+            continue
+        usual = median(each["own_s"] for each in others)
+        spread = max(median(abs(each["own_s"] - usual) for each in others), words["own_error_s"])
+        more, step = words["own_s"] - usual, words["step_s"] or words["own_s"]
+        if more > LATE * step and more > SPREADS * spread:
+            where = _where(words, others)
+            late[rank] = f"rank {rank} is late by {more * 1e3:.3g} ms of a step of {step * 1e3:.4g} ms{where}"
+    return late
+
+
+def _where(words: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return where a rank's own time is longer than the others' most."""
+    more = {phase: words[phase] - median(each[phase] for each in others) for phase in PHASES}
+    phase = max(more, key=lambda each: more[each])
+    if more[phase] <= 0:
+        return ""
+    return f", most in {phase.removesuffix('_s').replace('_compute', '')} ({more[phase] * 1e3:.3g} ms longer)"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None

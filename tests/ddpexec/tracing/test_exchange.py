@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.tracing import exchange  # noqa: E402
+from ddpexec.tracing.exchange import Exchange, offset_to, serve_clock  # noqa: E402
+
+
+@contextmanager
+def joined(connection: Callable[[], Any]) -> Iterator[None]:
+    """Pretend that there is a process group, whose store `connection` returns."""
+    group = mock.patch.object(exchange.dist, "is_initialized", return_value=True)
+    with group, mock.patch.object(exchange, "connection", connection):
+        yield
+
+
+def test_a_clock_of_this_machine_is_not_off() -> None:
+    assert abs(offset_to("127.0.0.1", serve_clock())) < 2e-3
+
+
+def pair(machines: tuple[int, int]) -> list[tuple[float | None, list[Any]]]:
+    """Return the offset that each of two ranks found, and what it heard of one interval."""
+    found: list[Any] = [None, None]
+    store = torch.distributed.HashStore()
+
+    def rank(number: int) -> None:
+        heard: list[Any] = []
+        ours = Exchange(number, 2, "test", lambda *words: heard.append(words))
+        offset_s = ours.align()
+        ours.tell(0, {"step_s": number})
+        ours.close()
+        found[number] = offset_s, heard
+
+    places = [(each, 1) for each in machines]
+    with joined(lambda: store), mock.patch.object(exchange, "here", side_effect=places):
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(20)
+    return found
+
+
+@pytest.mark.parametrize("machines", [(1, 1), (1, 2)])
+def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
+    machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    (first, heard), (second, own) = pair(machines)
+    assert first == 0.0
+    assert second is not None
+    assert second == 0.0 if machines == (1, 1) else 0.0 < abs(second) < 2e-3
+    assert heard == [(0, {"step_s": 0}, {1: {"step_s": 1}})]
+    assert own == [(0, {"step_s": 1}, {})]
+
+
+def test_who_does_not_speak_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "PATIENCE_S", 0.1)
+    heard: list[Any] = []
+    with joined(torch.distributed.HashStore):
+        alone = Exchange(0, 3, "test", lambda *words: heard.append(words))
+        alone.tell(0, {})
+        alone.close()
+    assert heard == [(0, {}, {})]
+    assert alone.missing == {1, 2}
+
+
+def test_a_store_that_is_gone_leaves_this_ranks_own_words() -> None:
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("Connection reset by peer")
+
+    heard: list[Any] = []
+    with joined(Gone):
+        alone = Exchange(1, 2, "test", lambda *words: heard.append(words))
+        assert alone.align() is None
+        alone.tell(0, {"step_s": 1})
+        alone.close()
+    assert heard == [(0, {"step_s": 1}, {})]

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+dist = torch.distributed
+
+import ddpexec  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.operations import Operation  # noqa: E402
+from ddpsim.trace.json import read_trace  # noqa: E402
+from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
+from ddpsim.trace.records import Iteration, Trace  # noqa: E402
+from tests.ddpexec.tracing import loops  # noqa: E402
+
+STEPS, WARM_UP = 9, 3
+UNIT_BYTES = (loops.WIDTH * loops.WIDTH + loops.WIDTH) * 4
+
+
+def state() -> tuple[Any, ...]:
+    """Return all that a trace stands before or hooks, of the whole process."""
+    modules, optimizers = torch.nn.modules.module, sys.modules["torch.optim.optimizer"]
+    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+    hooks = modules._global_forward_pre_hooks, optimizers._global_optimizer_pre_hooks
+    counts = [len(each) for each in (*hooks, optimizers._global_optimizer_post_hooks)]
+    return torch.autograd.backward, iterator.__next__, counts
+
+
+def traced_and_not(rank: int, folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in loops.KINDS:
+        plain = loops.train(loops.wrapped(kind), STEPS, rank)
+        model, before = loops.wrapped(kind), state()
+        with ddpexec.trace(f"{folder}/{kind}", interval=4):
+            seen = loops.train(model, STEPS, rank)
+        hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
+        fresh = [len(e._forward_pre_hooks) + len(e._forward_hooks) for e in loops.wrapped(kind).modules()]
+        gradient_hooks = [len(each._post_accumulate_grad_hooks or ()) for each in model.parameters()]
+        same = all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
+        found[kind] = same, before == state(), hooks == fresh, max(gradient_hooks)
+    return found
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("traced")
+    return folder, ranks.run(2, traced_and_not, str(folder))
+
+
+@pytest.mark.parametrize("kind", loops.KINDS)
+def test_training_is_bit_for_bit_the_same_and_nothing_is_left_behind(traced: Any, kind: str) -> None:
+    for found in traced[1]:
+        same, restored, unhooked, on_gradients = found[kind]
+        assert same
+        assert restored
+        assert unhooked
+        assert on_gradients == (1 if kind == "ddpexec" else 0)  # its own reducer's
+
+
+@pytest.mark.parametrize("kind", loops.KINDS)
+def test_a_trace_is_what_a_run_leaves(traced: Any, kind: str) -> None:
+    trace = read_trace(traced[0] / kind)
+    assert (trace.world_size, trace.ranks, trace.backend) == (2, [0, 1], "gloo")
+    assert trace.provenance["implementation"] == kind
+    assert trace.provenance["batch_size"] == loops.BATCH
+    for rank in trace.ranks:
+        assert [it.index for it in trace.of_rank(rank)] == list(range(WARM_UP, STEPS))
+    for it in trace.iterations:
+        _check_phases(it, kind)
+    summary = summarise(trace)
+    assert sum(getattr(summary, part) for part in PARTS) == pytest.approx(summary.iteration_s)
+    names = {span.name for span in trace.spans}
+    assert {"forward", "backward", "optimizer", "input"} <= names
+
+
+def _check_phases(it: Iteration, kind: str) -> None:
+    assert it.synced
+    assert it.stepped
+    assert 0 < it.forward_s + it.backward_compute_s + it.optimizer_s + it.input_s < it.iteration_s
+    assert sorted(each.parameter for each in it.gradients) == list(range(2 * loops.BLOCKS))
+    for bucket in it.buckets:
+        assert it.start_s <= bucket.launched_s <= bucket.started_s <= bucket.finished_s <= it.end_s
+    if kind == "fsdp2":
+        operations = [bucket.operation for bucket in it.buckets]
+        assert operations.count(Operation.REDUCE_SCATTER) == loops.BLOCKS
+        assert loops.BLOCKS <= operations.count(Operation.ALL_GATHER) <= 2 * loops.BLOCKS
+        units = [(2 * block, 2 * block + 1) for block in range(loops.BLOCKS)]
+        assert {bucket.parameters for bucket in it.buckets} == set(units)
+        assert {bucket.size_bytes for bucket in it.buckets} == {UNIT_BYTES}
+    else:
+        held = [index for bucket in it.buckets for index in bucket.parameters]
+        assert sorted(held) == list(range(2 * loops.BLOCKS))
+        assert sum(bucket.size_bytes for bucket in it.buckets) == loops.BLOCKS * UNIT_BYTES
+
+
+def test_both_ddps_have_the_same_buckets(traced: Any) -> None:
+    plans: Any = [read_trace(traced[0] / kind).provenance["plan"] for kind in ("torch", "ddpexec")]
+    stock, ours = ([each["parameters"] for each in plan["buckets"]] for plan in plans)
+    assert stock == ours
+    assert len(ours) > 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_summary_has_a_line_an_interval(traced: Any, rank: int) -> None:
+    lines = (traced[0] / "torch" / f"summary-rank{rank}.jsonl").read_text().splitlines()
+    words = [json.loads(line) for line in lines]
+    assert [(each["first_step"], each["steps"]) for each in words] == [(0, 4), (4, 4)]
+    assert [each["stamped"] for each in words] == [1, 4]
+    assert words[0]["step_s"] > 0
+    iterations = read_trace(traced[0] / "torch").of_rank(rank)
+    assert min(it.forward_s for it in iterations) <= words[1]["forward_s"] <= max(it.forward_s for it in iterations)
+    assert [each.get("heard_ranks") for each in words] == ([2, 2] if rank == 0 else [None, None])
+
+
+def sampled(rank: int, folder: str) -> list[list[str]]:
+    model = loops.wrapped("torch")
+    with ddpexec.trace(folder, every=2, warm_up=1, steps_per_file=2, files=2):
+        loops.train(model, 30, rank, accumulate=2)
+    return []
+
+
+def test_every_how_manieth_step_is_stamped_and_the_oldest_files_go(tmp_path: Path) -> None:
+    ranks.run(2, sampled, str(tmp_path))
+    folders = sorted(each.name for each in tmp_path.iterdir() if each.is_dir())
+    # Steps 1, 3, ..., 13 of two iterations each, two steps a file: the last file holds step 13.
+    assert folders == ["steps-00000018"]
+    assert [it.index for it in read_trace(tmp_path).of_rank(1)] == [26, 27]
+    earlier = read_trace(tmp_path / folders[0])
+    assert [it.index for it in earlier.of_rank(0)] == [18, 19, 22, 23]
+    assert [(it.synced, it.stepped) for it in earlier.of_rank(0)] == [(False, False), (True, True)] * 2
+    assert [len(it.buckets) > 0 for it in earlier.of_rank(0)] == [False, True] * 2
+
+
+def one_traces(rank: int, folder: str) -> float:
+    model, begin = loops.wrapped("torch"), time.monotonic()
+    if rank == 1:
+        with ddpexec.trace(folder, interval=3):
+            loops.train(model, STEPS, rank)
+    else:
+        loops.train(model, STEPS, rank)
+    return time.monotonic() - begin
+
+
+def test_a_rank_that_is_traced_alone_waits_for_no_other(tmp_path: Path) -> None:
+    assert max(ranks.run(2, one_traces, str(tmp_path))) < 15
+    trace = read_trace(tmp_path)
+    assert (trace.world_size, trace.ranks) == (2, [1])
+
+
+def loses_rank_one(rank: int, folder: str) -> str:
+    model = loops.wrapped("torch")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop() -> None:
+        with ddpexec.trace(folder, warm_up=0, interval=2):
+            for number, batch in enumerate(loops.batches(STEPS, rank)):
+                if rank == 1 and number == 5:
+                    os._exit(7)
+                model(batch).sum().backward()
+                optimizer.step()
+
+    with pytest.raises(RuntimeError) as caught:
+        loop()
+    return str(caught.value)
+
+
+def test_a_lost_rank_ends_the_loop_with_its_own_error_and_a_trace(tmp_path: Path) -> None:
+    first, second = ranks.outcomes(2, loses_rank_one, str(tmp_path), timeout_s=40)
+    assert second.exit_code == 7
+    assert first.error is None
+    assert "onnection" in first.value or "eer" in first.value
+    assert [it.index for it in read_trace(tmp_path).of_rank(0)] == [0, 1, 2, 3, 4]
+
+
+def test_a_module_alone_is_traced_too(tmp_path: Path) -> None:
+    model = torch.nn.Linear(loops.WIDTH, 2)
+    with ddpexec.trace(tmp_path, warm_up=1, every=3):
+        loops.train(model, 8, 0)
+    trace = read_trace(tmp_path)
+    assert (trace.world_size, [it.index for it in trace.iterations]) == (1, [1, 4, 7])
+    assert trace.provenance["implementation"] == "none"
+
+
+def test_evaluation_and_forwards_without_gradients_are_no_iterations(tmp_path: Path) -> None:
+    model = torch.nn.Linear(loops.WIDTH, 2)
+    with ddpexec.trace(tmp_path, warm_up=0):
+        for batch in loops.batches(3, 0):
+            with torch.no_grad():
+                model(batch)
+            model.eval()
+            model(batch)
+            model.train()
+            model(batch).sum().backward()
+    assert [it.index for it in read_trace(tmp_path).iterations] == [0, 1, 2]
+
+
+def test_a_trace_without_training_says_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no module was trained inside it"), ddpexec.trace(tmp_path):
+        pass
+
+
+def test_what_fails_while_training_goes_on_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(loops.WIDTH, 2)
+
+    def full(trace: Trace, rank: int, directory: str) -> None:
+        raise InputError("no space left on device", place=str(directory))
+
+    monkeypatch.setattr("ddpexec.tracing.rotation.write_rank", full)
+    before = state()
+    stopped = pytest.warns(UserWarning, match=r"trace stopped, and the training goes on: .*no space left")
+    with stopped, ddpexec.trace(tmp_path, warm_up=0, steps_per_file=1):
+        loops.train(model, 4, 0)
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"every": 0}, "`every=0` is not a number of steps from 1 on"),
+        ({"warm_up": -1}, "`warm_up=-1` is not a number of steps from 0 on"),
+        ({"files": True}, "`files=True` is not a number of files from 1 on"),
+        ({"steps": 3}, "no setting 'steps'"),
+    ],
+)
+def test_bad_settings_are_refused_before_training(tmp_path: Path, settings: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said.replace("`", "`")):
+        ddpexec.trace(tmp_path, **settings)
+
+
+def test_a_folder_that_cannot_be_written_and_a_second_trace_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError), ddpexec.trace(tmp_path / "file"):
+        pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        second = pytest.raises(OptionError, match="is being traced into")
+        with ddpexec.trace(tmp_path), second, ddpexec.trace(tmp_path / "other"):
+            pass
