@@ -80,7 +80,7 @@ class FullySharded(nn.Module):
         root, blocks = units_of(model.policy)
         check_shardable(model, scheme, [*blocks, root])
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
-        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world)
+        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
         self.schedule: Schedule = scheme_named(scheme).schedule(setup)
         asked = fully_sharded(scheme)
         if asked is None:

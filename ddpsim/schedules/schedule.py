@@ -121,6 +121,8 @@ def message_document(message: Message) -> dict[str, Any]:
         found["part"] = list(message.part)
     if message.every != 1:
         found["every"] = message.every
+    if message.blocking:
+        found["blocking"] = True
     return found
 
 

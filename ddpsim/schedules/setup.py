@@ -23,6 +23,8 @@ class Setup:
         use_s: by parameter, when forward first needs it, from the start of forward; empty where nobody knows: forward
             then needs parameters in registration order.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
+        blocking: whether the host waits for a collective as torch's `wait` does on gloo: until it has ended, where on
+            NCCL the device's stream does.
     """
 
     parameters: Sequence[Parameter]
@@ -32,6 +34,7 @@ class Setup:
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None
+    blocking: bool = False
 
     def size_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of `parameters`, and of their gradients."""

@@ -133,7 +133,11 @@ class CpuRank(Rank):
             yield from self.processor.serve(parcel.fill_s + sends.encode_s + self.setting.costs.launch_s)
             after = self.env.all_of([reduction.done for reduction in before]) if before else None
             reduction = Reduction(self.communicator, sends, after, parcel.operation, parcel.lane)
-            self.sent(book, parcel, reduction).ready_s = ready_s
+            sent = self.sent(book, parcel, reduction)
+            sent.ready_s = ready_s
+            if parcel.blocking:
+                yield from self._take_in(book, self.outstanding([parcel]))
+                self.held_up(ready_s)
 
     def _finish(self, book: Book, traffic: Traffic) -> Process:
         """Wait for what the end of backward waits for, and launch what comes after it."""

@@ -218,12 +218,13 @@ class _Job:
         ours = replace(options.collective, rings=True)
         transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
-        setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s)
+        gloo = self.backend == "gloo"
+        setup = setup_of(options, first, plan, self.placement.world_size, transport.time_s, blocking=gloo)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         return [
             replace(
                 setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=self.backend == "gloo"),
+                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=gloo),
             )
             for setting in settings
         ]

@@ -30,6 +30,7 @@ class Parcel:
         after: numbers of the parcels that must have ended before it begins.
         fill_s: device time of copying into it when it is launched.
         host_awaits: whether the host waits for those before it launches it; else what carries it out does.
+        blocking: whether the host waits for its end where it launches it.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Parcel:
     after: tuple[int, ...] = ()
     fill_s: float = 0.0
     host_awaits: bool = False
+    blocking: bool = False
 
 
 class Traffic(Protocol):
