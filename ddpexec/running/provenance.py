@@ -13,9 +13,9 @@ from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared, told
 
 if TYPE_CHECKING:
+    from ddpexec.running.replay import Replay
     from ddpexec.running.run import Run
     from ddpexec.running.settings import Settings
-    from ddpexec.running.timed import Replay
 
 
 _ELSEWHERE = {"backend", "seed"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import Parameter
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 
 
@@ -35,6 +36,12 @@ class Setup:
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None
     blocking: bool = False
+
+    def check_parameters(self, scheme: str) -> None:
+        """Raise PlanError where there is no parameter, of which `scheme` could gather any."""
+        if not self.parameters:
+            what, remedy = "the model has no parameters to shard", "give one that has, or use `scheme=ddp`"
+            raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
     def size_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of `parameters`, and of their gradients."""

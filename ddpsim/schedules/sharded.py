@@ -63,6 +63,7 @@ def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: P
     if shards < 1 or world % shards:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
+    setup.check_parameters(name)
     units = _Units(setup, shards, "nothing" if shards == 1 else reshard, precision or Precision())
     messages = [] if shards == 1 else units.gathered()
     for place, unit in enumerate(units.backward):
