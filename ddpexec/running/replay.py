@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -66,15 +65,16 @@ class Replay:
             return 0.0
         return wait_until(self.start_s + seconds) - self.start_s - seconds
 
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Let the clock of a phase stand still while the rank does, or waits for, something else."""
+    def beside(self, work: Callable[[], bool]) -> None:
+        """Do `work`; where it says that it held the rank up, the clock of the phase stood still meanwhile.
+
+        What holds nothing up takes some of the time to the next layer, as hooks do.
+        """
         start_s, on_device_s, running = self.start_s, self._on_device_s, self.running
         began_s = time.perf_counter()
-        self._keep_time(on=False)
-        yield
+        held_up = work()
         self._keep_time(on=running)
-        self.start_s = start_s + time.perf_counter() - began_s
+        self.start_s = start_s + (time.perf_counter() - began_s if held_up else 0.0)
         self._on_device_s, self.running = on_device_s, running
 
     def pause(self) -> None:

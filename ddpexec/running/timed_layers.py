@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class TimedLayers(nn.Module):
 
     _replay: Replay
     _gradients: list[_Gradient]
-    _announce: Callable[[Sequence[int]], None] | None = None
+    _announce: Callable[[Sequence[int]], bool] | None = None
 
     def __init__(self, workload: Workload, replay: Replay) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class TimedLayers(nn.Module):
         self._gradients = [_Gradient(*_owner(self, name, blocks), i, replay.device) for i, name in enumerate(named)]
         self._blocks = {index: name for name, indices in blocks.items() for index in indices}
 
-    def announce_forward(self, announce: Callable[[Sequence[int]], None]) -> None:
+    def announce_forward(self, announce: Callable[[Sequence[int]], bool]) -> None:
         """Call `announce` with parameters at the time at which forward first needs them, from now on."""
         self._announce = announce
         use = self._replay.workload.forward_use_s
@@ -110,8 +111,7 @@ class TimedLayers(nn.Module):
         for use_s, indices in self._uses:
             if after_s < use_s <= until_s:
                 replay.reach(min(use_s, forward_s))
-                with replay.beside():
-                    announce(indices)
+                replay.beside(partial(announce, indices))
 
 
 class _Block(nn.Module):

@@ -18,6 +18,7 @@ from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
+from ddpsim.simulation.crowd import Crowd
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
@@ -242,7 +243,12 @@ class _Job:
                 scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env, rings)
             )
 
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s)
+
         def transfer(launch: Launch) -> simpy.Event:
+            return crowd.around(launch, sent(launch))
+
+        def sent(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
                 return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
             if lanes is None:
