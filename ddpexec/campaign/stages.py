@@ -26,6 +26,7 @@ from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.options.arguments import as_arguments
 from ddpsim.prediction.document import load_prediction
+from ddpsim.schedules.named import fully_sharded
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
@@ -184,11 +185,13 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
+    # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
+    sharded = fully_sharded(run.scheme) is not None
     values = {
         **given(run, Settings),
         "backend": "gloo",
         "iterations": configuration.iterations * run.no_sync_every,
-        "local_iterations": LOCAL_ITERATIONS,
+        "local_iterations": 0 if sharded else LOCAL_ITERATIONS,
         "seed": run.seed + 1000 * (repeat + 1),
     }
     return [*arguments, *as_arguments(Settings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]

@@ -10,13 +10,13 @@ import torch
 
 from ddpexec.describe import device_model
 from ddpsim.jobs.job import Job
-from ddpsim.order.named import shown
 from ddpsim.options.option import declared, told
+from ddpsim.order.named import shown
 
 if TYPE_CHECKING:
+    from ddpexec.running.replay import Replay
     from ddpexec.running.run import Run
     from ddpexec.running.settings import Settings
-    from ddpexec.running.timed import Replay
 
 
 _ELSEWHERE = {"backend", "seed"}

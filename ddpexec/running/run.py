@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -14,22 +13,19 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.capturing.own_step import named_where_raised
-from ddpexec.compression import hook_for
-from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, round_robin
-from ddpexec.models import TrainingModel, build
-from ddpexec.models.training import sgd
+from ddpexec.models import TrainingModel
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
-from ddpexec.running.timed import Replay, timed_model
-from ddpexec.schedules.updates import MakeOptimizer
+from ddpexec.running.subject import subject_of
+from ddpexec.running.wrapping import Wrapping
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward
@@ -40,22 +36,7 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 
-LEARNED = DISCARDED - 2
-"""Of the discarded iterations those in which a scheme's times are learned; in the others its schedule settles."""
-
 Progress = Callable[[int, int, float], None]
-
-
-@dataclass(slots=True)
-class Subject:
-    """What is trained: a model, its optimizer and what makes one of some parameters, and the device it is on."""
-
-    model: TrainingModel | OwnTraining
-    optimizer: Any
-    device: torch.device
-    timed: bool
-    replay: Replay | None = None
-    make_optimizer: MakeOptimizer = sgd
 
 
 class Run:
@@ -97,7 +78,7 @@ class Run:
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
             check_capacity(workload, settings.scale_compute, self.communicator)
-        self.subject = _subject(model, step, workload, self.device, settings, self.rank)
+        self.subject = subject_of(model, step, workload, self.device, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
         self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
         self.records = Records(
@@ -110,7 +91,9 @@ class Run:
         self.slower = self._slower()
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
-        self.ddp = self._wrap(groups, fixed)
+        self.ddp: Any = Wrapping(
+            settings, self.subject, self.parameters, self.communicator, groups, fixed, self.observer
+        ).made()
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
@@ -260,115 +243,3 @@ class Run:
                 "a model on a GPU cannot be made slower", place="straggler", remedy="run timed layers: `workload`"
             )
         return Slower(self.subject.model.module, self.parameters.tensors, self.observer, factor)
-
-    def _wrap(self, groups: list[dist.ProcessGroup], plan: BucketPlan | None) -> Any:
-        settings, module = self.settings, self.subject.model.module
-        device_ids = [self.device.index] if self.device.type == "cuda" else None
-        if settings.fully_sharded:
-            return self._fully_shard(plan)
-        if settings.scheduled:
-            return self._schedule(plan)
-        if settings.implementation == "torch":
-            arguments = settings.torch_arguments(plan, self.parameters.policy)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                with naming_the_lost(self.communicator, "the construction of torch's DDP", others_code=True):
-                    ddp = torch.nn.parallel.DistributedDataParallel(module, device_ids=device_ids, **arguments)
-            if settings.comm == "noop":
-                _no_communication(ddp)
-            return self._compressed(ddp)
-        made = DistributedDataParallel(
-            module,
-            device_ids=device_ids,
-            process_group=groups,
-            find_unused_parameters=settings.find_unused_parameters,
-            gradient_as_bucket_view=settings.gradient_as_bucket_view,
-            forward_sync_buffers=settings.broadcast_buffers,
-            bucket_cap_mb=settings.caps.bucket_cap_mb,
-            first_bucket_mb=settings.caps.first_bucket_mb,
-            bucket_cap_mb_list=settings.caps.bucket_cap_mb_list,
-            plan=plan,
-            rebuild=settings.order,
-            predictor=settings.predictor,
-            consensus=settings.consensus,
-            drop=self._drop(),
-            comm=settings.comm,
-            observer=self.observer if settings.observe else None,
-        )
-        return self._compressed(made)
-
-    def _fully_shard(self, plan: BucketPlan | None) -> Any:
-        settings, what = self.settings, f"`scheme={self.settings.scheme}`"
-        self._refuse_own_step()
-        if plan is not None:
-            raise OptionError(f"{what} and a plan are both given", place="scheme", remedy="its units are no buckets")
-        if self.subject.timed:
-            what += " shards the modules that forward calls, of which timed layers have none"
-            raise OptionError(what, place="workload", remedy="run a model: `model`")
-        from ddpexec.schedules.fully_sharded import FullySharded
-
-        made = FullySharded(
-            self.subject.model.module,
-            settings.scheme,
-            self.subject.make_optimizer,
-            observer=self.observer if settings.observe else None,
-        )
-        self.subject.optimizer = made.optimizer
-        return made
-
-    def _refuse_own_step(self) -> None:
-        if isinstance(self.subject.model, OwnTraining):
-            what, remedy = f"`scheme={self.settings.scheme}` and `step` are both given", "a step has its own optimizer"
-            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
-
-    def _schedule(self, plan: BucketPlan | None) -> ScheduledDataParallel:
-        settings = self.settings
-        self._refuse_own_step()
-        made = ScheduledDataParallel(
-            self.subject.model.module,
-            settings.scheme,
-            self.subject.make_optimizer,
-            caps=settings.caps,
-            plan=plan,
-            overlap=settings.overlap == "on",
-            broadcast_buffers=settings.broadcast_buffers,
-            comm=settings.comm,
-            accumulate=settings.accumulate if settings.sync == "every" else None,
-            learn=LEARNED,
-            observer=self.observer if settings.observe else None,
-        )
-        self.subject.optimizer = made.optimizer
-        return made
-
-    def _compressed(self, ddp: Any) -> Any:
-        if self.settings.compression != "none":
-            ddp.register_comm_hook(*hook_for(self.settings.compression))
-        return ddp
-
-    def _drop(self) -> LayerDrop | None:
-        if not self.settings.drop:
-            return None
-        if self.subject.timed:
-            raise OptionError("timed layers leave nothing out", place="drop", remedy="run a model: `model`")
-        return LayerDrop(self.subject.model.module, self.settings.drop, self.settings.seed)
-
-
-def _subject(
-    name: str | None, step: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
-) -> Subject:
-    if step is not None:
-        return Subject(OwnTraining(step, device), None, device, False)
-    if workload is not None:
-        slowness = settings.slowness(rank)
-        timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
-        return Subject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
-    if name is None:
-        raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
-    model = build(name, device)
-    return Subject(model, model.make_optimizer(), device, False)
-
-
-def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
-
-    ddp.register_comm_hook(None, noop_hook)

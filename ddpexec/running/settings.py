@@ -11,7 +11,7 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import Job
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.option import Option
-from ddpsim.schedules.named import fully_sharded
+from ddpsim.schedules.named import as_deepspeed, fully_sharded
 from ddpsim.units import parse_time
 
 Implementation = Literal["ddpexec", "torch"]
@@ -63,6 +63,11 @@ class Settings(Job):
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
                 raise OptionError(f"{factor!r} makes no straggler", place=f"stragglers[{rank}]", remedy=remedy)
+        if as_deepspeed(self.scheme):
+            what = "DeepSpeed's schemes are simulated, and not run"
+            raise OptionError(
+                what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
+            )
         if self.fully_sharded:
             self._check_fully_sharded()
         elif self.implementation == "torch":
@@ -131,8 +136,6 @@ class Settings(Job):
             f"comm={self.comm}": self.comm != "real",
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             "local_iterations": self.local_iterations > 0,
-            "stragglers": bool(self.stragglers),
-            f"scale_compute={self.scale_compute}": self.scale_compute != 1,
         }
         for what, given in refused.items():
             if given:

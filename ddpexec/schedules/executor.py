@@ -20,7 +20,7 @@ from ddpexec.timing.observe import Observer
 from ddpsim.schedules.issuing import IssueQueue
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.schedule import Schedule, averages, parameters_at
 
 
 class Executor:
@@ -54,6 +54,7 @@ class Executor:
         self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
         sums = [message for message in schedule if not averages(message)]
         self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
+        self._in_forward = parameters_at(schedule, Kind.FORWARD)
         self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
         self.updates = self._make_updates(make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
@@ -84,16 +85,19 @@ class Executor:
             self.iteration += 1
             self.carrier.launch(self._queue.begin())
 
-    def forward(self, indices: Sequence[int]) -> None:
-        """Let forward use parameters: carry out what they still wait for."""
-        self._settle(indices)
-        new = [index for index in indices if index not in self._forwarded]
+    def forward(self, indices: Sequence[int]) -> bool:
+        """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
+        held_up = self._settle(indices)
+        new = [index for index in indices if index in self._in_forward and index not in self._forwarded]
         if new:
             self._forwarded.update(new)
             due = points(Kind.FORWARD, tuple(new))
-            self.carrier.wait(self._queue.waits(*due))
+            awaited = self._queue.waits(*due)
+            self.carrier.wait(awaited)
+            held_up = held_up or bool(awaited)
             if self._open and not self._local:
                 self.carrier.launch(self._queue.passed(*due))
+        return held_up
 
     def gradient(self, index: int, parameter: Tensor) -> None:
         """Take a gradient that has just been accumulated."""
@@ -226,11 +230,11 @@ class Executor:
         alone = [each for each in self.carrier.averaged if not summed.issuperset(each.indices)]
         return [Update([*flats, *alone], self._model.tensors, make)]
 
-    def _settle(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            update = self._update.get(index)
-            if update is not None and update.pending:
-                self._carry_out(update)
+    def _settle(self, indices: Iterable[int]) -> bool:
+        pending = [update for index in indices if (update := self._update.get(index)) is not None and update.pending]
+        for update in pending:
+            self._carry_out(update)
+        return bool(pending)
 
     def _carry_out(self, update: Update) -> None:
         if not update.pending:

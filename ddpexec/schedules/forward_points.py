@@ -10,8 +10,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.parameters import ModelParameters
 
-Announce = Callable[[Sequence[int]], None]
-"""Called with registration indices before forward uses those parameters."""
+Announce = Callable[[Sequence[int]], bool]
+"""Called with registration indices before forward uses those parameters; says whether forward was held up."""
 
 
 @runtime_checkable
@@ -87,4 +87,7 @@ class ForwardPoints:
                 self._announce(self._indices[module])
 
     def _hook(self, module: nn.Module, indices: tuple[int, ...]) -> RemovableHandle:
-        return module.register_forward_pre_hook(lambda *_: self._announce(indices))
+        def announce(*_: Any) -> None:
+            self._announce(indices)
+
+        return module.register_forward_pre_hook(announce)

@@ -7,27 +7,25 @@ doing. Beside it stand custom collectives that call torch's default ones (`set_c
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.watching import Unit, Watch, WatchedAllGather, WatchedReduceScatter, WatchedReplicas, stamping
 from ddpexec.schedules.wrapper import check_agreement
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.operations import Operation
 from ddpsim.schedules.named import fully_sharded, scheme_named
 from ddpsim.schedules.precision import Precision
 from ddpsim.schedules.schedule import Schedule
@@ -35,11 +33,18 @@ from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.sharded import FullyShard
 from ddpsim.schedules.units import blocks_of, units_of
 
-Unit = tuple[int, ...]
 RESHARD = {"blocks": None, "all": True, "nothing": False}
 """`reshard_after_forward` by what a scheme gives up after forward."""
 SENT = ("float64", "float32", "bfloat16", "float16")
 """What parameters may be gathered and gradients reduced in."""
+
+
+@runtime_checkable
+class CallingUnits(Protocol):
+    """A module whose forward calls the modules of its blocks only when it is asked to, as timed layers do."""
+
+    def call_units(self) -> None:
+        """Call the module of each block from now on, as often as forward needs its parameters."""
 
 
 class FullySharded(nn.Module):
@@ -76,11 +81,14 @@ class FullySharded(nn.Module):
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
         self.communicator = Communicator([group])
         model = collect(module)
+        if not model.tensors:
+            what, remedy = "the module has no parameter that needs a gradient", "give one that does"
+            raise OptionError(what, place=f"scheme {scheme!r}", remedy=remedy)
         world = self.communicator.world_size
         root, blocks = units_of(model.policy)
         check_shardable(model, scheme, [*blocks, root])
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
-        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world)
+        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
         self.schedule: Schedule = scheme_named(scheme).schedule(setup)
         asked = fully_sharded(scheme)
         if asked is None:
@@ -89,9 +97,11 @@ class FullySharded(nn.Module):
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
         shards, options = asked
+        if isinstance(module, CallingUnits):
+            module.call_units()
         with naming_the_lost(self.communicator, "the construction of process groups"):
             mesh = mesh_of(self.communicator, shards or world)
-        self._watch = _Watch(self.schedule, observer)
+        self._watch = Watch(self.schedule, observer)
         named = dict(module.named_modules())
         wrapped = [*((named[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
         units = [self._shard(each, unit, mesh, options) for each, unit in wrapped]
@@ -137,26 +147,24 @@ class FullySharded(nn.Module):
             what = f"torch's fully_shard refuses {type(module).__name__}: {error}"
             raise OptionError(what, place="scheme", remedy="use `scheme=zero2`, or another model") from error
         sharded: Any = module
-        sharded.set_custom_all_gather(_AllGather(self._watch, unit))
-        sharded.set_custom_reduce_scatter(_ReduceScatter(self._watch, unit))
+        sharded.set_custom_all_gather(WatchedAllGather(self._watch, unit))
+        sharded.set_custom_reduce_scatter(WatchedReduceScatter(self._watch, unit))
         groups = sharded._get_fsdp_state()._fsdp_param_groups
         for group in groups:
             if mesh.ndim > 1:
                 replicas = group.mesh_info.replicate_process_group
-                group.mesh_info.replicate_process_group = _Replicas(replicas, self._watch, unit)
+                group.mesh_info.replicate_process_group = WatchedReplicas(replicas, self._watch, unit)
         return [each for group in groups for each in group.fsdp_params]
 
     def _hook_gradients(self, observer: Observer) -> None:
         """Stamp each gradient from now on; the parameters that backward writes to exist since the first forward."""
         for index, each in self._sharded.items():
-            each._unsharded_param.register_post_accumulate_grad_hook(_stamp(observer, index))
+            each._unsharded_param.register_post_accumulate_grad_hook(stamping(observer, index))
 
 
 def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) -> None:
     """Raise OptionError where torch's `fully_shard` cannot train a model on CPUs."""
     place = f"scheme {scheme!r}"
-    if not model.tensors:
-        raise OptionError("the module has no parameter that needs a gradient", place=place, remedy="give one that does")
     for parameter, tensor in zip(model.policy, model.tensors, strict=True):
         if tensor.device.type != "cpu":
             what = f"{parameter.name} is on {tensor.device}"
@@ -210,100 +218,3 @@ def mixed(precision: Precision) -> MixedPrecisionPolicy:
         return getattr(torch, name)  # type: ignore[no-any-return]
 
     return MixedPrecisionPolicy(param_dtype=dtype(precision.gather), reduce_dtype=dtype(precision.reduce))
-
-
-def _stamp(observer: Observer, index: int) -> Callable[[Tensor], None]:
-    def stamp(_: Tensor) -> None:
-        begin = observer.now()
-        observer.hooks[index] = begin, observer.now()
-
-    return stamp
-
-
-class _Watch:
-    """Notes each collective as the message of the schedule that it is: the n-th of its operation on its unit.
-
-    On a CPU torch's `fully_shard` launches a collective and waits for it in one call.
-    """
-
-    def __init__(self, schedule: Schedule, observer: Observer | None) -> None:
-        self.observer = observer
-        self._numbers: dict[tuple[Operation, Unit], list[int]] = {}
-        for number, message in enumerate(schedule):
-            self._numbers.setdefault((message.op, message.parameters), []).append(number)
-        self._seen: Counter[tuple[Operation, Unit]] = Counter()
-        self._more = len(schedule.messages)
-
-    def begin(self) -> None:
-        """Begin an iteration."""
-        self._seen.clear()
-
-    def around(self, op: Operation, unit: Unit, tensor: Tensor, call: Callable[[], Any]) -> Any:
-        """Make a collective of all of `tensor` by `call`, and note it."""
-        observer = self.observer
-        if observer is None or observer.note is None:
-            return call()
-        begin = observer.now()
-        work = call()
-        note = observer.launched(self._number(op, unit), unit, tensor.nbytes, begin, work, op)
-        if work is None and note is not None:
-            observer.waited_for(note, begin)
-        return work
-
-    def _number(self, op: Operation, unit: Unit) -> int:
-        """Return the message's place in the schedule; one that is not in it comes behind all."""
-        key = op, unit
-        numbers, place = self._numbers.get(key, []), self._seen[key]
-        self._seen[key] += 1
-        return numbers[place] if place < len(numbers) else self._more
-
-
-class _AllGather(DefaultAllGather):
-    """torch's all-gather of one unit, noted."""
-
-    def __init__(self, watch: _Watch, unit: Unit) -> None:
-        super().__init__()
-        self._watch, self._unit = watch, unit
-
-    def __call__(self, output_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        def call() -> Any:
-            return super(_AllGather, self).__call__(output_tensor, *args, **kwargs)
-
-        return self._watch.around(Operation.ALL_GATHER, self._unit, output_tensor, call)
-
-
-class _ReduceScatter(DefaultReduceScatter):
-    """torch's reduce-scatter of one unit, noted."""
-
-    def __init__(self, watch: _Watch, unit: Unit) -> None:
-        super().__init__()
-        self._watch, self._unit = watch, unit
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        def call() -> Any:
-            return super(_ReduceScatter, self).__call__(output_tensor, input_tensor, *args, **kwargs)
-
-        return self._watch.around(Operation.REDUCE_SCATTER, self._unit, input_tensor, call)
-
-
-class _Replicas(dist.ProcessGroup):
-    """Passes the allreduces of one unit between replicas on to `group`, waits for each as its caller does, notes it."""
-
-    def __init__(self, group: dist.ProcessGroup, watch: _Watch, unit: Unit) -> None:
-        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
-        self._inner, self._watch, self._unit = group, watch, unit
-
-    def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
-        """Pass an allreduce on."""
-        works = []
-
-        def call() -> None:
-            works.append(self._inner.allreduce(tensors, options))
-            works[0].wait()
-
-        self._watch.around(Operation.ALLREDUCE, self._unit, tensors[0], call)
-        return works[0]
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return the backend's name."""
-        return str(dist.get_backend(self._inner))

@@ -21,8 +21,9 @@ from ddpexec.timing.clock import settle
 from ddpsim.operations import Operation
 from ddpsim.schedules.setup import Setup
 
-PROBES = (64 << 10, 1 << 20)
-"""Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand."""
+PROBES = (1 << 20, 8 << 20)
+"""Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand: buffers on the
+way take up hundreds of KiB at once, which smaller ones would take for the wire's rate."""
 REPEATS = 3
 """Allreduces of each size; the median counts."""
 

@@ -218,10 +218,10 @@ class ScheduledDataParallel(nn.Module):
 
     # ---- what is called at the points of an iteration
 
-    def _forward_point(self, indices: Sequence[int]) -> None:
+    def _forward_point(self, indices: Sequence[int]) -> bool:
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
-        self.executor.forward(indices)
+        return self.executor.forward(indices)
 
     def _gradient(self, index: int, parameter: Tensor) -> None:
         if self._learning is not None:

@@ -114,7 +114,12 @@ def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
 
 
 def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
-    """Stage 3: parameters gathered module by module, gradients reduce-scattered bucket by bucket."""
+    """Stage 3: parameters gathered module by module, gradients reduce-scattered bucket by bucket.
+
+    Raises:
+        PlanError: a model without parameters.
+    """
+    setup.check_parameters("zero3")
     modules = sorted(modules_of(setup.parameters), key=setup.first_use)
     came = {index: place for place, index in enumerate(setup.arrivals())}
     entered = sorted(modules, key=lambda module: min(came.get(index, len(came)) for index in module))

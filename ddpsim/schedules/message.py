@@ -41,6 +41,7 @@ class Message:
         in_place: whether it is sent from, and received, where its tensors lie.
         delay_s: how long it waits once all that comes before it has happened.
         passes: over its memory that a rank makes once it has ended, each of a copy's time.
+        blocking: whether the host that launches it waits for its end there, and takes it in.
 
     Raises:
         PlanError: a size, a segment, a part or a number of iterations out of range, or a point nothing can wait at.
@@ -62,6 +63,7 @@ class Message:
     in_place: bool = False
     passes: float = 0.0
     delay_s: float = 0.0
+    blocking: bool = False
 
     def __post_init__(self) -> None:
         place = f"message {self.id!r}"

@@ -198,6 +198,12 @@ def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
     return _hsdp_asked(name, options) if name == "hsdp" else None
 
 
+def as_deepspeed(text: str) -> bool:
+    """Return whether `text` names a scheme as DeepSpeed carries it out: `zero3`, `zero1:deepspeed`."""
+    name, _, options = text.partition(":")
+    return name in ("zero0", "zero3") or (name in ("zero1", "zero2") and options.partition(",")[0] == "deepspeed")
+
+
 def schemes_named(text: str) -> list[str]:
     """Return the schemes of a list: `ddp,fsdp2:noreshard,gather=bf16,hsdp:8`.
 

@@ -129,6 +129,8 @@ def message_document(message: Message) -> dict[str, Any]:
         found["delay_s"] = message.delay_s
     if message.every != 1:
         found["every"] = message.every
+    if message.blocking:
+        found["blocking"] = True
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import Parameter
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 
 
@@ -24,8 +25,9 @@ class Setup:
             then needs parameters in registration order.
         accumulate: iterations of a step of the optimizer, where all are counted.
         ranks_per_node: consecutive ranks of one node.
-        blocking: whether what launches messages waits for each to end, as threads do over gloo.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
+        blocking: whether the host waits for a collective as torch's `wait` does on gloo: until it has ended, where on
+            NCCL the device's stream does.
     """
 
     parameters: Sequence[Parameter]
@@ -34,10 +36,16 @@ class Setup:
     every: int = 1
     accumulate: int = 1
     ranks_per_node: int = 1
-    blocking: bool = False
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None
+    blocking: bool = False
+
+    def check_parameters(self, scheme: str) -> None:
+        """Raise PlanError where there is no parameter, of which `scheme` could gather any."""
+        if not self.parameters:
+            what, remedy = "the model has no parameters to shard", "give one that has, or use `scheme=ddp`"
+            raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
     def size_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of `parameters`, and of their gradients."""

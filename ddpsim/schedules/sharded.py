@@ -13,6 +13,8 @@ Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsd
   (`reduce_scatter_max_input_buffers` is 1), so that a unit's reduction holds up the backward of the second behind it.
 - The optimizer's end of backward waits for all (`finalize_backward`), and the next forward's gathers for the optimizer.
 - Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
+- All of them are launched with `async_op=False`. On NCCL a stream then waits, and the host runs ahead; on gloo the host
+  does, until each has ended: a unit is gathered where forward comes to it, and nothing is hidden (`Setup.blocking`).
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: P
     if shards < 1 or world % shards:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
+    setup.check_parameters(name)
     units = _Units(setup, shards, "nothing" if shards == 1 else reshard, precision or Precision())
     messages = [] if shards == 1 else units.gathered()
     for place, unit in enumerate(units.backward):
@@ -114,6 +117,7 @@ class _Units:
 
     def __init__(self, setup: Setup, shards: int, reshard: Reshard, precision: Precision) -> None:
         self._setup, self._shards, self._reshard, self._precision = setup, shards, reshard, precision
+        self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
         self.root, blocks = units_of(setup.parameters)
         first = [self.root] if self.root else []
         self.forward = first + sorted(blocks, key=setup.first_use)
@@ -121,11 +125,8 @@ class _Units:
         self.backward = first + sorted(blocks, key=lambda unit: self._entered(self._entry(unit)))
 
     def gathered(self) -> list[Message]:
-        """Return the all-gathers of forward: of the two first units as it begins."""
-        return [
-            self._gather(f"gather {place}", unit, self.forward[place - 2] if place > 1 else None)
-            for place, unit in enumerate(self.forward)
-        ]
+        """Return the all-gathers of forward: of the two first units as it begins, or one by one where a host waits."""
+        return [self._gather(f"gather {place}", unit, self._behind(place)) for place, unit in enumerate(self.forward)]
 
     def gathered_again(self, place: int) -> list[Message]:
         """Return the all-gathers launched on entering backward's unit `place`: of the next, and of the very first.
@@ -135,9 +136,9 @@ class _Units:
         """
         if self._reshard == "nothing":
             return []
-        starts = 1 if self.root and self._reshard == "blocks" else 0
+        starts = self._starts
         numbers = [*([starts] if place == 0 else []), *([place + 1] if place + 1 > starts else [])]
-        return [self._gather_again(number, starts) for number in numbers if number < len(self.backward)]
+        return [self._gather_again(number) for number in numbers if number < len(self.backward)]
 
     def reduced(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
         """Return what sums the gradients of `unit`; reduce-scattering them holds up the backward of `held_up`."""
@@ -147,6 +148,7 @@ class _Units:
             id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=unit,
             after=points(Kind.GRADIENT, unit), group=self._group, every=setup.every,
             blocks=(BACKWARD_END, *(point for held in held_up for point in points(Kind.BACKWARD, held))),
+            blocking=setup.blocking,
         )  # fmt: skip
         if self._shards == 1:
             return [replace(scatter, id=f"sum {name}", op=Operation.ALLREDUCE, group=WORLD, blocks=(BACKWARD_END,))]
@@ -179,8 +181,8 @@ class _Units:
         return self.forward.index(unit)
 
     def _entry(self, unit: Unit) -> int:
-        """Return the parameter of `unit` whose gradient is ready first: where backward enters it."""
-        return min(unit, key=self._entered)
+        """Return the parameter whose gradient is ready first where backward enters `unit`: of all for the root."""
+        return min(self._uses if unit == self.root else unit, key=self._entered)
 
     def _entered(self, index: int) -> int:
         return self._came.get(index, len(self._came))
@@ -188,26 +190,40 @@ class _Units:
     def _gathered_bytes(self, unit: Unit) -> int:
         return sum(self._precision.gathered_bytes(self._setup.parameters[index], self._shards) for index in unit)
 
-    def _gather(self, name: str, unit: Unit, behind: Unit | None) -> Message:
+    @property
+    def _starts(self) -> int:
+        """Which unit of backward is the first to be gathered again: the root is still there, unless it was given up."""
+        return 1 if self.root and self._reshard == "blocks" else 0
+
+    def _behind(self, place: int) -> Point | None:
+        """Return the point of forward behind which its unit `place` is gathered; None is as it begins.
+
+        A host that runs ahead is held up by the copy-out of the unit before the last, one that waits for each
+        collective comes to a unit when forward has used all before it.
+        """
+        if self._setup.blocking:
+            entry = min(map(self._uses.index, self.forward[place]))
+            return Point(Kind.FORWARD, self._uses[entry - 1]) if place and entry else None
+        return self._first_used(self.forward[place - 2]) if place > 1 else None
+
+    def _gather(self, name: str, unit: Unit, behind: Point | None) -> Message:
         return Message(
             id=name,
             op=Operation.ALL_GATHER,
             size_bytes=self._gathered_bytes(unit),
             parameters=unit,
-            after=() if behind is None else (self._first_used(behind),),
+            after=() if behind is None else (behind,),
             blocks=points(Kind.FORWARD, unit),
             group=self._group,
+            blocking=self._setup.blocking,
         )
 
-    def _gather_again(self, number: int, starts: int) -> Message:
+    def _gather_again(self, number: int) -> Message:
         unit, before = self.backward[number], self.backward[number - 1]
-        first = number == starts
-        after = self._first_used(self.forward[-1]) if first else Point(Kind.BACKWARD, self._entry(before))
-        return replace(
-            self._gather(f"gather {self._name(unit)} again", unit, None),
-            after=(after,),
-            blocks=points(Kind.BACKWARD, unit),
-        )
+        ahead = number == self._starts and not (self._setup.blocking and number)
+        after = self._first_used(self.forward[-1]) if ahead else Point(Kind.BACKWARD, self._entry(before))
+        again = self._gather(f"gather {self._name(unit)} again", unit, after)
+        return replace(again, blocks=points(Kind.BACKWARD, unit))
 
     def _first_used(self, unit: Unit) -> Point:
         return Point(Kind.FORWARD, min(unit, key=lambda index: self._setup.first_use((index,))))

@@ -93,6 +93,8 @@ class Costs:
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
         copy_slowdown: factor on the time of hooks, copies and launches on a CPU beside a collective of the same rank.
         step_slowdown: factor on the time that threads take from step to step of a collective while ranks are busy.
+        pair_s, behind_s: the least time of an allreduce over gloo beside another: beside any, and beside one whose
+            bytes lie in the links' queues.
         shared_compute_slowdown: factor on computing time where several ranks of one machine compute: CPU ranks share
             caches and memory, GPUs power and cooling.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
@@ -127,6 +129,8 @@ class Costs:
     shared_compute_slowdown: float
     compute_slowdown: float
     communication_slowdown: float
+    pair_s: float = 0.0
+    behind_s: float = 0.0
     channel_multiprocessors: float = 0.0
     tail_share: float = 0.0
     late_kernels: float = 0.0

@@ -161,7 +161,11 @@ class CpuRank(Rank):
             reduction = Reduction(
                 self.communicator, sends, after, parcel.operation, parcel.lane, delay_s=parcel.delay_s
             )
-            self.sent(book, parcel, reduction).ready_s = ready_s
+            sent = self.sent(book, parcel, reduction)
+            sent.ready_s = ready_s
+            if parcel.blocking:
+                yield from self._take_in(book, self.outstanding([parcel]))
+                self.held_up(ready_s)
 
     def _finish(self, book: Book, traffic: Traffic) -> Process:
         """Wait for what the end of backward waits for, and launch what comes after it."""

@@ -21,6 +21,7 @@ from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
+from ddpsim.simulation.crowd import Crowd
 from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, alone_on, copies_on
@@ -253,7 +254,8 @@ class _Job:
         ours = replace(options.collective, rings=True)
         transport = make_transport(self.placement, self.backend, self.calibration, ours)
         plan = settings[0].plan(0)
-        setup = setup_of(options, first, plan, self.placement, transport.time_s)
+        gloo = self.backend == "gloo"
+        setup = setup_of(options, first, plan, self.placement, transport.time_s, blocking=gloo)
         schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
         if schedule.one_process:
             check_one_process(schedule, self.placement, self.backend, first)
@@ -261,7 +263,7 @@ class _Job:
         return [
             replace(
                 setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=self.backend == "gloo"),
+                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=gloo),
             )
             for setting in settings
         ]
@@ -279,7 +281,12 @@ class _Job:
                 scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env, rings)
             )
 
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s)
+
         def transfer(launch: Launch) -> simpy.Event:
+            return crowd.around(launch, sent(launch))
+
+        def sent(launch: Launch) -> simpy.Event:
             if launch.operation == BUFFERS:
                 return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
             if lanes is None and launch.operation == Operation.ALLREDUCE:

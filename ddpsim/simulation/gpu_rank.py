@@ -193,9 +193,7 @@ class GpuRank(Rank):
                 copied += copy
             parcels = traffic.unused(unused) if position == 0 and unused else []
             for parcel in parcels + traffic.gradient(parameter):
-                if parcel.host_awaits:
-                    yield from self._host_awaits(parcel)
-                self._launch(book, parcel, owed)
+                yield from self._hand_over(book, parcel, owed)
                 owed = 0.0
                 copied += parcel.sends.encode_s
         stream.work(pace.tail_work)
@@ -232,14 +230,16 @@ class GpuRank(Rank):
 
     def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
         for parcel in parcels:
-            if parcel.host_awaits:
-                yield from self._host_awaits(parcel)
-            self._launch(book, parcel)
+            yield from self._hand_over(book, parcel)
 
-    def _host_awaits(self, parcel: Parcel) -> Process:
-        """Let the host wait for what must have ended before `parcel` begins."""
-        for reduction in self.before(parcel):
+    def _hand_over(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> Process:
+        """Launch `parcel`, once the host has waited for what it must; it waits for the end of what blocks it."""
+        for reduction in self.before(parcel) if parcel.host_awaits else ():
             yield from self.stream.host_waits(reduction.done)
+        self._launch(book, parcel, owed_s)
+        if parcel.blocking:
+            self._await(book, [parcel])
+            yield from self.stream.host_waits(self._sent[parcel.number].reduction.done)
 
     def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
         """Note backward's computing time: its interval less copies and less what DDP made the device idle."""

@@ -18,7 +18,7 @@ BUFFERS: Literal["buffers"] = "buffers"
 Collective = Operation | Literal["buffers"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Launch:
     """One rank's part in one collective; times are None until they happened.
 

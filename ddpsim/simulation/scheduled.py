@@ -125,6 +125,8 @@ def setup_of(
     plan: BucketPlan,
     placement: Placement,
     time_s: Callable[[Operation, int], float] | None,
+    *,
+    blocking: bool,
 ) -> Setup:
     """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
     ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
@@ -138,10 +140,10 @@ def setup_of(
         every=options.sync_every,
         accumulate=options.accumulate,
         ranks_per_node=placement.gpus_per_node,
-        blocking=options.backend_for(workload) == "gloo",
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,
+        blocking=blocking,
     )
 
 
@@ -165,9 +167,10 @@ def _parcels(
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                copy_s if _filled_at_launch(message, gloo=gloo) else 0.0,
+                copy_s * _filled_at_launch(message, schedule, gloo=gloo),
                 gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
                 message.delay_s,
+                message.blocking,
             )
         )
     return tuple(found)
@@ -182,20 +185,24 @@ def _in_place(message: Message) -> bool:
 
 
 def _filled_by_hooks(message: Message) -> bool:
-    """Whether gradients are copied into it as they come, as DDP does."""
-    return message.op.reduces and BACKWARD_END not in message.after and not averages(message)
+    """Whether gradients are copied into it as they come, as DDP does; a host that waits for it does all at once."""
+    return message.op.reduces and BACKWARD_END not in message.after and not message.blocking and not averages(message)
 
 
-def _filled_at_launch(message: Message, *, gloo: bool) -> bool:
-    """Whether the launch passes over its gradients: copies them in, or divides them where they lie.
+def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
+    """Return the share of its bytes that the launch passes over: copies them in, or divides them where they lie.
 
     Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
-    a copy does.
+    a copy does. A host that waits for what it launches copies in what it sends: gradients, or its shard of parameters.
     """
     if averages(message):
-        return gloo
+        return float(gloo)
+    if message.blocking and message.op.reduces:
+        return 0.0 if message.after_messages else 1.0
+    if message.blocking:
+        return 1 / schedule.sharding.parameters
     late = message.op.reduces and BACKWARD_END in message.after
-    return late and not message.in_place and (gloo or not _in_place(message))
+    return float(late and not message.in_place and (gloo or not _in_place(message)))
 
 
 def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:

@@ -31,6 +31,7 @@ class Parcel:
         fill_s: device time of copying into it when it is launched.
         host_awaits: whether the host waits for those before it launches it; else what carries it out does.
         delay_s: how long it waits before it begins, of itself.
+        blocking: whether the host waits for its end where it launches it.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Parcel:
     fill_s: float = 0.0
     host_awaits: bool = False
     delay_s: float = 0.0
+    blocking: bool = False
 
 
 class Traffic(Protocol):

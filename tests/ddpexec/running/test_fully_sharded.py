@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,8 +77,8 @@ def test_a_run_under_fully_shard_leaves_a_trace() -> None:
 
 
 REFUSED: list[dict[str, Any]] = [
-    {"overlap": "off"}, {"comm": "noop"}, {"backend": "nccl"}, {"local_iterations": 2}, {"stragglers": {0: 2.0}},
-    {"scale_compute": 2.0}, {"gradient_as_bucket_view": True}, {"assignment": "initial"},
+    {"overlap": "off"}, {"comm": "noop"}, {"backend": "nccl"}, {"local_iterations": 2},
+    {"gradient_as_bucket_view": True}, {"assignment": "initial"},
 ]  # fmt: skip
 
 
@@ -87,23 +88,51 @@ def test_what_fully_shard_cannot_do_is_refused(options: dict[str, Any]) -> None:
         Settings(scheme="fsdp2", **options)
 
 
+@pytest.mark.parametrize("scheme", ["zero0", "zero3", "zero1:deepspeed", "zero2:deepspeed,reduce=fp32"])
+def test_what_deepspeed_carries_out_is_simulated_alone(scheme: str) -> None:
+    with pytest.raises(InputError, match=r"DeepSpeed's schemes are simulated, .*run zero1"):
+        Settings(scheme=scheme)
+
+
 def refused(rank: int) -> list[str]:
     found = []
-    for scheme, subject in (
-        ("fsdp2", {"workload": small_workload()}),
-        ("fsdp2", {"step": "tests.ddpexec.capturing.own_steps:tied"}),
-        ("hsdp:3", {"model": "tiny"}),
-        ("fsdp2:gather=int64", {"model": "tiny"}),
+    for options, subject in (
+        ({"scheme": "fsdp2", "stragglers": {0: 2.0}}, {"model": "tiny"}),
+        ({"scheme": "fsdp2", "scale_compute": 2.0}, {"model": "tiny"}),
+        ({"scheme": "fsdp2"}, {"step": "tests.ddpexec.capturing.own_steps:tied"}),
+        ({"scheme": "hsdp:3"}, {"model": "tiny"}),
+        ({"scheme": "fsdp2:gather=int64"}, {"model": "tiny"}),
     ):
         with pytest.raises(InputError) as caught:
-            ran(rank, {"scheme": scheme}, **subject)
+            ran(rank, options, **subject)
         found.append(str(caught.value))
     return found
 
 
 def test_every_rank_says_what_cannot_be_sharded() -> None:
-    for workload, step, shards, dtype in ranks.run(2, refused):
-        assert "timed layers" in workload
+    for straggler, slower, step, shards, dtype in ranks.run(2, refused):
+        assert "`stragglers`" in straggler
+        assert "`scale_compute`" in slower
         assert "drop one" in step
         assert "3 shards do not divide a world of 2" in shards
         assert "no int64" in dtype
+
+
+def timed(rank: int, scheme: str) -> tuple[Any, ...]:
+    names = ("stem.weight", "h.0.weight", "h.0.bias", "h.1.weight", "h.1.bias", "head.weight")
+    source = small_workload(len(names), step_s=0.005)
+    parameters = tuple(replace(each, name=name) for each, name in zip(source.parameters, names, strict=True))
+    run = ran(rank, {"scheme": scheme}, workload=replace(source, parameters=parameters))
+    return run.trace().iterations, list(run.ddp.schedule)
+
+
+@pytest.mark.parametrize("scheme", ["fsdp2", "fsdp2:noreshard", "fsdp2:gather=bf16", "hsdp:2", "hsdp:1"])
+def test_timed_layers_are_sharded_and_stand_still_while_a_collective_is_waited_for(scheme: str) -> None:
+    computed_s = 0.005 * (1 + 6) + 0.005 / (1 if scheme == "hsdp:1" else 2)
+    for iterations, messages in ranks.run(2, timed, scheme):
+        for it in iterations:
+            sent = [(bucket.index, bucket.operation, bucket.size_bytes, bucket.parameters) for bucket in it.buckets]
+            assert sent == [(number, m.op, m.size_bytes, m.parameters) for number, m in enumerate(messages)]
+            assert [gradient.parameter for gradient in it.gradients] == [5, 4, 3, 2, 1, 0]
+            assert it.end_s - it.start_s > computed_s + it.exposed_comm_s
+            assert it.exposed_comm_s > 0

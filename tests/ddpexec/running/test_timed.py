@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
-from ddpexec.running.timed import TimedModel, gradient_value, timed_model
+from ddpexec.running.timed import TimedModel, timed_model
+from ddpexec.running.timed_layers import gradient_value
 from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError

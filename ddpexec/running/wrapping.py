@@ -1,0 +1,158 @@
+"""What stands around the module of a run: torch's DDP or ours, a schedule, or torch's `fully_shard`."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.compression import hook_for
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.running.own import OwnTraining
+from ddpexec.running.settings import DISCARDED, Settings
+from ddpexec.running.subject import Subject
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import BucketPlan
+
+LEARNED = DISCARDED - 2
+"""Of the discarded iterations those in which a scheme's times are learned; in the others its schedule settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """A wrapping makes what trains a subject data parallel.
+
+    Attributes:
+        groups: torch's process groups, the first of all communication.
+        plan: the buckets, where they are fixed.
+    """
+
+    settings: Settings
+    subject: Subject
+    parameters: ModelParameters
+    communicator: Communicator
+    groups: list[dist.ProcessGroup]
+    plan: BucketPlan | None
+    observer: Observer
+
+    def made(self) -> Any:
+        """Return it; the subject's optimizer becomes that of a schedule, where one is carried out.
+
+        Raises:
+            OptionError: what the scheme, or the implementation, cannot do.
+        """
+        settings = self.settings
+        if settings.fully_sharded:
+            return self._fully_sharded()
+        if settings.scheduled:
+            return self._scheduled()
+        made = self._torchs() if settings.implementation == "torch" else self._ours()
+        if settings.compression != "none":
+            made.register_comm_hook(*hook_for(settings.compression))
+        return made
+
+    @property
+    def _module(self) -> torch.nn.Module:
+        return self.subject.model.module
+
+    @property
+    def _watching(self) -> Observer | None:
+        return self.observer if self.settings.observe else None
+
+    @property
+    def _device_ids(self) -> list[int | None] | None:
+        device = self.subject.device
+        return [device.index] if device.type == "cuda" else None
+
+    def _torchs(self) -> torch.nn.parallel.DistributedDataParallel:
+        arguments: dict[str, Any] = self.settings.torch_arguments(self.plan, self.parameters.policy)
+        arguments["device_ids"] = self._device_ids
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            with naming_the_lost(self.communicator, "the construction of torch's DDP", others_code=True):
+                ddp = torch.nn.parallel.DistributedDataParallel(self._module, **arguments)
+        if self.settings.comm == "noop":
+            _no_communication(ddp)
+        return ddp
+
+    def _ours(self) -> DistributedDataParallel:
+        settings = self.settings
+        return DistributedDataParallel(
+            self._module,
+            device_ids=self._device_ids,
+            process_group=self.groups,
+            find_unused_parameters=settings.find_unused_parameters,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            forward_sync_buffers=settings.broadcast_buffers,
+            bucket_cap_mb=settings.caps.bucket_cap_mb,
+            first_bucket_mb=settings.caps.first_bucket_mb,
+            bucket_cap_mb_list=settings.caps.bucket_cap_mb_list,
+            plan=self.plan,
+            rebuild=settings.order,
+            predictor=settings.predictor,
+            consensus=settings.consensus,
+            drop=self._drop(),
+            comm=settings.comm,
+            observer=self._watching,
+        )
+
+    def _scheduled(self) -> ScheduledDataParallel:
+        settings = self.settings
+        self._refuse_own_step()
+        made = ScheduledDataParallel(
+            self._module,
+            settings.scheme,
+            self.subject.make_optimizer,
+            caps=settings.caps,
+            plan=self.plan,
+            overlap=settings.overlap == "on",
+            broadcast_buffers=settings.broadcast_buffers,
+            comm=settings.comm,
+            accumulate=settings.accumulate if settings.sync == "every" else None,
+            learn=LEARNED,
+            observer=self._watching,
+        )
+        self.subject.optimizer = made.optimizer
+        return made
+
+    def _fully_sharded(self) -> Any:
+        settings, place = self.settings, f"scheme={self.settings.scheme}"
+        self._refuse_own_step()
+        if self.plan is not None:
+            raise OptionError("it and a plan are both given", place=place, remedy="its units are no buckets")
+        if not self.subject.timed and (settings.scale_compute != 1 or settings.stragglers):
+            what, remedy = "a model under `fully_shard` cannot be made slower", "run timed layers: `workload`"
+            named = "scale_compute" if settings.scale_compute != 1 else "stragglers"
+            raise OptionError(f"{what} (`{named}`)", place=place, remedy=remedy)
+        from ddpexec.schedules.fully_sharded import FullySharded
+
+        made = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
+        self.subject.optimizer = made.optimizer
+        return made
+
+    def _refuse_own_step(self) -> None:
+        if isinstance(self.subject.model, OwnTraining):
+            what, remedy = f"`scheme={self.settings.scheme}` and `step` are both given", "a step has its own optimizer"
+            raise OptionError(what, place="scheme", remedy=f"{remedy}; drop one")
+
+    def _drop(self) -> LayerDrop | None:
+        if not self.settings.drop:
+            return None
+        if self.subject.timed:
+            raise OptionError("timed layers leave nothing out", place="drop", remedy="run a model: `model`")
+        return LayerDrop(self._module, self.settings.drop, self.settings.seed)
+
+
+def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+    ddp.register_comm_hook(None, noop_hook)

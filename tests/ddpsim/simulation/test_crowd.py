@@ -1,0 +1,80 @@
+"""Small collectives beside others take the least time that was measured there, large ones none more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
+from ddpsim.simulation import simulate
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.crowd import Crowd
+from ddpsim.simulation.rendezvous import BUFFERS, Collective, Launch
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
+from tests.ddpsim.simulation.builders import workload
+
+PAIR_S, BEHIND_S, RATE = 2e-3, 5e-3, 1e9
+CROWDED = Calibration.priors("gloo").with_values(
+    {"gloo.ddp.pair_s": PAIR_S, "gloo.ddp.behind_s": BEHIND_S}, source="test"
+)
+
+
+def ends(ranks: int, *sent: tuple[float, int, Collective]) -> list[float]:
+    """Return how long each of `sent` takes: when it begins, its bytes and what is done with them."""
+    env = simpy.Environment()
+    crowd = Crowd(env, Costs.of("gloo", CROWDED), ranks, lambda size_bytes, _: size_bytes / RATE)
+    taken: list[float] = []
+
+    def send(number: int, begin_s: float, size_bytes: int, operation: Collective) -> simpy.events.ProcessGenerator:
+        yield env.timeout(begin_s)
+        launch = Launch(number, size_bytes, operation, 0, None, env.event(), env.now)
+        yield crowd.around(launch, env.timeout(size_bytes / RATE))
+        taken[number] = env.now - begin_s
+
+    taken += [0.0] * len(sent)
+    for number, each in enumerate(sent):
+        env.process(send(number, *each))
+    env.run()
+    return taken
+
+
+ALLREDUCE = Operation.ALLREDUCE
+
+
+def test_alone_nothing_takes_longer() -> None:
+    assert ends(2, (0.0, 1000, ALLREDUCE), (1.0, 1000, ALLREDUCE)) == pytest.approx([1e-6, 1e-6])
+
+
+def test_beside_a_small_one_and_behind_a_large_one_there_is_a_least_time() -> None:
+    small, large = 1000, 20_000_000
+    assert ends(2, (0.0, small, ALLREDUCE), (0.0, small, ALLREDUCE)) == pytest.approx([1e-6, PAIR_S])
+    assert ends(2, (0.0, large, ALLREDUCE), (1e-3, small, ALLREDUCE)) == pytest.approx([0.02, BEHIND_S])
+    assert ends(2, (0.0, large, ALLREDUCE), (1e-3, large, ALLREDUCE)) == pytest.approx([0.02, 0.02])
+    # One that takes 3 ms by itself cannot be waited for longer.
+    assert ends(2, (0.0, 3_000_000, ALLREDUCE), (1e-3, small, ALLREDUCE)) == pytest.approx([3e-3, 3e-3])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "operation", "share"),
+    [(2, BUFFERS, 1 / 2), (8, BUFFERS, 3 / 14), (8, Operation.REDUCE_SCATTER, 1 / 2), (8, ALLREDUCE, 1)],
+)
+def test_fewer_steps_wait_less(ranks: int, operation: Collective, share: float) -> None:
+    _, found = ends(ranks, (0.0, 20_000_000, ALLREDUCE), (1e-3, 4, operation))
+    assert found == pytest.approx(share * BEHIND_S)
+
+
+def test_a_step_of_many_small_messages_is_theirs() -> None:
+    source = workload(gradients=40, size=64)
+    placement = load_topology("loopback").place(1, 2)
+    given = Options(backend="gloo", scheme="naive")
+    found, computed = (
+        summarise(simulate(source, placement, replace(given, comm=comm), CROWDED)).iteration_s
+        for comm in ("real", "noop")
+    )
+    # Two are in flight at a time, so that one ends every half of the least time; each is launched under those before.
+    assert found - computed == pytest.approx(40 * PAIR_S / 2, rel=0.1)
