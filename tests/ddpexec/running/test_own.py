@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.ddpexec.groups import ranks
 
 torch = pytest.importorskip("torch")
@@ -121,10 +119,9 @@ def test_options_that_a_step_decides_are_refused(
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_the_command_trains_ones_own_step(implementation: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    command = [*forked.TORCHRUN, "2", "-m", "ddpexec", "run"]
     options = ["--step", f"{STEPS}:two_losses", "--impl", implementation, "--iterations", "2", "--out", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "run", *options, "--json"], capture_output=True, text=True, env=environment)
+    done = forked.command([*command, *options, "--json"], Path.cwd(), {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["world_size"], document["implementation"]) == (2, implementation)

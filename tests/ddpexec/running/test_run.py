@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from tests import forked
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
 from tests.traces import example_trace
@@ -125,10 +124,9 @@ def test_a_rank_that_dies_is_noticed_and_the_survivor_s_trace_can_be_read(
 def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -> None:
     save_workload(small_workload(), tmp_path / "w.json")
     write_trace(example_trace(3), tmp_path / "out")  # of an earlier run of more ranks
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
+    command = [*forked.TORCHRUN, "2", "-m", "ddpexec", "run"]
     options = ["--workload", str(tmp_path / "w.json"), "--iterations", "4", "--out", str(tmp_path / "out"), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "run", *options], capture_output=True, text=True, env=environment, check=False)
+    done = forked.command([*command, *options], tmp_path, {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["world_size"] == 2
