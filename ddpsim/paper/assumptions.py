@@ -68,7 +68,7 @@ ASSUMPTIONS = (
         "",
         1,
         "source",
-        "32 in the DDP benchmark of PyTorch's own repository (benchmarks/distributed/ddp, early 2020), by the same group",
+        "32 in the DDP benchmark of PyTorch's own repository, by the same group (benchmarks/distributed/ddp, 2020)",
     ),
     Assumption(
         "bert_batch",
@@ -135,6 +135,23 @@ ASSUMPTIONS = (
     ),
 )
 """Every unknown; `ddpsim paper --json` lists them with their central values."""
+
+
+def documents() -> list[dict[str, object]]:
+    """Return every assumption as JSON values, with its central value in its unit."""
+    return [
+        {
+            "name": each.field,
+            "what": each.what,
+            "value": getattr(CENTRAL, each.field) / each.scale,
+            "low": each.low,
+            "high": each.high,
+            "unit": each.unit,
+            "fixed_by": each.fixed_by,
+            "why": each.why,
+        }
+        for each in ASSUMPTIONS
+    ]
 
 
 def ends(names: Sequence[str]) -> Iterator[tuple[Settings, Settings]]:

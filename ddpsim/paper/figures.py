@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.errors import UnknownNameError
-from ddpsim.paper import aws, buckets, fig6, fig12, scaling
+from ddpsim.paper import aws, buckets, fig2, fig6, fig12, scaling
 from ddpsim.paper.figure import Figure
 
 _TABLE = (
-    fig6.FIGURE, buckets.FIGURE_7, buckets.FIGURE_8, scaling.FIGURE_9, scaling.FIGURE_10, fig12.FIGURE,
+    fig2.FIGURE, fig6.FIGURE, buckets.FIGURE_7, buckets.FIGURE_8, scaling.FIGURE_9, scaling.FIGURE_10, fig12.FIGURE,
     aws.FIGURE,
 )  # fmt: skip
 
