@@ -12,9 +12,10 @@ _FOLDERS = {
     "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
     "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
+    "training": (_PACKAGE / "_shipped" / "training", _PACKAGE.parent / "traces" / "training"),
 }
-_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",)}
-_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
+_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",), "training": (".json",)}
+_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz"), "training": (".json",)}
 _COMMANDS = {"topology": "topo", "workload": "workload"}
 
 

@@ -112,8 +112,8 @@ class Job:
     scheme: Annotated[
         str,
         Option(
-            "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, zero1, "
-            "zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, or package.module:function.",
+            "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, "
+            "zero1, zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, or package.module:function.",
             "NAME",
         ),
     ] = "ddp"

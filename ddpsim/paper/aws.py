@@ -1,10 +1,9 @@
-"""The AWS post's measurements: four 1080 Ti under DataParallel and DDP, p3 machines alone, in pairs and beside slow ones."""
+"""The AWS post's measurements: four 1080 Ti under DataParallel and DDP, p3 machines alone, in pairs, beside M60."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ddpsim.paper.aws_allreduce import Allreduce
 from ddpsim.paper.aws_setup import (
@@ -20,6 +19,7 @@ from ddpsim.paper.aws_setup import (
     SWITCHED,
     VOLTA,
     VOLTA_BATCH,
+    COPY_Bps,
     of_mix,
     on_pascal,
     on_volta,
@@ -43,7 +43,7 @@ class Row:
     """A row is a step that the post timed.
 
     Attributes:
-        what: it is, in few words.
+        what: it is, in few words; a line break is one under its bar.
         paper: images a second of the post.
         images: a step has, on all GPUs.
         central: the prediction.
@@ -64,7 +64,13 @@ class Row:
         band = f" ({min(rate, *ends):.0f} to {max(rate, *ends):.0f})" if ends else ""
         simulated = f"{rate:.0f} images/s{band}"
         return Claim(
-            number, "aws", f"{self.what}: {self.paper:.4g} images/s", simulated, None, near(rate, self.paper), self.why
+            number,
+            "aws",
+            f"{' '.join(self.what.split())}: {self.paper:.4g} images/s",
+            simulated,
+            None,
+            near(rate, self.paper),
+            self.why,
         )
 
     def stack(self, answers: Answers) -> Stack:
@@ -86,20 +92,20 @@ def _volta(what: str, gpus: int, batches: int, seconds: float, why: str, points:
 
 ON_FOUR = (
     _pascal(
-        "4 x 1080 Ti, DataParallel", 610,
+        "4 x 1080 Ti,\nDataParallel", 610,
         "one thread copies four batches, parameters go out and gradients come in with nothing computed beside",
         mode="dataparallel",
     ),
     _pascal(
-        "the same, copies on their own stream", 651.5, "the copies are hidden, parameters and gradients are not",
+        "the same, copies on\ntheir own stream", 651.5, "the copies are hidden, parameters and gradients are not",
         mode="dataparallel", ahead="yes",
     ),
     _pascal(
-        "4 x 1080 Ti, DDP by NCCL", 714,
+        "4 x 1080 Ti,\nDDP by NCCL", 714,
         "four processes copy at once, and only the last bucket's sum is exposed",
     ),
     _pascal(
-        "4 x 1080 Ti, DDP by gloo", 602, "the same through the host's memory, whose last sum takes three times as long",
+        "4 x 1080 Ti,\nDDP by gloo", 602, "the same through the host's memory, whose last sum takes longer",
         backend="gloo",
     ),
 )  # fmt: skip
@@ -169,11 +175,11 @@ def _held_up(number: int, answers: Answers) -> Claim:
 
 
 def _notes(answers: Answers) -> list[str]:
-    alone: Any = PASCAL_BATCH / answers[_ALONE]["iteration_s"]
+    alone = PASCAL_BATCH / answers[_ALONE]["iteration_s"]
     return [
-        f"One 1080 Ti alone makes {alone:.1f} images/s, which is the post's {ALONE_PER_S} by construction: it fixes the "
-        "rate of the host's copies, 2.04 GB/s, which all rows share. Bars have the band of what is assumed beside: the "
-        "board of the four cards, the host's copies on AWS, and a flow's limit of 5 or of 10 Gb/s."
+        f"One 1080 Ti alone makes {alone:.1f} images/s, the post's {ALONE_PER_S} by construction: it fixes the "
+        f"rate of the host's copies, {COPY_Bps / 1e9:.2f} GB/s, which all rows share. Bars have the band of what is "
+        "assumed beside: the board of the four cards, the host's copies on AWS, a flow's limit of 5 or of 10 Gb/s."
     ]
 
 

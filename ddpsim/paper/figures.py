@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.errors import UnknownNameError
-from ddpsim.paper import aws, fig6
+from ddpsim.paper import aws, fig6, fig11
 from ddpsim.paper.figure import Figure
 
-FIGURES: dict[str, Figure] = {figure.name: figure for figure in (fig6.FIGURE, aws.FIGURE)}
+FIGURES: dict[str, Figure] = {figure.name: figure for figure in (fig6.FIGURE, fig11.FIGURE, aws.FIGURE)}
 """By name, in the order of the page."""
 
 ALL = "all"
