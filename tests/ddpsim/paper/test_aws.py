@@ -6,9 +6,10 @@ import pytest
 
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.operations import Operation
 from ddpsim.paper import aws, aws_setup
 from ddpsim.paper.aws_step import step_of
+from ddpsim.schedules.dataparallel import dataparallel
+from ddpsim.schedules.setup import Setup
 from ddpsim.topology.spec import load_topology
 
 BATCH_BYTES = 64 * 3 * 224 * 224 * 4
@@ -30,8 +31,9 @@ def test_dataparallel_is_one_gpus_step_four_copies_and_all_parameters_there_and_
     found = answers[aws.ON_FOUR[0].central]
     placement = load_topology(aws_setup.BOARD).place()
     transport = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring"))
-    whole = step_of("GTX1080Ti", 64, 0.328).gradient_bytes
-    wire_s = sum(transport.time_s(each, whole) for each in (Operation.BROADCAST, Operation.REDUCE))
+    parameters = step_of("GTX1080Ti", 64, 0.328).parameters
+    schedule = dataparallel(Setup(parameters=parameters, buckets=[tuple(range(len(parameters)))], world_size=4))
+    wire_s = sum(transport.time_s(each.op, each.size_bytes) for each in schedule)
     four_copies_s = 4 * BATCH_BYTES / aws_setup.COPY_Bps
     assert found["input_s"] == pytest.approx(four_copies_s, rel=1e-3)
     assert found["iteration_s"] == pytest.approx(0.328 + four_copies_s + wire_s, rel=0.04)
