@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: convergence fuzz smoke help demo accuracy estimates published validation test lint bench conformance bench-exec gpu clean
+.PHONY: convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -20,6 +20,7 @@ help:
 	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
 	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
+	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
 	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
 	@echo "make bench-exec    step time of our DDP against torch's"
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
@@ -81,6 +82,9 @@ conformance: .venv/.dev
 
 validation: .venv/.run
 	$(BIN)/python -m tests.docs.validation
+
+paper: .venv/.run
+	$(BIN)/python -m ddpsim paper all --out docs/reference
 
 published: .venv/.run
 	$(BIN)/python -m tests.accuracy.published

@@ -35,6 +35,7 @@ def paper(
 
     Verdicts are those of the central prediction: within 15 % of the paper's figure, or the same best, sign and order.
     """
+    from ddpsim.paper.assumptions import documents as assumptions
     from ddpsim.paper.figure import answers_of, task_of
     from ddpsim.paper.figures import figures_named
     from ddpsim.paper.page import written
@@ -51,7 +52,8 @@ def paper(
         for path in written(found, Path(out)):
             note(f"wrote {path}")
     claims = sorted((claim for _, made in found for claim in made.claims), key=lambda claim: claim.number)
-    output.emit({"claims": [claim.document() for claim in claims]}, lambda: _text(claims))
+    document = {"claims": [claim.document() for claim in claims], "assumptions": assumptions()}
+    output.emit(document, lambda: _text(claims))
 
 
 def _text(claims: Sequence[Claim]) -> str:

@@ -1,13 +1,19 @@
-"""One step of the paper's as a point: a model on its cluster, with the options of PyTorch 1.5."""
+"""One step of the paper's as a point: a model on one of its clusters, with the options of PyTorch 1.5."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import hypot
+from typing import Literal
 
-CAP_MB = 25.0
-"""`bucket_cap_mb` of PyTorch 1.5 where none is given."""
-FIRST_MB = 1.0
-"""Cap of the first bucket, whatever `bucket_cap_mb` is."""
+from ddpsim.paper import setup
+from ddpsim.paper.assumptions import CENTRAL, Settings, ends
+from ddpsim.paper.figure import Answers
+from ddpsim.units import MIB
+
+PARTS = ("forward", "backward_compute", "exposed_comm", "optimizer")
+"""Of a step, as figure 6 has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,58 +21,121 @@ class Step:
     """A step is one prediction.
 
     Attributes:
-        workload, topology: names.
-        nodes: how many; `gpus` of each, None is all.
+        model: `resnet50` or `bert-large`.
         backend: `nccl` or `gloo`.
+        gpus: on servers of eight.
+        cluster: name of the machine.
         cap_mb: `bucket_cap_mb`; 0 is a bucket a gradient.
         overlap: whether buckets leave while backward goes on.
         groups: round-robin process groups.
         sync_every: iterations between two synchronisations.
+        straggler: factor on the computing time of one GPU.
+        settings: what is assumed.
     """
 
-    workload: str
-    topology: str
-    backend: str
-    nodes: int = 1
-    gpus: int | None = None
-    cap_mb: float = CAP_MB
+    model: str
+    backend: Literal["nccl", "gloo"]
+    gpus: int
+    cluster: str = setup.EXCLUSIVE
+    cap_mb: float = setup.CAP_MB
     overlap: bool = True
     groups: int = 1
     sync_every: int = 1
+    straggler: float = 1.0
+    settings: Settings = CENTRAL
 
     def __str__(self) -> str:
-        return f"{self.workload} by {self.backend} on {self.nodes} x {self.topology}"
+        return f"{setup.NAMES[self.model]} by {setup.BACKENDS[self.backend]} on {self.gpus} GPUs of {self.cluster}"
+
+    @property
+    def label(self) -> str:
+        """Model and backend, as the paper's panels are titled."""
+        return f"{setup.NAMES[self.model]} on {setup.BACKENDS[self.backend]}"
 
     def answer(self) -> dict[str, float]:
-        """Return the iteration and its parts, in seconds."""
+        """Return the iteration and its parts, in seconds; `local` is that of a GPU without DDP, known of one GPU."""
         from ddpsim.bucketing import BucketCaps
         from ddpsim.prediction.predict import predict
         from ddpsim.simulation import Options
-        from ddpsim.topology.spec import load_topology
-        from ddpsim.workload.files import load_workload
 
+        nodes = -(-self.gpus // setup.GPUS_PER_SERVER)
+        by_nccl = self.backend == "nccl"
         options = Options(
-            caps=BucketCaps(bucket_cap_mb_list=(FIRST_MB, self.cap_mb)),
+            caps=BucketCaps(bucket_cap_mb_list=(setup.FIRST_MB, self.cap_mb)),
             assignment="unused",
-            backend="nccl" if self.backend == "nccl" else "gloo",
+            backend=self.backend,
             overlap="on" if self.overlap else "off",
             optimizer="sgd",
             process_groups=self.groups,
+            accumulate=self.sync_every,
+            sync="last",
+            stragglers={0: self.straggler} if self.straggler > 1 else {},
+            algorithm=setup.algorithm(nodes, self.cap_mb * MIB) if by_nccl else "auto",
         )
         made = predict(
-            load_workload(self.workload),
-            load_topology(self.topology),
-            nodes=self.nodes,
-            gpus_per_node=self.gpus,
+            setup.workload(self.model, setup.batch_of(self.model, self.settings)),
+            setup.cluster(self.cluster, self.settings, self.backend),
+            nodes=nodes,
+            gpus_per_node=min(self.gpus, setup.GPUS_PER_SERVER),
             options=options,
+            calibration=setup.constants(self.backend, nodes, self.settings),
+            local_s=None if self.gpus == 1 else 0.0,
             band=False,
             brief=True,
         )
-        parts = made.summary
-        return {
-            "iteration_s": made.iteration_s,
-            "forward_s": parts.forward_s,
-            "backward_compute_s": parts.backward_compute_s,
-            "exposed_comm_s": parts.exposed_comm_s,
-            "optimizer_s": parts.optimizer_s,
-        }
+        summary = made.summary
+        found = {"iteration": made.iteration_s, "local": made.local_s}
+        return found | {part: float(getattr(summary, f"{part}_s")) for part in PARTS}
+
+
+_OF_BACKEND = {"nccl": ("channel_Bps",), "gloo": ("gloo_Bps", "host_Bps")}
+
+
+def with_ends(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield steps, each with those at the ends of every assumption that it rests on."""
+    for step in steps:
+        yield step
+        for low, high in _ends(step):
+            yield low
+            yield high
+
+
+def _ends(step: Step) -> list[tuple[Step, Step]]:
+    names = ("resnet_batch" if step.model == setup.RESNET else "bert_batch", *_OF_BACKEND[step.backend])
+    if step.cluster == setup.SHARED:
+        names += ("congested_Bps" if step.backend == "nccl" else "congested_tcp_Bps",)
+    return [(replace(step, settings=low), replace(step, settings=high)) for low, high in ends(names)]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A figure of steps is told with its band: each assumption alone at both its ends, joined in quadrature."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, pattern: str = "{:.1%}") -> str:
+        """Return the figure with its band."""
+        low, high = (pattern.format(end) for end in (self.low, self.high))
+        return f"{pattern.format(self.value)} ({low} to {high})"
+
+
+Figured = Callable[[Mapping[str, Mapping[str, float]]], float]
+"""Computes a figure of the answers of named steps."""
+
+
+def told(answers: Answers, of: Mapping[str, Step], figure: Figured) -> Told:
+    """Return a figure of named steps, all of them at the same ends of what they rest on.
+
+    Args:
+        of: steps by the names that `figure` takes.
+        figure: computes it of the answers of these steps by name.
+    """
+    value = figure({name: answers[step] for name, step in of.items()})
+    down = up = 0.0
+    for number in range(len(_ends(next(iter(of.values()))))):
+        for end in (0, 1):
+            moved = figure({name: answers[_ends(step)[number][end]] for name, step in of.items()}) - value
+            down, up = (hypot(down, moved), up) if moved < 0 else (down, hypot(up, moved))
+    return Told(value, value - down, value + up)

@@ -14,6 +14,9 @@ from ddpsim.plots.figure import MARKERS, legend_below, save
 
 Scale = Literal["linear", "log", "log2"]
 
+STAR = {"marker": "*", "markersize": 13, "markeredgecolor": "black", "markeredgewidth": 0.7, "color": "gold"}
+"""Of what the paper reports."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -51,10 +54,16 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box is the spread of one value: (low, 25 %, median, 75 %, high) over `label`."""
+    """A box is the spread of one value over its label.
+
+    Attributes:
+        spread: low end, 25 %, median, 75 %, high end.
+        best: whether a star marks it: the paper's.
+    """
 
     label: str
     spread: tuple[float, float, float, float, float]
+    best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +127,7 @@ def _scaled(axes: Any, axis: str, scale: Scale) -> None:
 def _draw_line(axes: Any, line: Line, number: int) -> None:
     colour = f"C{number % 10}"
     if line.reported:
-        style = {"marker": "*", "markersize": 13, "markeredgecolor": "black", "markeredgewidth": 0.7}
-        axes.plot(line.xs, line.ys, linestyle="", color="gold", label=line.label, zorder=5, **style)
+        axes.plot(line.xs, line.ys, linestyle="", label=line.label, zorder=5, **STAR)
         return
     marker = MARKERS[number % len(MARKERS)] if len(line.xs) < 40 else ""
     axes.plot(line.xs, line.ys, color=colour, label=line.label, marker=marker, markersize=4.5, linewidth=1.4)
@@ -141,13 +149,16 @@ def _draw_stacks(axes: Any, stacks: Sequence[Stack]) -> None:
             axes.errorbar([place], [whole], yerr=ends, color="black", capsize=4, linewidth=1.2)
     stars = [(place, stack.reported) for place, stack in enumerate(stacks) if stack.reported is not None]
     if stars:
-        style = {"marker": "*", "markersize": 13, "markeredgecolor": "black", "markeredgewidth": 0.7, "color": "gold"}
-        axes.plot(*zip(*stars, strict=True), linestyle="", label="the paper's", zorder=5, **style)
+        axes.plot(*zip(*stars, strict=True), linestyle="", label="the paper's", zorder=5, **STAR)
     axes.set_xticks(range(len(stacks)), [stack.label for stack in stacks])
 
 
 def _draw_boxes(axes: Any, boxes: Sequence[Box]) -> None:
     keys = ("whislo", "q1", "med", "q3", "whishi")
     stats = [dict(zip(keys, box.spread, strict=True)) | {"fliers": [], "label": box.label} for box in boxes]
-    axes.bxp(stats, positions=range(len(boxes)), showfliers=False, widths=0.5)
+    middle = {"color": "C0", "linewidth": 2}
+    axes.bxp(stats, positions=range(len(boxes)), showfliers=False, widths=0.5, medianprops=middle)
     axes.set_xticks(range(len(boxes)), [box.label for box in boxes])
+    best = [(place, box.spread[2]) for place, box in enumerate(boxes) if box.best]
+    if best:
+        axes.plot(*zip(*best, strict=True), linestyle="", label="the paper's best", zorder=5, **STAR)
