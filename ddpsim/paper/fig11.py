@@ -60,14 +60,14 @@ def _higher(plain: Curve, other: Curve) -> bool:
 
 def _why(unharmed: bool, suffers: bool) -> str:
     parts = [
-        "gradients add up, so that a step of n times the batch takes n times the rate"
+        "Gradients add up, so that a step of n times the batch takes n times the rate"
         if unharmed
-        else "a step n times as rare and as long slows small batches here",
+        else "A step n times as rare and as long slows small batches here",
         "of a large batch that is too long a step, and few are left"
         if suffers
         else "with large batches these images are learned whatever is done",
     ]
-    return "; ".join(parts)
+    return f"{'; '.join(parts)}."
 
 
 def _panel(file: TrainingFile, size: int, found: Mapping[int, Curve]) -> Panel:

@@ -11,6 +11,8 @@ from ddpsim.paper.aws_step import step_of
 from ddpsim.schedules.dataparallel import dataparallel
 from ddpsim.schedules.setup import Setup
 from ddpsim.topology.spec import load_topology
+from tests.accuracy.aws_post import measured_s
+from tests.accuracy.systems import TABLES
 
 BATCH_BYTES = 64 * 3 * 224 * 224 * 4
 
@@ -44,6 +46,10 @@ def test_dataparallel_is_one_gpus_step_four_copies_and_all_parameters_there_and_
 def test_a_flow_of_half_the_rate_takes_twice_as_long_for_the_last_bucket(answers):
     slow, fast = (answers[aws_setup.on_volta(where, 2)]["last_s"] for where in (aws_setup.FLOW, aws_setup.P3))
     assert slow == pytest.approx(2 * fast, rel=0.05)
+
+
+def test_what_was_measured_on_four_is_the_tables():
+    assert pytest.approx(measured_s(TABLES / "v100_AR_GPU4.csv"), rel=0.02) == aws.MEASURED_ON_FOUR_S
 
 
 def test_the_slowest_gpu_sets_the_pace_of_all(answers):
