@@ -6,7 +6,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -18,6 +18,7 @@ help:
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables, into docs/reference/accuracy.md"
 	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
+	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
 	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
@@ -72,6 +73,10 @@ accuracy: .venv/.dev
 
 estimates: .venv/.dev
 	$(BIN)/python -m tests.accuracy.estimates
+
+# Twenty-four trainings of 400 iterations: ten minutes on two cores.
+convergence: .venv/.dev
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m tests.accuracy.convergence
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py

@@ -13,9 +13,16 @@ _FOLDERS = {
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
     "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
     "order trace": (_PACKAGE / "_shipped" / "orders", _PACKAGE.parent / "traces" / "orders"),
+    "training": (_PACKAGE / "_shipped" / "training", _PACKAGE.parent / "traces" / "training"),
 }
-_SUFFIXES = {"topology": (".yaml",), "workload": (".json", ".json.gz"), "gpu": (".yaml",), "order trace": (".json.gz",)}
-_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
+_SUFFIXES = {
+    "topology": (".yaml",),
+    "workload": (".json", ".json.gz"),
+    "gpu": (".yaml",),
+    "order trace": (".json.gz",),
+    "training": (".json",),
+}
+_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz"), "training": (".json",)}
 _COMMANDS = {"topology": "topo", "workload": "workload"}
 
 

@@ -1,4 +1,4 @@
-"""How a step's batches are loaded: what a `DataLoader` of the user's takes to make one, measured apart from the step."""
+"""How a step's batches are loaded: what one process of the user's `DataLoader` takes for one, measured apart."""
 
 from __future__ import annotations
 

@@ -14,8 +14,11 @@ PASCAL, VOLTA, MAXWELL = "GTX1080Ti", "V100", "M60"
 PASCAL_BATCH, PASCAL_STEP_S = 64, 0.328
 """Of one 1080 Ti: images, and seconds in which the post has them computed."""
 ALONE_PER_S = 184.5
-"""Images a second of one 1080 Ti in training. It fixes the input stage: all that is beyond `PASCAL_STEP_S` is taken to be
-the copy of the batch, which makes 2.04 GB/s, as from memory that is not pinned. All other rows use that rate."""
+"""Images a second of one 1080 Ti in training.
+
+It fixes the input stage: all that is beyond `PASCAL_STEP_S` is taken to be the copy of the batch, which makes 2.04
+GB/s, as from memory that is not pinned. All other rows use that rate.
+"""
 COPY_Bps = PASCAL_BATCH * IMAGE_BYTES / (PASCAL_BATCH / ALONE_PER_S - PASCAL_STEP_S)
 
 VOLTA_BATCH, VOLTA_STEP_S = 128, 0.34237
@@ -43,9 +46,11 @@ nodes: 2
 node: {machine: p3.8xlarge, nics: [{count: 1, rate: 5Gb/s, kind: ethernet}]}
 fabric: {kind: flat}
 """
-"""Two p3.8xlarge whose ring goes over one TCP connection, as NCCL's of that time did: EC2 limits a single flow to 5 Gb/s
-outside a cluster placement group (Amazon EC2 user guide, "Amazon EC2 instance network bandwidth"), and the post names
-none. In one it would have all 10 Gb/s, which is the other end."""
+"""Two p3.8xlarge whose ring goes over one TCP connection, as NCCL's of that time did.
+
+EC2 limits a single flow to 5 Gb/s outside a cluster placement group (its user guide, "Amazon EC2 instance network
+bandwidth"), and the post names none. In one it would have all 10 Gb/s, which is the other end.
+"""
 MIXED = """name: p3.8xlarge and g3.16xlarge
 nodes: {p3: 1, g3: 1}
 templates:

@@ -1,4 +1,4 @@
-"""One step of the AWS post's as a point: ResNet-50 at the pace of one GPU's own figure, with the options of PyTorch 1.0.1."""
+"""One step of the AWS post's as a point: ResNet-50 at one GPU's own pace, with the options of PyTorch 1.0.1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ddpsim.simulation import Options
+    from ddpsim.simulation import Options, Simulated
     from ddpsim.topology.graph import Cluster
     from ddpsim.trace.metrics import Summary
     from ddpsim.workload import Workload
@@ -77,11 +77,12 @@ class AwsStep:
             input_stage=self.input_stage,
         )
 
-    def _trace(self, workload: Workload):  # type: ignore[no-untyped-def]
+    def _trace(self, workload: Workload) -> Simulated:
         from ddpsim.simulation import simulate
+        from ddpsim.topology.placement import place
 
         others = {} if self.other is None else {self.other: step_of(self.other, self.batch, None)}
-        return simulate(workload, self._cluster().place(self.nodes), self._options(), workloads=others)
+        return simulate(workload, place(self._cluster(), self.nodes, None), self._options(), workloads=others)
 
     def _cluster(self) -> Cluster:
         from ddpsim.topology.spec import load_topology, parse_topology

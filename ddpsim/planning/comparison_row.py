@@ -133,6 +133,7 @@ class ComparisonRow:
             "buffer_broadcast_s": s.buffer_broadcast_s,
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,
+            **s.input_document(),
             "overlap_ratio": s.overlap_ratio,
             **self.bound.document(),
             "memory": None if p.memory is None else p.memory.document(),

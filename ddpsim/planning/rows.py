@@ -137,6 +137,7 @@ class PlanRow:
             "buffer_broadcast_s": summary.buffer_broadcast_s,
             "ddp_overhead_s": summary.ddp_overhead_s,
             "optimizer_s": summary.optimizer_s,
+            **summary.input_document(),
             "clipping_s": chosen.clipping_s,
             "hidden_comm_cost_s": chosen.hidden_comm_cost_s,
             "gain_from_hidden_comm": self.gain_from_hidden_comm,

@@ -188,7 +188,7 @@ class Prediction:
             "buffer_broadcast_s": s.buffer_broadcast_s,
             "ddp_overhead_s": s.ddp_overhead_s,
             "optimizer_s": s.optimizer_s,
-            **({} if s.input_s is None else {"input_s": s.input_s}),
+            **s.input_document(),
             "clipping_s": self.clipping_s,
             "hidden_comm_cost_s": self.hidden_comm_cost_s,
             "local_s": self.local_s,

@@ -18,7 +18,7 @@ _LABELS = {
     "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
     "memory_fits": "memory", "cost_per_hour": "cost/h", "accumulate": "micro-batches a step",
     "cost_per_million_samples": "cost of a million samples",
-    "cost_per_epoch": "cost of an epoch", "pareto": "unbeaten",
+    "cost_per_epoch": "cost of an epoch", "input_s": "batch", "pareto": "unbeaten",
 }  # fmt: skip
 GBPS = 8e-9
 """Gigabits a second in a byte a second: links are sold by these."""

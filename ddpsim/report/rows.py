@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.report.model import Bar, Chart, Line, Point
-from ddpsim.trace.metrics import PARTS
+from ddpsim.trace.metrics import INPUT, PARTS
 
 Row = Mapping[str, object]
 
@@ -33,7 +33,8 @@ def number(row: Row, key: str) -> float:
 
 def bar(row: Row, label: str) -> Bar:
     """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
-    parts = tuple((name, max(0.0, number(row, part))) for part, name in PART_NAMES.items())
+    names = {INPUT: "batch", **PART_NAMES} if INPUT in row else PART_NAMES
+    parts = tuple((name, max(0.0, number(row, part))) for part, name in names.items())
     return Bar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
 
 

@@ -1,8 +1,8 @@
 """Torch's `DataParallel` as a schedule: one process, whose first GPU keeps the model, and replicas on all of them.
 
-Each iteration copies the parameters to every GPU, computes forward and backward on each with its share of the batch, and
-sums the gradients on the first GPU, where the optimizer updates the only copy that lasts. Nothing is sent under backward:
-all copies of the parameters are one node of the autograd graph, whose backward has all gradients as its input.
+Each iteration copies the parameters to every GPU, computes forward and backward on each with its share of the batch,
+and sums the gradients on the first GPU, where the optimizer updates the only copy that lasts. Nothing is sent under
+backward: all copies of the parameters are one node of the graph, whose backward has all gradients as its input.
 
 Source: torch `nn/parallel/replicate.py`, `_functions.py` (`Broadcast`, `ReduceAddCoalesced`), `comm.py` (1.0 to 2.13).
 """

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from ddpsim.bucketing.assign import DTYPE_BYTES
 from ddpsim.documents import Amount, Count, Document, File, Index, Number, Text, shown, told
@@ -107,7 +107,7 @@ class InputStageEntry(Document):
     load_s: Amount
     workers: Index = 0
     copy_bytes: Index = 0
-    rate_Bps: Amount | None = None  # noqa: N815
+    rate_Bps: Annotated[Amount, Field(gt=0)] | None = None  # noqa: N815
     pinned: bool = False
     queued: bool = False
     pipelined: bool = False

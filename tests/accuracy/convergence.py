@@ -34,7 +34,8 @@ SETTINGS = ((8, 0.02), (256, 0.06))
 """Samples a rank and iteration, and the learning rate."""
 EVERY = (1, 2, 4, 8)
 """Iterations from one synchronisation to the next."""
-SEEDS = (0, 1, 2)
+SEEDS = (3, 4, 5, 6)
+"""Not 0 to 2, on which the rule was made that claim 13 is judged by."""
 ITERATIONS = 400
 WINDOW = 10
 """Iterations whose mean loss is kept as one number."""

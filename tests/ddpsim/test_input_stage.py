@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, WorkloadError
 from ddpsim.input_stage import InputStage, Loader, PAGEABLE_Bps, input_stage
+from ddpsim.workload.files import workload_document, workload_from
+from tests.ddpsim.simulation.builders import workload
 
 
 def test_it_is_read_as_people_write_it():
@@ -35,6 +37,17 @@ def test_pinned_copies_are_as_fast_as_links_and_others_as_the_hosts_own_copy():
 def test_what_cannot_be_is_refused_by_name(text, named):
     with pytest.raises(InputError, match=named):
         input_stage(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"rate_Bps": 0.0}, "rate_Bps"), ({"load_s": -1.0}, "load_s"), ({"queued": True, "pipelined": True}, "two ways")],
+)
+def test_a_workload_file_whose_stage_cannot_be_is_refused(change, named):
+    document = workload_document(workload(device="V100"))
+    document["input_stage"] = {"load_s": 0.1, "copy_bytes": 10, **change}
+    with pytest.raises(WorkloadError, match=named):
+        workload_from(document, "file")
 
 
 @pytest.mark.parametrize(("load_s", "workers", "step_s"), [(0.1, 0, 0.3), (0.1, 1, 0.3), (0.4, 1, 0.3), (0.9, 4, 0.2)])

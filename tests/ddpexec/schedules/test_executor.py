@@ -211,7 +211,7 @@ def refused(rank: int) -> list[str]:
     sparse = nn.Sequential(nn.Embedding(10, 3, sparse=True))
     with pytest.raises(ExecutionError, match=r"0\.weight: its gradient is sparse"):
         ScheduledDataParallel(sparse, "flat", OPTIMIZERS["sgd"])
-    with pytest.raises(ExecutionError, match="threads of one process; use torch.nn.DataParallel"):
+    with pytest.raises(ExecutionError, match=r"threads of one process; use torch\.nn\.DataParallel"):
         wrapped(rank, "dataparallel")
     made = wrapped(rank, "dear")
     with pytest.raises(ExecutionError, match="takes no closure"):
