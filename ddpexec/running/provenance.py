@@ -10,8 +10,8 @@ import torch
 
 from ddpexec.describe import device_model
 from ddpsim.jobs.job import Job
-from ddpsim.order.named import shown
 from ddpsim.options.option import declared, told
+from ddpsim.order.named import shown
 
 if TYPE_CHECKING:
     from ddpexec.running.run import Run

@@ -7,6 +7,7 @@ the recorded length stands for the computation, and hooks and copies are the dev
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ def timed_model(
     seed: int = 0,
     scale_compute: float = 1.0,
     straggler: float = 1.0,
+    in_order: bool = False,
 ) -> TimedModel:
     """Return a model with the parameters and buffers of `workload` that keeps its pace.
 
@@ -66,11 +68,13 @@ def timed_model(
         rank, seed: draw which recorded iteration each iteration replays, differently on each rank.
         scale_compute: factor on all recorded times.
         straggler: another such factor, of this rank alone.
+        in_order: whether recorded iterations come one after another, anew after the last, instead of being drawn.
 
     Raises:
         WorkloadError: a parameter whose gradient is sparse, or names that no module tree can have.
     """
-    replay = Replay(single_clock(workload, scale_compute * straggler), torch.device(device), rank, seed)
+    paced = single_clock(workload, scale_compute * straggler)
+    replay = Replay(paced, torch.device(device), rank, seed, in_order=in_order)
     module = _TimedModule(workload, replay)
 
     def loss(output: object, batch: Batch) -> Tensor:
@@ -97,9 +101,12 @@ class Replay:
             `TOLERANCE_SHARE` of their time allow.
     """
 
-    def __init__(self, workload: Workload, device: torch.device, rank: int, seed: int) -> None:
+    def __init__(
+        self, workload: Workload, device: torch.device, rank: int, seed: int, *, in_order: bool = False
+    ) -> None:
         self.workload, self.device = workload, device
         self.iteration = 0
+        self._coming = itertools.cycle(range(workload.iterations)) if in_order else None
         self.running = self._keeps_time = False
         self.lateness_s = np.full(len(workload.parameters), np.nan)
         self.gradients = self.late = 0
@@ -111,8 +118,9 @@ class Replay:
         sharpen_timers()
 
     def next_iteration(self) -> list[int]:
-        """Draw the next recorded iteration and return its gradients' parameters in arrival order."""
-        self.iteration = int(self._draws.integers(self.workload.iterations))
+        """Take or draw the next recorded iteration and return its gradients' parameters in arrival order."""
+        drawn = self._draws.integers(self.workload.iterations) if self._coming is None else next(self._coming)
+        self.iteration = int(drawn)
         return self._orders[self.iteration]
 
     def begin(self) -> None:
