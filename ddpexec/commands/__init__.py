@@ -10,6 +10,7 @@ from ddpexec.commands.demo import demo
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
+from ddpexec.commands.order_run import order_run
 from ddpexec.commands.record_orders import record_orders
 from ddpexec.commands.run import run
 
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "campaign": campaign,
     "demo": demo,
     "record-orders": record_orders,
+    "order-run": order_run,
 }
 
 __all__ = ["COMMANDS"]

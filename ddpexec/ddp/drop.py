@@ -9,6 +9,7 @@ from torch import nn
 
 from ddpexec.ddp.parameters import collect
 from ddpsim.bucketing.drop import DropPlan, layers_named
+from ddpsim.errors import PlanError
 
 
 class LayerDrop:
@@ -43,9 +44,17 @@ class LayerDrop:
             self._wrap(module.get_submodule(layer.name), number)
 
     def start(self, iteration: int) -> frozenset[int]:
-        """Choose the layers that `iteration` leaves out and return the parameters that will get no gradient."""
+        """Choose the layers that `iteration` leaves out and return the parameters that will get no gradient.
+
+        Raises:
+            PlanError: nothing is left to train; it is raised on every rank alike.
+        """
         self.layers = frozenset(self.plan.layers_dropped(iteration) if self.module.training else ())
-        return frozenset(index for number in self.layers for index in self.plan.layers[number].parameters)
+        dropped = frozenset(index for number in self.layers for index in self.plan.layers[number].parameters)
+        if len(dropped) == len(self.names):
+            what = f"iteration {iteration} leaves out all {len(dropped)} parameters: nothing is left to train"
+            raise PlanError(what, place="drop", remedy="keep a layer that is never left out")
+        return dropped
 
     def _wrap(self, layer: nn.Module, number: int) -> None:
         inner = layer.forward

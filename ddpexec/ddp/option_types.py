@@ -38,7 +38,11 @@ _KINDS: dict[str, tuple[bool, Callable[[Any], bool], str]] = {
     "drop": (True, _is(LayerDrop), "give a ddpexec.ddp.drop.LayerDrop"),
     "observer": (True, _is(Observer), "give a ddpexec.timing.observe.Observer"),
     "rebuild": (True, _name_or("due"), "give never, once, drift or a ddpsim.order.Rebuild"),
-    "predictor": (False, _name_or("observe", "predict"), "give last, mean, exponential, branch, context, package.module:Class or a ddpsim.order.Predictor"),
+    "predictor": (
+        False,
+        _name_or("observe", "predict"),
+        "give last, mean, exponential, branch, context, package.module:Class or a ddpsim.order.Predictor",
+    ),
     "consensus": (False, _is(str), "give rank0, mean or slowest"),
     "device_mesh": (True, _has("ndim", "get_group"), "give what init_device_mesh returned"),
     "mixed_precision": (

@@ -131,7 +131,12 @@ def caps_of(cap: float | None, first: float | None, caps: Sequence[float] | None
 
 
 def order_policy(
-    count: int, options: ReducerOptions, planned: bool, when: str | Rebuild | None, expect: str | type[Predictor] | Predictor, whose: str
+    count: int,
+    options: ReducerOptions,
+    planned: bool,
+    when: str | Rebuild | None,
+    expect: str | type[Predictor] | Predictor,
+    whose: str,
 ) -> OrderPolicy:
     """Return when to rebuild, and for which order: by default once, but never for a plan or unused parameters."""
     policy: Rebuild = rebuild(when) if isinstance(when, str) else when or Once()
@@ -215,14 +220,12 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
 
 
 def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
-    """Raise OptionError where an option expects to find out what is left out, or `drop` counts other parameters."""
+    """Raise OptionError where every iteration is to use the same, or `drop` counts other parameters."""
     if drop is None:
         return
-    for option in ("find_unused_parameters", "static_graph"):
-        if getattr(options, option):
-            raise OptionError(
-                f"drop and {option}=True are both given", remedy=f"leave {option} out: drop says what goes unused"
-            )
+    if options.static_graph:
+        remedy = "leave static_graph out: what is left out changes"
+        raise OptionError("drop and static_graph=True are both given", remedy=remedy)
     if drop.names != names:
         alone = sorted(set(drop.names).symmetric_difference(names))
         raise OptionError(

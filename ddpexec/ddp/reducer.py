@@ -301,8 +301,9 @@ class Reducer(Controls):
         self._eager = self._buckets.eager
 
     def _skipped(self) -> list[int]:
-        spare = self.options.skip_all_reduce_unused_params or self.dropped
-        return skipped_buckets(self.plan.groups(), self.unused) if spare else []
+        # What ranks search for may differ among them; what drop says, and what the option promises, does not.
+        common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
+        return skipped_buckets(self.plan.groups(), common) if common else []
 
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""

@@ -38,8 +38,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         first_bucket_mb: cap of the first bucket, in MiB, beside `bucket_cap_mb`.
         rebuild: when buckets are rebuilt in arrival order: `never`, `once`, `drift`, or a `ddpsim.order.Rebuild`. None
             is as torch: once, but never under `find_unused_parameters`, where any of them may be asked for.
-        predictor: what each rank expects: `last`, `mean`, `exponential`, `branch`, `context`, `package.module:Class`, or
-            a class or a new `ddpsim.order.Predictor`.
+        predictor: what each rank expects: `last`, `mean`, `exponential`, `branch`, `context`, `package.module:Class`, a
+            class, or a new `ddpsim.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
         comm: `noop` sends nothing after construction: the compute-only floor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -32,9 +33,12 @@ class Replay:
             `TOLERANCE_SHARE` of their time allow.
     """
 
-    def __init__(self, workload: Workload, device: torch.device, rank: int, seed: int) -> None:
+    def __init__(
+        self, workload: Workload, device: torch.device, rank: int, seed: int, *, in_order: bool = False
+    ) -> None:
         self.workload, self.device = workload, device
         self.iteration = 0
+        self._coming = itertools.cycle(range(workload.iterations)) if in_order else None
         self.running = self._keeps_time = False
         self.lateness_s = np.full(len(workload.parameters), np.nan)
         self.gradients = self.late = 0
@@ -47,8 +51,9 @@ class Replay:
         sharpen_timers()
 
     def next_iteration(self) -> list[int]:
-        """Draw the next recorded iteration and return its gradients' parameters in arrival order."""
-        self.iteration = int(self._draws.integers(self.workload.iterations))
+        """Take or draw the next recorded iteration and return its gradients' parameters in arrival order."""
+        drawn = self._draws.integers(self.workload.iterations) if self._coming is None else next(self._coming)
+        self.iteration = int(drawn)
         return self._orders[self.iteration]
 
     def begin(self) -> None:

@@ -47,6 +47,7 @@ def timed_model(
     seed: int = 0,
     scale_compute: float = 1.0,
     straggler: float = 1.0,
+    in_order: bool = False,
 ) -> TimedModel:
     """Return a model with the parameters and buffers of `workload` that keeps its pace.
 
@@ -56,11 +57,13 @@ def timed_model(
         rank, seed: draw which recorded iteration each iteration replays, differently on each rank.
         scale_compute: factor on all recorded times.
         straggler: another such factor, of this rank alone.
+        in_order: whether recorded iterations come one after another, anew after the last, instead of being drawn.
 
     Raises:
         WorkloadError: a parameter whose gradient is sparse, or names that no module tree can have.
     """
-    replay = Replay(single_clock(workload, scale_compute * straggler), torch.device(device), rank, seed)
+    paced = single_clock(workload, scale_compute * straggler)
+    replay = Replay(paced, torch.device(device), rank, seed, in_order=in_order)
     module = TimedLayers(workload, replay)
 
     def loss(output: object, batch: Batch) -> Tensor:

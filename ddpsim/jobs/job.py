@@ -157,8 +157,6 @@ class Job:
         self._check_scheme()
         if self.assignment == "initial" and self.find_unused_parameters:
             raise _both("assignment=initial", "find_unused_parameters")
-        if self.drop and self.find_unused_parameters:
-            raise _both("drop", "find_unused_parameters")
 
     @property
     def sync_every(self) -> int:

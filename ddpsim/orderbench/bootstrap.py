@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,9 +17,9 @@ ENDS = (5, 95)
 
 
 def relative_difference(
-    steps: NDArray[np.float64], base: NDArray[np.float64], seed: int = 0
+    steps: NDArray[np.float64], base: NDArray[np.float64], seed: int = 0, centre: Callable[..., Any] = np.mean
 ) -> tuple[float, float, float]:
-    """Return by what share of `base` the mean of `steps` is longer, and the ends of its interval.
+    """Return by what share of `base` the mean, or another `centre`, of `steps` is longer, and its interval's ends.
 
     Both hold the same steps, so that they are drawn in pairs: blocks of consecutive ones that begin anywhere and go on
     at the start (the circular block bootstrap of Politis and Romano, 1992).
@@ -26,6 +29,6 @@ def relative_difference(
     rng = np.random.default_rng([seed, count])
     begins = rng.integers(count, size=(DRAWS, -(-count // length)))
     places = ((begins[:, :, None] + np.arange(length)) % count).reshape(DRAWS, -1)[:, :count]
-    drawn = steps[places].mean(axis=1) / base[places].mean(axis=1) - 1
+    drawn = centre(steps[places], axis=1) / centre(base[places], axis=1) - 1
     low, high = np.percentile(drawn, ENDS)
-    return float(steps.mean() / base.mean() - 1), float(low), float(high)
+    return float(centre(steps) / centre(base) - 1), float(low), float(high)

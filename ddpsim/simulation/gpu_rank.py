@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -199,22 +199,21 @@ class GpuRank(Rank):
         stream.work(pace.tail_work)
         stream.host_s += owed + pace.tail_host
         stream.call(spent, copied)
-        yield from self._finish(book, traffic, unused)
+        yield from self._finish(book, traffic, pace.missed.union(unused))
         yield from self._launch_all(book, traffic.passed(BACKWARD_END))
         if "after_backward" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
 
-    def _finish(self, book: Book, traffic: Traffic, unused: Sequence[int]) -> Process:
+    def _finish(self, book: Book, traffic: Traffic, missing: Collection[int]) -> Process:
         """Let the device wait for what the end of backward waits for."""
         waited, setting, stream, bitmap = self.outstanding(traffic.waits(BACKWARD_END)), self.setting, self.stream, None
         if waited and setting.options.find_unused_parameters:
             stream.host_s += setting.costs.launch_s
             size_bytes = BITMAP_BYTES * len(setting.workload.parameters)
             bitmap = self.communicator.launch(size_bytes, after=stream.mark(), launched_s=stream.host_s)
-        missing = set(unused)
         for sent in waited:
             stream.host_s += setting.costs.finish_s
-            if bitmap is not None and missing.intersection(sent.parcel.parameters):
+            if bitmap is not None and not frozenset(sent.parcel.parameters).isdisjoint(missing):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 self._wait(book, bitmap)
                 bitmap = None

@@ -42,6 +42,7 @@ class Pace:
         tail_host, tail_work: what backward spends after its last gradient.
         optimizer_host, optimizer_work: of the optimizer.
         idle_s: time the device idles in backward without DDP.
+        missed: parameters that some of the ranks it stands for had no gradient of, though others had.
     """
 
     forward_host: float
@@ -55,6 +56,7 @@ class Pace:
     optimizer_host: float
     optimizer_work: float
     idle_s: float = 0.0
+    missed: frozenset[int] = frozenset()
 
     @property
     def host_s(self) -> float:
@@ -109,6 +111,7 @@ class Pace:
             self.optimizer_host * host,
             self.optimizer_work * compute,
             self.idle_s,
+            self.missed,
         )
 
 
@@ -213,4 +216,5 @@ def latest(drawn: list[Pace], since: list[float], *, local: bool = False) -> Pac
         optimizer_host=max(p.optimizer_host for p in drawn),
         optimizer_work=max(p.optimizer_work for p in drawn),
         idle_s=max(p.idle_s for p in drawn),
+        missed=frozenset(order).difference(set(order).intersection(*(p.order for p in drawn))),
     )

@@ -79,7 +79,7 @@ def executed(rank, ddp, orders):
 POLICIES = [
     {"order": order, "predictor": predictor, "consensus": consensus}
     for order, predictor, consensus in itertools.product(
-        ("never", "once", "drift:0.9:2"), ("last", "mean", "exponential"), ("rank0", "mean", "slowest")
+        ("never", "once", "drift:0.9:2"), ("last", "mean", "branch"), ("rank0", "mean", "slowest")
     )
 ]
 
@@ -171,3 +171,42 @@ def test_layers_left_out_skip_the_buckets_that_the_executor_skips(monkeypatch):
         assert dropped > 5
         if plan is not None:
             assert launched == ITERATIONS * len(plan.buckets) - dropped
+
+
+def dropped_and_searched(rank):
+    """Layers are left out everywhere, others go unused on one rank or the other, and ranks search for these."""
+    found = []
+    for plan in plans():
+        model = Branches()
+        caps = {"bucket_cap_mb": CAP} if plan is None else {"plan": plan}
+        drop = LayerDrop(model, DROP, seed=SEED)
+        ddp = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, **caps)
+        found.append(executed(rank, ddp, searched_orders()[rank]))
+    return found
+
+
+def searched_orders():
+    """Return by rank and iteration the layers that are called: one that always stays, and some of the others."""
+    rng = random.Random(11)
+    some = [[rng.sample(range(1, COUNT), rng.randint(1, COUNT - 1)) for _ in range(ITERATIONS)] for _ in range(RANKS)]
+    return [[[0, *order] for order in orders] for orders in some]
+
+
+def test_under_the_search_only_what_all_ranks_leave_out_is_skipped(monkeypatch):
+    answers = run(RANKS, dropped_and_searched)
+    recorded = [paces(workload_of(orders)) for orders in searched_orders()]
+    monkeypatch.setattr(engine, "own_draw", lambda kind, seed, total: recorded[kind.first].__getitem__)
+    for number, plan in enumerate(plans()):
+        caps = BucketCaps(bucket_cap_mb=CAP) if plan is None else BucketCaps()
+        given = Options(
+            backend="gloo", caps=caps, plan=plan, iterations=ITERATIONS, drop=DROP, seed=SEED,
+            find_unused_parameters=True,
+        )  # fmt: skip
+        placement = load_topology("loopback").place(1, RANKS)
+        trace = simulate(workload_of(searched_orders()[0]), placement, given, every_rank=True, warm_up=0)
+        for rank in range(RANKS):
+            assert [[(b.index, b.parameters) for b in it.buckets] for it in trace.of_rank(rank)] == answers[rank][
+                number
+            ]
+        if plan is not None:
+            assert min(len(it.buckets) for it in trace.of_rank(0)) < len(plan.buckets)

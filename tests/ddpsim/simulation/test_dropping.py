@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import InputError, PlanError, WorkloadError
+from ddpsim.errors import PlanError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.dropping import without
@@ -84,8 +84,6 @@ def test_a_recorded_iteration_keeps_a_gradient():
 
 
 def test_contradictions():
-    with pytest.raises(InputError, match="`drop` and `find_unused_parameters` are both given; keep one"):
-        Options(drop=LAYERS, find_unused_parameters=True)
     with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
         Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)
 

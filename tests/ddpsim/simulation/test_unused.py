@@ -12,10 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.pace import latest, paces
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
-from tests.ddpsim.simulation.builders import workload
+from tests.ddpsim.simulation.builders import named, workload
 
 PLACEMENT = load_topology("dgx-1v").place()
 SEARCHED_S = 1e-4
@@ -59,3 +60,38 @@ def test_a_parameter_that_is_unused_takes_the_host_its_lead():
     unused = replace(used, gradient_hook_s=hooks, gradient_ready_s=ready)
     assert cost_s(used) == pytest.approx(bitmap_s(used), rel=0.02)
     assert cost_s(unused) == pytest.approx(bitmap_s(used) + 0.01 - 0.001, rel=0.02)
+
+
+def used_in(*rows):
+    """Return a workload of iterations that use these parameters each."""
+    source = workload(device="V100", host_share=0.1, iterations=len(rows))
+    source = replace(source, optimizer=Phase(np.full(len(rows), 0.01), np.full(len(rows), 0.001)))
+    for times in (source.gradient_hook_s, source.gradient_ready_s):
+        for row, used in zip(times, rows, strict=True):
+            row[[index for index in range(8) if index not in used]] = np.nan
+    return source
+
+
+def test_a_rank_that_stands_for_several_waits_for_the_bitmap_where_one_of_them_does():
+    """Two ranks use all but one parameter each, another one: together they use all, and both read the bitmap."""
+    one, other = paces(used_in(range(7), range(1, 8)))
+    both = latest([one, other], [0.0, 0.0])
+    assert set(both.order) == set(range(8))
+    assert both.missed == {0, 7}
+    assert latest([one, one], [0.0, 0.0]).missed == frozenset()
+    assert both.scaled(2.0, 1.0).missed == both.missed
+
+
+def test_left_out_layers_and_unused_parameters_share_the_search_and_its_bitmap():
+    """What is dropped is not sent and what is unused is; the bitmap is sent all the same."""
+    source = named(used_in(range(7)))
+    options = Options(drop={"layer3": 1.0}, caps=BucketCaps(bucket_cap_mb=0), find_unused_parameters=True)
+    trace = simulate(source, PLACEMENT, options)
+    for iteration in trace.iterations:
+        assert {index for bucket in iteration.buckets for index in bucket.parameters} == set(range(8)) - {3}
+        assert {gradient.parameter for gradient in iteration.gradients} == set(range(7)) - {3}
+    steps = [
+        summarise(simulate(source, PLACEMENT, replace(options, find_unused_parameters=each))).iteration_s
+        for each in (False, True)
+    ]
+    assert steps[1] - steps[0] > bitmap_s(source)

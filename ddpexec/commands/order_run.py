@@ -1,0 +1,89 @@
+"""`torchrun ... -m ddpexec order-run`: what order policies gain over stock torch, measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from ddpsim.cli.output import ms, percent, table, write
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpexec.running.orders import Arm
+
+_ARMS = ("drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
+
+
+def order_run(
+    trace: Annotated[str, typer.Option(metavar="FILE", help="Order trace, a file or a shipped name.")],
+    topology: Annotated[
+        str, typer.Option(metavar="T", help="The machine that it runs on, by which computation is scaled.")
+    ] = "lab-flat",
+    wire_over_backward: Annotated[
+        float, typer.Option(metavar="W", help="What all messages together take over what backward does.")
+    ] = 1.0,
+    arm: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="POLICY,PREDICTOR", help="Beside torch: a policy and its predictor, or oracle; repeated."),
+    ] = None,
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of every arm, forth and back.")] = 3,
+    out: Annotated[Optional[Path], typer.Option("-o", "--out", help="JSON to write.")] = None,  # noqa: UP045
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Replay an order trace with timed layers, in turns under stock torch and under order policies, for real.
+
+    The oracle rebuilds before every step for what comes, and pays for the rebuild as any policy does.
+    """
+    from ddpexec.groups.launched import launched
+    from ddpexec.running.orders import TORCH, Arm, measured, run_orders
+    from ddpsim import shipped
+    from ddpsim.files import json_text, write_whole
+    from ddpsim.orderbench.machines import Machine, caps_for
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.workload.order_trace import load_order_trace
+
+    path = Path(trace) if Path(trace).exists() else shipped.find("order trace", trace)
+    recorded = load_order_trace(path)
+    machine = Machine(load_topology(topology), wire_over_backward)
+    caps = caps_for(recorded, buckets)
+    arms = [Arm(TORCH), *(_arm(text) for text in arm or _ARMS)]
+    with launched("order-run", "gloo", "cpu") as rank:
+        scale = machine.scale(recorded, caps)
+        taken = run_orders(recorded, arms, rank.communicator, caps=caps, scale_compute=scale, rounds=rounds)
+        if rank.communicator.rank != 0:
+            return
+        rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]
+    document = {"rows": rows}
+    if out is not None:
+        write_whole(out, json_text(document).encode())
+    if json_:
+        write(json.dumps(document, indent=2))
+        return
+    lines = [
+        (row["arm"], ms(row["step_s"]), _interval(row), percent(row["gain_of_means"], signed=True), row["steps"])
+        for row in rows
+    ]
+    write(f"{recorded.name} on {machine.name}\n\n" + table(("arm", "step ms", "gain", "of means", "steps"), lines))
+
+
+def _arm(text: str) -> Arm:
+    from ddpexec.running.orders import ORACLE, Arm
+    from ddpsim.order import predictor, rebuild
+
+    policy, comma, chosen = text.partition(",")
+    if text == ORACLE:
+        return Arm(ORACLE)
+    if not comma:
+        raise InputError(f"{text!r} names no predictor", place="arm", remedy="write e.g. drift:1:1,mean, or oracle")
+    rebuild(policy)
+    predictor(chosen)
+    return Arm(policy, chosen)
+
+
+def _interval(row: dict[str, object]) -> str:
+    gain, low, high = (float(str(row[key])) for key in ("gain", "gain_low", "gain_high"))
+    return f"{percent(gain, signed=True)} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -1,0 +1,162 @@
+"""Order policies side by side for real: timed layers that replay an order trace, under stock torch and under ours.
+
+Every arm replays the same steps; arms take turns in blocks, forth and back, so that what drifts on the machine falls on
+all of them alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.running.timed import TimedModel, timed_model
+from ddpsim.bucketing import BucketCaps
+from ddpsim.order import Arrivals, OrderPolicy, arrange, consensus
+from ddpsim.orderbench.bootstrap import relative_difference
+from ddpsim.workload.order_trace import OrderTrace
+
+TORCH, ORACLE = "torch", "oracle"
+BLOCK = 10
+"""Steps of an arm before the next has its turn; the first is not counted: chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """An arm is stock torch, an oracle, or an order policy with a predictor."""
+
+    policy: str
+    predictor: str = "last"
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.policy if self.policy in (TORCH, ORACLE) else f"{self.policy}, {self.predictor}"
+
+
+def run_orders(
+    trace: OrderTrace,
+    arms: Sequence[Arm],
+    communicator: Communicator,
+    *,
+    caps: BucketCaps,
+    scale_compute: float,
+    rounds: int,
+    consensus_: str = "slowest",
+) -> dict[Arm, list[float]]:
+    """Return this rank's time of every counted step of every arm, in seconds; the same steps for all.
+
+    Args:
+        trace: as many ranks as there are.
+        arms: in the order of their first turn.
+        communicator: of the default group.
+        caps: of all arms.
+        scale_compute: factor on the recorded times.
+        rounds: turns forth and back.
+        consensus_: whose expectation wins.
+
+    Raises:
+        OptionError: another number of ranks.
+    """
+    if communicator.world_size != trace.ranks:
+        what = f"{trace.name} has {trace.ranks} ranks, {communicator.world_size} were started"
+        raise OptionError(what, remedy=f"start {trace.ranks}")
+    rank = communicator.rank
+    steps = {}
+    for arm in arms:
+        timed = timed_model(trace.workloads[rank], rank=rank, scale_compute=scale_compute, in_order=True)
+        steps[arm] = _step(arm, timed, trace, rank, caps, consensus_)
+    found: dict[Arm, list[float]] = {arm: [] for arm in arms}
+    with naming_the_lost(communicator, "a collective", others_code=True):
+        for _ in range(rounds):
+            for arm in [*arms, *reversed(arms)]:
+                communicator.barrier()
+                taken = [steps[arm]() for _ in range(BLOCK)]
+                found[arm] += taken[1:]
+    return found
+
+
+def _step(
+    arm: Arm, timed: TimedModel, trace: OrderTrace, rank: int, caps: BucketCaps, whose: str
+) -> Callable[[], float]:
+    """Return what trains a step under `arm` and returns how long it took."""
+    wrapped = _wrapped(arm, timed.model.module, trace, caps, whose)
+    batch = timed.model.make_batch(1)
+    contexts: Callable[[Hashable], None] = getattr(wrapped, "batch_context", lambda context: None)
+    coming = count()
+
+    def step() -> float:
+        begin = time.perf_counter()
+        contexts(trace.contexts[rank][next(coming) % trace.iterations])
+        timed.model.loss(wrapped(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+        timed.optimizer.step()
+        return time.perf_counter() - begin
+
+    return step
+
+
+def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, caps: BucketCaps, whose: str) -> Any:
+    common: dict[str, Any] = {"find_unused_parameters": trace.misses_gradients, "bucket_cap_mb": caps.bucket_cap_mb}
+    if arm.policy == TORCH:
+        return torch.nn.parallel.DistributedDataParallel(module, **common)
+    if arm.policy != ORACLE:
+        return DistributedDataParallel(module, rebuild=arm.policy, predictor=arm.predictor, consensus=whose, **common)
+    made = DistributedDataParallel(module, rebuild="never", **common)
+    made.reducer.order = Foretold(trace)
+    return made
+
+
+class Foretold(OrderPolicy):
+    """Rebuilds before every iteration for what the trace will bring, and asks nobody; the rebuild itself takes time."""
+
+    def __init__(self, trace: OrderTrace) -> None:
+        super().__init__(len(trace.parameters))
+        self._orders = []
+        for orders in zip(*(workload.used_orders() for workload in trace.workloads), strict=True):
+            ready = [Arrivals(rank, 0, order).ready(len(trace.parameters)) for rank, order in enumerate(orders)]
+            self._orders.append(arrange(consensus(ready, "slowest"), "first"))
+        self._built = -1
+
+    def observe(self, arrivals: Arrivals) -> None:
+        """Count a backward."""
+        self.backwards += 1
+
+    def due(self) -> bool:
+        """Return True before each forward, once."""
+        return self._built != self.backwards
+
+    def confer(self, *unused: Any) -> list[int]:
+        """Return the order that comes next."""
+        self._built = self.backwards
+        return self._orders[self.backwards % len(self._orders)]
+
+
+def measured(taken: Mapping[Arm, Sequence[float]]) -> list[dict[str, Any]]:
+    """Return for each arm the median step and its gain over torch's, of medians and of means, with 90 % intervals."""
+    base = np.array(taken[Arm(TORCH)])
+    rows = []
+    for arm, steps in taken.items():
+        own = np.array(steps)
+        loss = relative_difference(own, base, centre=np.median)
+        rows.append(
+            {
+                "arm": arm.name,
+                "steps": len(own),
+                "step_s": float(np.median(own)),
+                "gain": -loss[0],
+                "gain_low": -loss[2],
+                "gain_high": -loss[1],
+                "gain_of_means": -relative_difference(own, base)[0],
+            }
+        )
+    return rows
