@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import averaging, deepspeed, fused, schemes, sharded
+from ddpsim.schedules import averaging, deepspeed, fused, schemes, servers, sharded
 from ddpsim.schedules.asked import asked, count
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
 
@@ -156,6 +157,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "parameter-server": _with(Servers, servers.parameter_server),
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,
@@ -195,6 +197,16 @@ def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
     if name == "fsdp2":
         return None, asked(sharded.FullyShard, options, f"scheme {name!r}")
     return _hsdp_asked(name, options) if name == "hsdp" else None
+
+
+def servers_named(text: str) -> Servers | None:
+    """Return what `text` asks of parameter servers; None where it names a scheme of another kind.
+
+    Raises:
+        InputError: options that the scheme does not take.
+    """
+    name, _, options = text.partition(":")
+    return asked(Servers, options, f"scheme {name!r}") if name == "parameter-server" else None
 
 
 def schemes_named(text: str) -> list[str]:

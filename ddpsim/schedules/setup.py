@@ -25,6 +25,7 @@ class Setup:
         accumulate: iterations of a step of the optimizer, where all are counted.
         ranks_per_node: consecutive ranks of one node.
         blocking: whether what launches messages waits for each to end, as threads do over gloo.
+        update_s: what the optimizer takes for all parameters; 0 where nobody knows.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
     """
 
@@ -35,6 +36,7 @@ class Setup:
     accumulate: int = 1
     ranks_per_node: int = 1
     blocking: bool = False
+    update_s: float = 0.0
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None

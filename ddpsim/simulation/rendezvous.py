@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import simpy
 
@@ -76,6 +76,13 @@ class Meetings:
         return meeting.finished
 
 
+class Attends(Protocol):
+    """Brings a rank's launches to where their bytes move."""
+
+    def attend(self, launch: Launch) -> simpy.Event:
+        """Bring one launch and return the event of its end."""
+
+
 class SimulatedCommunicator:
     """One rank's lanes, each of which keeps `streams_per_group` collectives in flight, in order.
 
@@ -83,7 +90,8 @@ class SimulatedCommunicator:
 
     Args:
         env: the simulation.
-        meetings: common to all ranks; None ends each collective at once (`comm=noop`).
+        meetings: common to all ranks, or this rank's own where it meets no others; None ends each collective at once
+            (`comm=noop`).
         lanes: how many there are.
         streams_per_group: NCCL 1, gloo 2.
         processor: slowed while a collective of this rank is in flight.
@@ -93,7 +101,7 @@ class SimulatedCommunicator:
     def __init__(
         self,
         env: simpy.Environment,
-        meetings: Meetings | None,
+        meetings: Attends | None,
         lanes: int,
         streams_per_group: int,
         processor: Processor,
