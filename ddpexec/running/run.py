@@ -29,6 +29,7 @@ from ddpexec.running.settings import DISCARDED, Settings
 from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.timed import Replay, timed_model
+from ddpexec.schedules.served import Served
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
@@ -114,6 +115,7 @@ class Run:
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
+        self.served: Served | None = None
         if isinstance(self.subject.model, OwnTraining):
             self.subject.model.wrap(self.ddp)
         self.provenance: dict[str, object] = {}
@@ -125,6 +127,9 @@ class Run:
             LostRankError: another rank died, raised or did not come within the timeout.
             InputError: the user's own step raised; it says where.
         """
+        if isinstance(self.ddp, ScheduledDataParallel) and self.ddp.serves:
+            self.served = self.ddp.serve()
+            return
         step = self._stepping(self.subject.model)
         total = DISCARDED + self.settings.iterations
         with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
@@ -136,7 +141,7 @@ class Run:
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
             if isinstance(self.ddp, ScheduledDataParallel):
-                self.ddp.complete()
+                self.ddp.end()
             drain(self.device)
             self._train_alone(self._stepping(self.subject.model, local=True))
 
@@ -334,7 +339,7 @@ class Run:
             broadcast_buffers=settings.broadcast_buffers,
             comm=settings.comm,
             accumulate=settings.accumulate if settings.sync == "every" else None,
-            learn=LEARNED,
+            learn=0 if settings.trainers(self.world_size) < self.world_size else LEARNED,
             observer=self.observer if settings.observe else None,
         )
         self.subject.optimizer = made.optimizer

@@ -31,7 +31,7 @@ class Sharding:
             own all the time, as DDP's buckets.
         kept_bytes: of buffers that stay from step to step beside those.
         master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
-        elsewhere: whether ranks that do not train have the optimizer's state.
+        servers: ranks that do not train, and have the optimizer's state.
     """
 
     parameters: int = 1
@@ -41,7 +41,7 @@ class Sharding:
     staging_bytes: int | None = None
     kept_bytes: int = 0
     master: bool = False
-    elsewhere: bool = False
+    servers: int = 0
 
 
 WHOLE = Sharding()

@@ -81,7 +81,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
         scheme="parameter-server",
         messages=(*pushes, *pulls),
         update="elsewhere",
-        sharding=Sharding(elsewhere=True),
+        sharding=Sharding(servers=given.servers),
         groups={SERVERS: setup.world_size},
         patterns={SERVERS: f"parameter-server:{given.servers}"},
         broadcasts_buffers=False,
