@@ -26,6 +26,7 @@ from ddpexec.running.slower import Slower
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.subject import subject_of
 from ddpexec.running.wrapping import Wrapping
+from ddpexec.schedules.served import Served
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward
@@ -97,6 +98,7 @@ class Run:
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
+        self.served: Served | None = None
         if isinstance(self.subject.model, OwnTraining):
             self.subject.model.wrap(self.ddp)
         self.provenance: dict[str, object] = {}
@@ -108,6 +110,9 @@ class Run:
             LostRankError: another rank died, raised or did not come within the timeout.
             InputError: the user's own step raised; it says where.
         """
+        if isinstance(self.ddp, ScheduledDataParallel) and self.ddp.serves:
+            self.served = self.ddp.serve()
+            return
         step = self._stepping(self.subject.model)
         total = DISCARDED + self.settings.iterations
         with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
@@ -119,7 +124,7 @@ class Run:
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
             if isinstance(self.ddp, ScheduledDataParallel):
-                self.ddp.complete()
+                self.ddp.end()
             drain(self.device)
             self._train_alone(self._stepping(self.subject.model, local=True))
 

@@ -106,7 +106,7 @@ class Wrapping:
         )
 
     def _scheduled(self) -> ScheduledDataParallel:
-        settings = self.settings
+        settings, world = self.settings, self.communicator.world_size
         self._refuse_own_step()
         made = ScheduledDataParallel(
             self._module,
@@ -118,7 +118,7 @@ class Wrapping:
             broadcast_buffers=settings.broadcast_buffers,
             comm=settings.comm,
             accumulate=settings.accumulate if settings.sync == "every" else None,
-            learn=LEARNED,
+            learn=0 if settings.trainers(world) < world else LEARNED,
             observer=self._watching,
         )
         self.subject.optimizer = made.optimizer

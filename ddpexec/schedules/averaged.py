@@ -92,8 +92,8 @@ def rates_of(groups: Sequence[dict[str, object]]) -> Rates:
     def found(parameters: Sequence[nn.Parameter]) -> list[float]:
         rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}  # type: ignore[attr-defined]
         if any(rates.get(parameter) is None for parameter in parameters):
-            what = "the optimizer has no learning rate `lr`, by which SlowMo's outer step goes"
-            raise OptionError(what, place="scheme slowmo", remedy="use one that has, such as SGD, or `averaging:K`")
+            what = "the optimizer has no learning rate `lr`, which SlowMo's outer step and servers go by"
+            raise OptionError(what, place="scheme", remedy="use one that has, such as SGD, or another scheme")
         return [float(rates[parameter]) for parameter in parameters]
 
     return found

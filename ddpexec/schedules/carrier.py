@@ -17,12 +17,15 @@ from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.schedules.averaged import Averaged, Rates, rates_of
 from ddpexec.schedules.lanes import IN_FLIGHT, Lane
 from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.served import ENDS, Server, ServerLane
+from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Kind
 from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.servers import SERVERS
 
 CARRIED = (Operation.ALLREDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """Operations that are carried out for real."""
@@ -101,10 +104,15 @@ class Carrier:
         self._averaged = {each.indices: each for each in self.averaged}
         self.rates: Rates = rates_of([])
         rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
-        self._lanes = {
-            (group, stream): lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
-            for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule)
-        }
+        self._lanes: dict[tuple[str, str], Lane | ServerLane] = {}
+        for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
+            ranks = schedule.groups.get(group)
+            if group == SERVERS:
+                count = sum(message.stream == stream for message in schedule)
+                made = lanes.of(stream, rings=False).group
+                self._lanes[group, stream] = ServerLane(made, schedule.sharding.servers, count)
+            else:
+                self._lanes[group, stream] = lanes.of(stream, rings=stream in rings, ranks=ranks)
         self._numbers = {message.id: number for number, message in enumerate(schedule)}
         self._tensors = {message.id: self._tensor(message) for message in schedule}
         self._flights: dict[str, Flight] = {}
@@ -155,6 +163,8 @@ class Carrier:
             return FinishedWork()
         before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
         lane = self._lanes[message.group, message.stream]
+        if isinstance(lane, ServerLane) and message.op.reduces:
+            [lane.rate, *_] = self.rates(self.flat_of(message).tensors)
         return lane.launch(message.op, self._tensors[message.id], before, message.delay_s)
 
     def _land(self, flight: Flight) -> None:
@@ -173,6 +183,8 @@ class Carrier:
 
     def _tensor(self, message: Message) -> Tensor:
         place = f"message {message.id!r}"
+        if message.group == SERVERS:
+            return self._served(message, place)
         grouped = message.group == NODE and message.op is Operation.ALLREDUCE and not averages(message)
         if message.op not in CARRIED or not (message.group == WORLD or grouped):
             what = f"the executor carries out no {message.op} of group {message.group!r}"
@@ -205,6 +217,32 @@ class Carrier:
         return whole[message.part[0] // item : message.part[1] // item]
 
 
+    def _served(self, message: Message, place: str) -> Tensor:
+        if self._communicator.backend != "gloo":
+            raise OptionError("servers are carried out over gloo", place=place, remedy="use `backend=gloo`")
+        if not message.op.reduces:
+            return self._averaged[message.parameters].whole
+        flat = self.flat_of(message)
+        return flat.gradients[: flat.bucket.buffer.numel()]
+
+    def server(self, schedule: Schedule, make_optimizer: MakeOptimizer) -> Server:
+        """Return what this rank does where it serves."""
+        push, pull = (self._lanes[SERVERS, stream] for stream in ("push", "pull"))
+        pushes = [message for message in schedule if message.op.reduces]
+        places = {message.id: place for place, message in enumerate(pushes)}
+        order = [places[message.after_messages[0]] for message in schedule if not message.op.reduces]
+        buckets = [self._averaged[message.parameters].whole for message in pushes]
+        servers = schedule.sharding.servers
+        return Server(self._communicator, push.group, pull.group, buckets, order, servers, make_optimizer)
+
+    def end(self) -> None:
+        """Tell servers, where there are any, that this rank trains no more."""
+        for (group, stream), lane in self._lanes.items():
+            if group == SERVERS and stream == "push" and isinstance(lane, ServerLane):
+                with naming_the_lost(self._communicator, "the last message to the servers"):
+                    lane.tell(ENDS)
+
+
 def _like(group: dist.ProcessGroup, size: int | None = None) -> dist.ProcessGroup:
     """Return a new process group of the ranks of `group`, with its timeout; of `size` consecutive ones with this one.
 
@@ -234,8 +272,15 @@ def averaged_of(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
         OptionError: a part of one, or parameters of several types or devices.
     """
     found = []
-    for message in filter(averages, schedule):
+    for message in schedule:
         place = f"message {message.id!r}"
+        pulls = message.group == SERVERS and not message.op.reduces
+        if not (pulls or averages(message)):
+            continue
+        if pulls:
+            _check_alike(message.parameters, model, place)
+            found.append(Averaged(len(found), message.parameters, model, None))
+            continue
         if message.op is not Operation.ALLREDUCE or message.part is not None or not message.in_place:
             what, remedy = "the executor averages parameters whole, where they lie", "send them `in_place`, or simulate"
             raise OptionError(what, place=place, remedy=remedy)
@@ -252,7 +297,8 @@ def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> 
 
 def keeps_parts(schedule: Schedule) -> bool:
     """Whether a rank updates its part of the parameters only, so that messages gather them."""
-    return schedule.sharding.optimizer > 1 or not all(gradients_in(message) for message in schedule)
+    here = schedule.update != "elsewhere"
+    return here and (schedule.sharding.optimizer > 1 or not all(gradients_in(message) for message in schedule))
 
 
 def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communicator) -> list[Flat]:
@@ -279,4 +325,6 @@ def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communica
         rank, ranks = communicator.rank, communicator.world_size
         flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late)
         flats[indices].summed_over = schedule.groups.get(message.group, ranks)
+        if message.group == SERVERS:
+            flats[indices].summed_over = 1 if schedule.asynchronous else ranks - schedule.sharding.servers
     return list(flats.values())

@@ -114,6 +114,8 @@ class Executor:
         elif self.schedule.update == "before_use":
             for update in self.updates:
                 update.ask()
+        elif self.schedule.update == "elsewhere":
+            return
         else:
             for update in self.updates:
                 self._await_gradients(update, own=True)
@@ -201,13 +203,14 @@ class Executor:
                 self.carrier.flat_of(message).write_back()
         for flat in self.carrier.flats:
             if self._sends(flat.indices[0]):
-                self._reduced.update(flat.indices)
+                if self.schedule.update != "elsewhere":
+                    self._reduced.update(flat.indices)
                 if self._takes(flat):
                     flat.take_gradients()
 
     def _takes(self, flat: Flat) -> bool:
         """Whether gradients are the schedule's own once they are in its buffers, and nobody else's."""
-        return self.schedule.update == "before_use" or flat.shard is not None
+        return self.schedule.update != "after_backward" or flat.shard is not None
 
     def _exchange_used(self) -> None:
         if not any(self._sends(index) for index in self._flat):

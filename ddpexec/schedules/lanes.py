@@ -32,7 +32,7 @@ class Lane:
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, rings: bool) -> None:
-        self._group = groups[0]
+        self.group = groups[0]
         self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
         self._handed = 0
 
@@ -47,7 +47,7 @@ class Lane:
         Args:
             delay_s: how long after this it begins at the earliest, where threads carry messages out.
         """
-        if self._group.size() == 1:
+        if self.group.size() == 1:
             return FinishedWork()
         if self._threads:
             thread = self._threads[self._handed % len(self._threads)]
@@ -55,7 +55,7 @@ class Lane:
             return thread.launch(operation, tensor, after, time.monotonic() + delay_s)
         for work in after:
             work.wait()
-        return begin(self._group, operation, tensor)
+        return begin(self.group, operation, tensor)
 
     def close(self) -> None:
         """End the threads once they have carried out what was handed in."""

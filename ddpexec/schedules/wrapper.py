@@ -24,6 +24,7 @@ from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.served import Served
 from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
@@ -153,6 +154,21 @@ class ScheduledDataParallel(nn.Module):
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
         self.executor.complete()
 
+    @property
+    def serves(self) -> bool:
+        """Whether this rank serves and trains nothing: one of the last, under parameter servers."""
+        return self.communicator.rank >= self.communicator.world_size - self.schedule.sharding.servers
+
+    def serve(self) -> Served:
+        """Serve until all training ranks have ended; return what was done."""
+        server = self.executor.carrier.server(self.schedule, self._make_optimizer)
+        return server.serve_each() if self.schedule.asynchronous else server.serve_all()
+
+    def end(self) -> None:
+        """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
+        self.complete()
+        self.executor.carrier.end()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
         self.optimizer.zero_grad(set_to_none)
@@ -163,6 +179,9 @@ class ScheduledDataParallel(nn.Module):
         It needs all gradients, so it waits for all messages: a scheme that lets the next forward wait for each of them
         loses that. Every rank calls it, after backward and before the optimizer's step.
         """
+        if self.schedule.update == "elsewhere":
+            what = "gradients have left for the servers when they could be clipped"
+            raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
         gradients = self.executor.gather_gradients()
         squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
         if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:

@@ -17,7 +17,7 @@ from ddpsim.collectives.nccl import versions as nccl_versions
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclWays
-from ddpsim.collectives.patterns import PATTERNS, PatternTransport
+from ddpsim.collectives.patterns import PatternTransport, is_pattern
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.scaled import ScaledTransport
@@ -96,8 +96,8 @@ def _physical(
     """Return the transport as the constants have it, whatever rows there are of this machine."""
     if backend == "nccl" and placement.topology.compute_device == "cpu":
         raise InputError("NCCL needs GPUs", place="backend", remedy="use gloo")
-    if backend in BACKENDS and options.algorithm in PATTERNS:
-        return PatternTransport(placement, _ways(placement, backend, calibration), options.algorithm)
+    if backend in BACKENDS and is_pattern(options.algorithm):
+        return PatternTransport(placement, ways_of(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
         return GlooTransport(placement, calibration, options)
     if backend == "nccl":
@@ -114,7 +114,8 @@ def _layout(placement: Placement, version: int, expand: bool) -> Layout:
     return Layout(placement, version, expand=expand)
 
 
-def _ways(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
+def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
+    """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(backend)
     if backend == "gloo":
         return GlooWays(Wiring(placement, expand=True), constants)

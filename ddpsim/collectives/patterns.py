@@ -56,7 +56,28 @@ _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
 }
 PATTERNS = tuple(_SCHEDULES)
 """Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. A parameter server holds 1/n of
-the message beside the first rank of each node."""
+the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
+
+
+def is_pattern(algorithm: str) -> bool:
+    """Whether `algorithm` names one of `PATTERNS`, or servers of their own."""
+    return algorithm in PATTERNS or _servers(algorithm) is not None
+
+
+def _servers(algorithm: str) -> int | None:
+    name, _, servers = algorithm.partition(":")
+    return int(servers) if name == "parameter-server" and servers.isascii() and servers.isdigit() else None
+
+
+def _schedule_of(placement: Placement, algorithm: str) -> Schedule:
+    servers = _servers(algorithm)
+    if servers is None:
+        return _SCHEDULES[algorithm](placement)
+    if not 0 < servers < placement.world_size:
+        what, remedy = f"{servers} servers of {placement.world_size} ranks", "leave a rank that is no server"
+        raise TopologyError(what, place="algorithm", remedy=remedy)
+    return schedules.parameter_server_apart(placement.world_size, servers)
+
 
 _MOST_RANKS = 256
 """Ranks that a schedule is expanded for at most; chosen by hand: two transfers for each pair of 256 are 130,000."""
@@ -82,7 +103,7 @@ class PatternTransport(ByOperation):
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         self._ways, self._algorithm = ways, algorithm
-        self._schedule = _SCHEDULES[algorithm](placement) if ranks > 1 else Schedule(1, 1, ())
+        self._schedule = _schedule_of(placement, algorithm) if ranks > 1 else Schedule(1, 1, ())
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)

@@ -192,6 +192,28 @@ def parameter_server_beside_s(
     return 2 * alpha_s + 2 * pushed * beta + pushed * gamma
 
 
+def parameter_server_apart(ranks: int, servers: int) -> Schedule:
+    """Return push and pull against servers that each hold one part, and are the last `servers` ranks."""
+    builder = Builder(ranks, servers)
+    workers = ranks - servers
+    for reduce in (True, False):
+        for part in range(servers):
+            for worker in range(workers):
+                source, target = (worker, workers + part) if reduce else (workers + part, worker)
+                builder.send(source, target, part, part + 1, reduce=reduce)
+    return builder.build()
+
+
+def parameter_server_apart_s(
+    ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0
+) -> float:
+    """Return 2 alpha + 2 w/s S beta + w/s S gamma: a server's link carries its part of all w = p - s others' messages,
+    or a worker's its whole message, where that is more."""
+    workers = ranks - servers
+    pushed = max(workers / servers, 1.0) * size_bytes
+    return 2 * alpha_s + 2 * pushed * beta + workers / servers * size_bytes * gamma
+
+
 def two_level(nodes: int, per_node: int) -> Schedule:
     """Return reduce-scatter inside each node, a ring across nodes for each part, all-gather inside.
 

@@ -16,9 +16,10 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.order.consensus import Consensus
-from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.named import scheme_named, servers_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
+from ddpsim.schedules.servers import check_servers
 from ddpsim.schedules.setup import Setup
 
 Backend = Literal["nccl", "gloo"]
@@ -125,7 +126,8 @@ class Job:
         str,
         Option(
             "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, "
-            "zero1, zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, or "
+            "zero1, zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, "
+            "horovod, multiworker-mirrored, parameter-server[:servers=N,async], or "
             "package.module:function.",
             "NAME",
         ),
@@ -220,6 +222,24 @@ class Job:
     def period(self) -> int:
         """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
         return self.accumulate * scheme_named(self.scheme).steps
+
+    def trainers(self, world_size: int) -> int:
+        """Return how many of the ranks train: all that are no servers.
+
+        Raises:
+            PlanError: servers that leave none.
+        """
+        servers = servers_named(self.scheme)
+        if servers is None:
+            return world_size
+        check_servers(servers, world_size)
+        return world_size - servers.servers
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether each rank goes on without the others."""
+        servers = servers_named(self.scheme)
+        return servers is not None and servers.asynchronous
 
     @property
     def periodic(self) -> dict[str, int]:

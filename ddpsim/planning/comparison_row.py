@@ -62,8 +62,9 @@ class ComparisonRow:
 
     @property
     def samples_per_s(self) -> Band:
-        """Samples a second of all ranks, with their band."""
-        middle, low, high = (self.ranks * self.batch_size / seconds for seconds in self.step_s)
+        """Samples a second of all ranks that train, with their band."""
+        trainers = self.prediction.options.trainers(self.ranks)
+        middle, low, high = (trainers * self.batch_size / seconds for seconds in self.step_s)
         return middle, high, low
 
     @property

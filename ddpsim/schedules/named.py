@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import asked, count
-from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, schemes, sharded
+from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, schemes, servers, sharded
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import Setup
 from ddpsim.units import parse_size
 
@@ -157,6 +158,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "parameter-server": _with(Servers, servers.parameter_server),
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,
@@ -202,6 +204,16 @@ def as_deepspeed(text: str) -> bool:
     """Return whether `text` names a scheme as DeepSpeed carries it out: `zero3`, `zero1:deepspeed`."""
     name, _, options = text.partition(":")
     return name in ("zero0", "zero3") or (name in ("zero1", "zero2") and options.partition(",")[0] == "deepspeed")
+
+
+def servers_named(text: str) -> Servers | None:
+    """Return what `text` asks of parameter servers; None where it names a scheme of another kind.
+
+    Raises:
+        InputError: options that the scheme does not take.
+    """
+    name, _, options = text.partition(":")
+    return asked(Servers, options, f"scheme {name!r}") if name == "parameter-server" else None
 
 
 def schemes_named(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from ddpsim.schedules.points import Kind
 
 SCHEMA = "ddpsim.schedule/1"
 
-Update = Literal["after_backward", "before_use"]
+Update = Literal["after_backward", "before_use", "elsewhere"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Sharding:
             own all the time, as DDP's buckets.
         kept_bytes: of buffers that stay from step to step beside those.
         master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
+        servers: ranks that do not train, and have the optimizer's state.
     """
 
     parameters: int = 1
@@ -40,6 +41,7 @@ class Sharding:
     staging_bytes: int | None = None
     kept_bytes: int = 0
     master: bool = False
+    servers: int = 0
 
 
 WHOLE = Sharding()
@@ -53,10 +55,13 @@ class Schedule:
         scheme: name of the scheme that made it, with its options.
         messages: of one iteration.
         update: when the optimizer updates a parameter: all of them after backward, or each group just before the
-            next forward needs one of it, where a message that blocks `optimizer:I` may come in as late.
+            next forward needs one of it, where a message that blocks `optimizer:I` may come in as late; or ranks that
+            do not train update, and messages bring what they have updated.
         sharding: which state is split over ranks.
         groups: ranks of each process group beside `world`: `shard` is so many consecutive ranks, `replica` the ranks of
             one place in each shard group.
+        patterns: by group, the pattern that its messages follow, one of `--algorithm`; the backend's own elsewhere.
+        asynchronous: whether each rank's messages go alone, without those of the others.
         overlap: whether messages may begin before backward has ended.
         broadcasts_buffers: whether module buffers are broadcast before a forward, as DDP does where it is asked to.
         one_process: whether the ranks are threads of one process, on the GPUs of one machine: their forwards share one
@@ -73,6 +78,8 @@ class Schedule:
     broadcasts_buffers: bool = True
     one_process: bool = False
     outer: Outer | None = None
+    patterns: dict[str, str] = field(default_factory=dict)
+    asynchronous: bool = False
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)

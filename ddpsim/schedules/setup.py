@@ -25,6 +25,7 @@ class Setup:
             then needs parameters in registration order.
         accumulate: iterations of a step of the optimizer, where all are counted.
         ranks_per_node: consecutive ranks of one node.
+        update_s: what the optimizer takes for all parameters; 0 where nobody knows.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
         blocking: whether the host waits for a collective as torch's `wait` does on gloo: until it has ended, where on
             NCCL the device's stream does.
@@ -36,6 +37,7 @@ class Setup:
     every: int = 1
     accumulate: int = 1
     ranks_per_node: int = 1
+    update_s: float = 0.0
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None

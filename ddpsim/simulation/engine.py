@@ -15,7 +15,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
-from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.named import scheme_named, servers_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.beside import UNDISTURBED, Beside
 from ddpsim.simulation.compiled import graphs_of, in_graphs
@@ -30,12 +30,13 @@ from ddpsim.simulation.lanes import Lanes
 from ddpsim.simulation.one_process import check_one_process, in_one_process
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans, Seen, plans_of
-from ddpsim.simulation.processor import Processor
+from ddpsim.simulation.processor import Process, Processor
 from ddpsim.simulation.rank import LATEST, Progress, Setting
 from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
 from ddpsim.simulation.replayed import Draw
 from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
+from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
@@ -106,7 +107,7 @@ def simulate(
     backend = options.backend_for(workload)
     costs = Costs.of(backend, calibration, gpu_of(workload.gpu, workload.provenance))
     kinds = _kinds(workload, placement, options, workloads or {}, costs)
-    if every_rank:
+    if every_rank or options.asynchronous:
         kinds = _apart(kinds)
     cycle = options.period
     total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
@@ -125,6 +126,7 @@ def simulate(
                 every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, draws=draws, planned=planned,
             )  # fmt: skip
     records = job.run(drawn, settings)
+    counted_gradients = {} if job.staleness is None else {"servers": job.staleness.document()}
     counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
     plan = settings[0].plan(total - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
@@ -136,6 +138,7 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
+        **counted_gradients,
         "options": {
             "drop": dict(options.drop),
             "scheme": options.scheme,
@@ -247,6 +250,7 @@ class _Job:
     costs: Costs
     wire_factor: Callable[[int], float] | None
     progress: Progress | None
+    staleness: Staleness | None = None
 
     def scheduled(self, settings: list[Setting]) -> list[Setting]:
         """Return `settings` with the job's schedule."""
@@ -278,7 +282,12 @@ class _Job:
         if scheduled is not None:
             groups = scheduled.schedule.groups
             lanes = Lanes.of(
-                scheduled.lanes, groups, collectives, self.placement, partial(self._collectives, env, rings)
+                scheduled.lanes,
+                groups,
+                collectives,
+                self.placement,
+                partial(self._collectives, env, rings),
+                scheduled.schedule.patterns,
             )
 
         crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s)
@@ -300,6 +309,7 @@ class _Job:
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
             collectives.check_extent(sizes, every // self.options.sync_every)
         meetings = Meetings(env, len(settings), transfer) if self.options.comm == "real" else None
+        alone = self._alone(env, scheduled)
         on_busy = _busy_ranks(collectives, self.costs)
         world_size = self.placement.world_size
         count = self.options.process_groups if lanes is None else len(lanes.groups)
@@ -309,13 +319,15 @@ class _Job:
             beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
             processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
             communicator = SimulatedCommunicator(
-                env, meetings, count, collectives.streams_per_group, processor, setting.late_s
-            )
+                env, meetings if alone is None else alone(draw.rank), count, collectives.streams_per_group, processor,
+                setting.late_s,
+            )  # fmt: skip
             rank = _rank(env, draw.rank, setting, processor, communicator)
             rank.feed = self._feed(env, setting, collectives.network, draw.stands_for)
             ranks.append(rank)
         ranks[0].progress = self.progress
-        env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
+        apart_s = 0.0 if alone is None else _computing_s(settings[0]) / len(ranks)
+        env.run(env.all_of([env.process(_later(env, place * apart_s, rank)) for place, rank in enumerate(ranks)]))
         return [record for rank in ranks for record in rank.records]
 
     def _feed(
@@ -331,15 +343,44 @@ class _Job:
         closed = self.options.fidelity == "closed"
         return InputFeed(env, stage, copies_on(network, self.placement, together, stage, closed=closed))
 
-    def _collectives(self, env: simpy.Environment, rings: bool, placement: Placement) -> Collectives:
+    def _alone(self, env: simpy.Environment, scheduled: Scheduled | None) -> Callable[[int], Attendance] | None:
+        """Return what sends each rank's messages where ranks do not meet; None where they do."""
+        asked = servers_named(self.options.scheme)
+        if scheduled is None or asked is None or not asked.asynchronous or self.options.comm != "real":
+            return None
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, asked.servers)
+        self.staleness = links.staleness
+        buckets = [
+            [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
+            for lane in scheduled.lanes
+        ]
+        return lambda rank: links.attendance(rank, buckets)
+
+    def _collectives(
+        self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
+    ) -> Collectives:
+        options = replace(self.options.collective, rings=rings)
         return Collectives(
             env,
             placement,
             backend=self.backend,
             calibration=self.calibration,
-            options=replace(self.options.collective, rings=rings),
+            options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
         )
+
+
+def _computing_s(setting: Setting) -> float:
+    """Return about how long a rank computes in an iteration, at its first pace."""
+    pace = setting.pace(0)
+    return max(pace.host_s, pace.work_s)
+
+
+def _later(env: simpy.Environment, seconds: float, rank: CpuRank | GpuRank) -> Process:
+    """Let a rank begin after some time: those that do not meet go on evenly apart, as they drift to in a long run."""
+    if seconds > 0:
+        yield env.timeout(seconds)
+    yield from rank.run()
 
 
 def _rank(
@@ -377,6 +418,7 @@ def _kinds(
 ) -> list[Kind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
     options.check_ranks(placement.world_size)
+    trainers = options.trainers(placement.world_size)
     members: dict[tuple[str | None, float], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
@@ -385,6 +427,8 @@ def _kinds(
         for node in node_class.node_indices:
             for gpu in range(placement.gpus_per_node):
                 rank = placement.rank_of(node, gpu)
+                if rank >= trainers:
+                    continue
                 members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
     kinds = []
     for (name, factor), ranks in members.items():

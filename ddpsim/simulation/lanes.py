@@ -46,7 +46,8 @@ class Lanes:
         ranks_of: Mapping[str, int],
         world: Collectives,
         placement: Placement,
-        make: Callable[[Placement], Collectives],
+        make: Callable[[Placement, str | None], Collectives],
+        patterns: Mapping[str, str],
     ) -> Lanes:
         """Return the lanes of a schedule.
 
@@ -54,12 +55,15 @@ class Lanes:
             lanes: groups and streams.
             ranks_of: how many ranks each process group beside that of all ranks has.
             world: of all ranks.
-            make: the collectives of a part of `placement`.
+            make: the collectives of a part of `placement`, by a pattern or the backend's own algorithm.
+            patterns: by group, where there is one.
         """
         made: dict[str, tuple[Collectives, int, int]] = {WORLD: (world, placement.world_size, 1)}
         for name, ranks in ranks_of.items():
             part, together = _part(placement, name, ranks)
-            made[name] = (world if part is placement else make(part), ranks, together)
+            pattern = patterns.get(name)
+            shared = part is placement and pattern is None
+            made[name] = (world if shared else make(part, pattern), ranks, together)
         groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
         return cls(list(groups), list(sizes), list(together_of))
 

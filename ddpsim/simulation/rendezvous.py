@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import simpy
 
@@ -77,6 +77,13 @@ class Meetings:
         return meeting.finished
 
 
+class Attends(Protocol):
+    """Brings a rank's launches to where their bytes move."""
+
+    def attend(self, launch: Launch) -> simpy.Event:
+        """Bring one launch and return the event of its end."""
+
+
 class _Queue:
     """A lane's launches, taken in order by the streams that ask."""
 
@@ -111,7 +118,8 @@ class SimulatedCommunicator:
 
     Args:
         env: the simulation.
-        meetings: common to all ranks; None ends each collective at once (`comm=noop`).
+        meetings: common to all ranks, or this rank's own where it meets no others; None ends each collective at once
+            (`comm=noop`).
         lanes: how many there are.
         streams_per_group: NCCL 1, gloo 2.
         processor: slowed while a collective of this rank is in flight.
@@ -121,7 +129,7 @@ class SimulatedCommunicator:
     def __init__(
         self,
         env: simpy.Environment,
-        meetings: Meetings | None,
+        meetings: Attends | None,
         lanes: int,
         streams_per_group: int,
         processor: Processor,

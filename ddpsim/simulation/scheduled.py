@@ -103,6 +103,8 @@ class Scheduled:
         groups = _groups(schedule, count, clipping=options.clip_gradients)
         if not late and not _updates_apart(schedule, count):
             groups = [list(range(count))]
+        if schedule.update == "elsewhere":
+            groups = []
         return cls(
             schedule,
             _parcels(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
@@ -140,6 +142,7 @@ def setup_of(
         every=options.sync_every,
         accumulate=options.accumulate,
         ranks_per_node=placement.gpus_per_node,
+        update_s=float(np.median(workload.optimizer.device_s)) * options.scale_compute,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,
@@ -168,12 +171,17 @@ def _parcels(
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
                 copy_s * _filled_at_launch(message, schedule, gloo=gloo),
-                gloo and bool(message.after_messages) and (message.group, message.stream) not in rung,
+                _host_awaits(message, schedule, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,
             )
         )
     return tuple(found)
+
+
+def _host_awaits(message: Message, schedule: Schedule, *, gloo: bool) -> bool:
+    """Whether the host waits for what comes before a message; a server does before it sends what it has updated."""
+    return gloo and bool(message.after_messages) and schedule.update != "elsewhere"
 
 
 def _in_place(message: Message) -> bool:

@@ -60,7 +60,9 @@ def held_back(rank: int) -> list[tuple[int, float, float]]:
         loss_of(made, *mine(4, rank)).backward()
         made.optimizer.step()
     delays = [message.delay_s for message in made.schedule]
-    return [(len(delays), delay, late - early) for delay, early, late in zip(delays, handed, sorted(began), strict=True)]
+    return [
+        (len(delays), delay, late - early) for delay, early, late in zip(delays, handed, sorted(began), strict=True)
+    ]
 
 
 def test_a_buffer_is_held_back_until_its_cycle() -> None:

@@ -1,0 +1,240 @@
+"""Parameter servers over gloo: what a training rank sends and receives, and what a server does with it.
+
+Each message is cut into one part a server, and goes there and comes back by sends and receives. Before the first push
+of an iteration a rank tells each server that it goes on, and by which learning rate; at its end, that it does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.errors import ExecutionError
+from ddpexec.groups.lost import raise_lost
+from ddpexec.groups.process_groups import Communicator, Work
+from ddpexec.schedules.updates import MakeOptimizer
+from ddpsim.operations import Operation
+
+CONTROL_TAG = 0
+"""Tag of what says whether a rank goes on; messages have their number plus one."""
+GOES_ON, ENDS = 1.0, 0.0
+
+
+class ServerLane:
+    """A server lane sends a training rank's pushes to the servers, and receives its pulls from them.
+
+    Args:
+        groups: of all ranks, one for each stream.
+        servers: how many of the last ranks serve.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, servers: int, messages: int) -> None:
+        self.group, self._messages = group, messages
+        workers = group.size() - servers
+        self.servers = range(workers, group.size())
+        self.rate = 0.0
+        self.launched = 0
+        self.sent_bytes = 0
+        self._control: list[tuple[Tensor, list[dist.Work]]] = []
+
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
+        """Begin to push or pull `tensor`; what comes before it on the servers is for them to see to."""
+        number = self.launched % self._messages
+        if operation is Operation.REDUCE and number == 0:
+            self.tell(GOES_ON)
+        self.launched += 1
+        parts = parts_of(tensor, len(self.servers))
+        if operation is Operation.REDUCE:
+            self.sent_bytes += tensor.nbytes
+            return Together([self.group.send([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
+        return Together([self.group.recv([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
+
+    def tell(self, flag: float) -> None:
+        """Tell the servers whether another iteration comes; what was told before has arrived by then."""
+        for _, works in self._control:
+            Together(works).wait()
+        told = torch.tensor([flag, self.rate], dtype=torch.float64)
+        self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
+        if flag == ENDS:
+            Together(self._control[0][1]).wait()
+
+    def close(self) -> None:
+        """Do nothing: there are no threads."""
+
+
+class Together:
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> bool:
+        """Wait for all."""
+        for work in self._works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+
+def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
+    """Return the part of each server: consecutive, of as equal sizes as whole elements allow."""
+    flat, count = tensor.view(-1), tensor.numel()
+    return [flat[count * k // servers : count * (k + 1) // servers] for k in range(servers)]
+
+
+@dataclass(slots=True)
+class Served:
+    """What a server has done.
+
+    Attributes:
+        updates: gradients of a bucket that it has updated by: of one rank each where ranks go alone, else of all.
+        staleness: by how many updates of its bucket by others a gradient came after its rank's pull, how many did.
+    """
+
+    updates: int = 0
+    staleness: dict[int, int] = field(default_factory=dict)
+
+
+class Server:
+    """A server keeps its part of each bucket's parameters, and updates it by an optimizer of its own.
+
+    Args:
+        communicator: of training ranks and servers.
+        push, pull: the groups of both streams.
+        buckets: all parameters of each push, flat.
+        order: of the pulls, as places among the pushes.
+        servers: how many there are.
+        make_optimizer: makes an optimizer of a flat part.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        push: dist.ProcessGroup,
+        pull: dist.ProcessGroup,
+        buckets: Sequence[Tensor],
+        order: Sequence[int],
+        servers: int,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
+        self._workers = range(communicator.world_size - servers)
+        number = communicator.rank - len(self._workers)
+        self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets]
+        self._optimizers = [make_optimizer([part]) for part in self._parts]
+        self._locks = [threading.Lock() for _ in self._parts]
+        self._versions = [0] * len(self._parts)
+        self.served = Served()
+
+    def serve_all(self) -> Served:
+        """Update by the mean of all ranks' gradients, iteration by iteration, until all have ended.
+
+        Raises:
+            ExecutionError: a rank that ended before another.
+            LostRankError: one that is gone.
+        """
+        coming = [[torch.empty_like(part) for _ in self._workers] for part in self._parts]
+        sends: list[list[dist.Work]] = [[] for _ in self._parts]
+        while True:
+            told = [self._told(worker) for worker in self._workers]
+            going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
+            if not going:
+                self._settle(work for works in sends for work in works)
+                return self.served
+            if len(going) < len(self._workers):
+                ended = sorted(set(self._workers).difference(going))
+                what = f"rank {ended[0]} has ended and rank {going[0]} goes on"
+                raise ExecutionError(what, remedy="let all ranks train as many iterations, or use `async`")
+            receives = [
+                [self._push.recv([into], worker, place + 1) for worker, into in zip(self._workers, buffers, strict=True)]
+                for place, buffers in enumerate(coming)
+            ]
+            for place, buffers in enumerate(coming):
+                self._settle([*receives[place], *sends[place]])
+                gradient = buffers[0]
+                for other in buffers[1:]:
+                    gradient.add_(other)
+                self._update(place, gradient, told[0][1])
+            for number, place in enumerate(self._order):
+                sends[place] = [self._pull.send([self._parts[place].data], w, number + 1) for w in self._workers]
+
+    def serve_each(self) -> Served:
+        """Update by each rank's gradients as they come, and answer it alone, until all have ended.
+
+        Raises:
+            LostRankError: a rank that is gone: it ends all, as under DDP.
+        """
+        failures: list[BaseException] = []
+        over = threading.Semaphore(0)
+
+        def serve(worker: int) -> None:
+            try:
+                self._serve_one(worker)
+            except BaseException as error:
+                failures.append(error)
+            over.release()
+
+        for worker in self._workers:
+            threading.Thread(target=serve, args=(worker,), name=f"ddpexec server of {worker}", daemon=True).start()
+        for _ in self._workers:
+            over.acquire()
+            if failures:
+                raise failures[0]
+        return self.served
+
+    def _serve_one(self, worker: int) -> None:
+        coming = [torch.empty_like(part) for part in self._parts]
+        seen = [0] * len(self._parts)
+        pulled, sends = False, []
+        while True:
+            flag, rate = self._told(worker)
+            self._settle(sends)
+            if flag != GOES_ON:
+                return
+            receives = [self._push.recv([into], worker, place + 1) for place, into in enumerate(coming)]
+            for place, gradient in enumerate(coming):
+                self._settle([receives[place]])
+                with self._locks[place]:
+                    if pulled:
+                        late = self._versions[place] - seen[place]
+                        self.served.staleness[late] = self.served.staleness.get(late, 0) + 1
+                    self._update(place, gradient, rate)
+            sends, kept = [], []
+            for number, place in enumerate(self._order):
+                with self._locks[place]:
+                    seen[place] = self._versions[place]
+                    kept.append(self._parts[place].detach().clone())
+                sends.append(self._pull.send([kept[-1]], worker, number + 1))
+            pulled = True
+
+    def _update(self, place: int, gradient: Tensor, rate: float) -> None:
+        optimizer = self._optimizers[place]
+        for group in getattr(optimizer, "param_groups", ()):
+            if "lr" in group:
+                group["lr"] = rate
+        self._parts[place].grad = gradient
+        optimizer.step()
+        self._versions[place] += 1
+        self.served.updates += 1
+
+    def _told(self, worker: int) -> tuple[float, float]:
+        told = torch.zeros(2, dtype=torch.float64)
+        self._settle([self._push.recv([told], worker, CONTROL_TAG)])
+        flag, rate = told.tolist()
+        return flag, rate
+
+    def _settle(self, works: Any) -> None:
+        for work in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise_lost(self._communicator, "a message between server and rank", error)

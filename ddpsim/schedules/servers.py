@@ -1,0 +1,102 @@
+"""Parameter servers: ranks that do not train take gradients, update parameters, and hand them out.
+
+Each bucket is cut into one equal part a server. In the synchronous form a server waits for the gradients of all
+training ranks, and sends what it has updated to all; in the asynchronous one it updates with each rank's as they come
+and answers that rank alone, so that a gradient is of parameters that others have moved on meanwhile.
+
+Sources: Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (2014); TensorFlow's
+ParameterServerStrategy; the order of pulls, TicTac (Hashemi et al., 2019), where an unordered one is the reverse here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.options.asked import count, flag, value
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+
+SERVERS = "servers"
+"""Name of the group of training ranks and servers together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What `parameter-server` may be asked.
+
+    Attributes:
+        servers: the last ranks, which do not train.
+        asynchronous: whether each training rank goes on without the others.
+        tictac: whether parameters are pulled in the order in which forward needs them; else in that of the pushes.
+    """
+
+    servers: int = value(count, 1)
+    asynchronous: bool = flag("async")
+    tictac: bool = flag("tictac")
+
+
+def parameter_server(setup: Setup, given: Servers) -> Schedule:
+    """Push each bucket's gradients when they are there, and pull its parameters after backward, before forward.
+
+    Raises:
+        PlanError: where servers leave no rank to train.
+    """
+    check_servers(given, setup.world_size)
+    pushes = [
+        Message(
+            id=f"push {place}",
+            op=Operation.REDUCE,
+            size_bytes=setup.size_bytes(bucket),
+            parameters=bucket,
+            after=points(Kind.GRADIENT, bucket),
+            group=SERVERS,
+            stream="push",
+            every=setup.every,
+        )
+        for place, bucket in enumerate(setup.buckets)
+    ]
+    places = setup.in_forward_order(setup.buckets) if given.tictac else range(len(pushes))
+    whole = setup.size_bytes(range(len(setup.parameters)))
+    pulls = [
+        Message(
+            id=f"pull {place}",
+            op=Operation.BROADCAST,
+            size_bytes=pushes[place].size_bytes,
+            parameters=setup.buckets[place],
+            after=(BACKWARD_END,),
+            after_messages=(pushes[place].id,),
+            blocks=points(Kind.FORWARD, setup.buckets[place]),
+            group=SERVERS,
+            stream="pull",
+            delay_s=setup.update_s * pushes[place].size_bytes / whole / given.servers if whole else 0.0,
+            every=setup.every,
+        )
+        for place in places
+    ]
+    return Schedule(
+        scheme="parameter-server",
+        messages=(*pushes, *pulls),
+        update="elsewhere",
+        sharding=Sharding(servers=given.servers),
+        groups={SERVERS: setup.world_size},
+        patterns={SERVERS: f"parameter-server:{given.servers}"},
+        broadcasts_buffers=False,
+        asynchronous=given.asynchronous,
+    )
+
+
+def check_servers(given: Servers, world_size: int) -> None:
+    """Refuse servers that leave no rank to train.
+
+    Raises:
+        PlanError: it says how many there may be.
+    """
+    if given.servers >= world_size:
+        what = f"{given.servers} of {world_size} ranks are servers, which leaves them without clients"
+        raise PlanError(
+            what, place="scheme 'parameter-server'", remedy=f"give servers={max(1, world_size - 1)} at most"
+        )

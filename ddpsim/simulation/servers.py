@@ -1,0 +1,134 @@
+"""Asynchronous parameter servers: each rank's own messages to and from them, and how stale gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import ways_of
+from ddpsim.errors import InputError
+from ddpsim.network.fairness import LinkId
+from ddpsim.network.fluid import Demand, Network
+from ddpsim.operations import Operation
+from ddpsim.simulation.processor import Process
+from ddpsim.simulation.rendezvous import Launch
+from ddpsim.topology.graph import Placement
+
+Bucket = tuple[int, ...]
+"""Registration indices of what is pushed and pulled together."""
+
+MOST_RANKS = 64
+"""Ranks that are each simulated as themselves; chosen by hand: their steps are events of one queue."""
+
+
+@dataclass(slots=True)
+class Staleness:
+    """Staleness counts the gradients that servers took in, and the updates by others that each came after.
+
+    Attributes:
+        counts: by how many updates of a bucket lay between a rank's pull of it and its next push.
+    """
+
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def note(self, updates: int) -> None:
+        """Count a gradient that came `updates` updates late."""
+        self.counts[updates] = self.counts.get(updates, 0) + 1
+
+    def document(self) -> dict[str, float]:
+        """Return gradients counted, the mean of their staleness, and the most."""
+        total = sum(self.counts.values())
+        mean = sum(late * times for late, times in self.counts.items()) / total if total else 0.0
+        return {"gradients": total, "staleness_mean": mean, "staleness_most": max(self.counts, default=0)}
+
+
+class ServerLinks:
+    """The links between training ranks and servers, which are the last ranks and hold an equal part of each message.
+
+    Args:
+        env: the simulation.
+        placement: training ranks and servers.
+        backend: whose ways they take.
+        calibration: constants; the priors where None.
+        servers: how many of the ranks.
+
+    Raises:
+        InputError: more ranks than are simulated one by one.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        placement: Placement,
+        backend: str,
+        calibration: Calibration | None,
+        servers: int,
+    ) -> None:
+        if placement.world_size > MOST_RANKS:
+            what = f"{placement.world_size} ranks, each of which goes its own way"
+            remedy = f"give {MOST_RANKS} at most, or leave out `async`"
+            raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
+        self.env, self._servers = env, servers
+        self._ways = ways_of(placement, backend, calibration)
+        self._workers = placement.world_size - servers
+        self.network = Network(env, {})
+        self.staleness = Staleness()
+        self._versions: dict[Bucket, int] = {}
+        self._seen: dict[tuple[int, Bucket], int] = {}
+
+    def attendance(self, rank: int, buckets: Sequence[Sequence[Bucket]]) -> Attendance:
+        """Return what sends the messages of a rank.
+
+        Args:
+            buckets: of each lane, in the order of its messages.
+        """
+        return Attendance(self, rank, buckets)
+
+    def demand(self, rank: int, launch: Launch) -> Demand:
+        """Return what a rank's push or pull asks of the network."""
+        loads: dict[LinkId, float] = {}
+        latency_s = 0.0
+        for server in range(self._workers, self._workers + self._servers):
+            ends = (rank, server) if launch.operation is Operation.REDUCE else (server, rank)
+            connection = self._ways.connection(*ends)
+            latency_s = max(latency_s, connection.latency_s)
+            for link, load in connection.loads.items():
+                loads[link] = loads.get(link, 0.0) + load / self._servers
+        self.network.add(self._ways.capacities)
+        return Demand(self._ways.start_s(launch.size_bytes) + latency_s, launch.size_bytes, loads)
+
+    def pushed(self, rank: int, bucket: Bucket) -> None:
+        """Count a rank's gradient of a bucket, which the servers now update by."""
+        now = self._versions.get(bucket, 0)
+        if (rank, bucket) in self._seen:
+            self.staleness.note(now - self._seen[rank, bucket])
+        self._versions[bucket] = now + 1
+
+    def pulled(self, rank: int, bucket: Bucket) -> None:
+        """Note which update of a bucket a rank has pulled."""
+        self._seen[rank, bucket] = self._versions.get(bucket, 0)
+
+
+class Attendance:
+    """Sends one rank's messages as they come, without those of others."""
+
+    def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
+        self._links, self._rank, self._buckets = links, rank, buckets
+
+    def attend(self, launch: Launch) -> simpy.Event:
+        """Send a launch; return the event of its end."""
+        return self._links.env.process(self._send(launch))
+
+    def _send(self, launch: Launch) -> Process:
+        links = self._links
+        launch.wire_s = links.env.now
+        of_lane = self._buckets[launch.lane]
+        bucket = of_lane[launch.number % len(of_lane)]
+        if launch.operation is not Operation.REDUCE:
+            links.pulled(self._rank, bucket)
+        yield links.network.transfer(links.demand(self._rank, launch))
+        if launch.operation is Operation.REDUCE:
+            links.pushed(self._rank, bucket)

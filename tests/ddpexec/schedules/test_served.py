@@ -1,0 +1,158 @@
+"""Parameter servers carried out: weights of one process, no update lost, and an end when a rank is killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
+from ddpsim.errors import PlanError  # noqa: E402
+from tests.ddpexec.schedules.training import (  # noqa: E402
+    BATCH,
+    OPTIMIZERS,
+    STEPS,
+    alone,
+    apart,
+    batch,
+    loss_of,
+    model_of,
+    wrapped,
+)
+
+
+def step(made: Any, number: int, rank: int, workers: int) -> None:
+    inputs, targets = batch(number, workers)
+    mine = slice(rank * BATCH, (rank + 1) * BATCH)
+    loss_of(made, inputs[mine], targets[mine]).backward()
+    made.optimizer.step()
+    made.optimizer.zero_grad()
+
+
+def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = STEPS) -> tuple[Any, Any]:
+    """Return the weights of a training rank, or what a server has done."""
+    workers = torch.distributed.get_world_size() - servers
+    made = wrapped(rank, scheme, optimizer)
+    if made.serves:
+        return None, made.serve()
+    for number in range(steps):
+        step(made, number, rank, workers)
+    made.end()
+    return [parameter.detach().clone() for parameter in made.module.parameters()], len(made.schedule) // 2
+
+
+def distances(rank: int, servers: int) -> dict[str, float]:
+    workers, found = torch.distributed.get_world_size() - servers, {}
+    for optimizer in OPTIMIZERS:
+        expected = alone(optimizer, workers)[-1]
+        for option in ("", ",tictac"):
+            weights, _ = trained(rank, f"parameter-server:servers={servers}{option}", servers, optimizer)
+            found[f"{optimizer}{option}"] = 0.0 if weights is None else apart(weights, expected)
+    return found
+
+
+@pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
+def test_twenty_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
+    for found in ranks.run(world, distances, servers, timeout_s=110):
+        assert len(found) == 4
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def one_asynchronous(rank: int) -> float:
+    weights, served = trained(rank, "parameter-server:async", 1, "sgd")
+    if weights is None:
+        assert set(served.staleness) == {0}
+        return 0.0
+    return apart(weights, alone("sgd", 1)[-1])
+
+
+def test_one_asynchronous_rank_trains_as_one_process() -> None:
+    assert max(ranks.run(2, one_asynchronous)) < 1e-10
+
+
+def several_asynchronous(rank: int) -> tuple[Any, Any, float]:
+    # Three ranks' steps with one rank's learning rate each: the tests' own, with momentum, diverge when they are stale.
+    slowly = {"sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01)}
+    with mock.patch.dict(OPTIMIZERS, slowly):
+        weights, served = trained(rank, "parameter-server:async,servers=1", 1, "sgd", steps=STEPS + 5 * rank)
+    if weights is None:
+        return weights, served, 0.0
+    losses = []
+    for values in ([p.detach() for p in model_of().parameters()], weights):
+        model = model_of()
+        torch.nn.utils.vector_to_parameters(torch.cat([v.flatten() for v in values]), model.parameters())
+        losses.append(sum(float(loss_of(model, *batch(number, 3))) for number in range(STEPS)))
+    return weights, served, losses[1] / losses[0]
+
+
+def test_asynchronous_servers_lose_no_update_and_count_staleness() -> None:
+    *workers, (_, served, _) = ranks.run(4, several_asynchronous)
+    buckets = workers[0][1]
+    steps = sum(STEPS + 5 * rank for rank in range(3))
+    assert served.updates == steps * buckets
+    # Of each rank's first gradient nothing was pulled before.
+    assert sum(served.staleness.values()) == (steps - 3) * buckets
+    assert all(learned < 1 for *_, learned in workers)
+
+
+def losing(rank: int, scheme: str) -> tuple[str, float]:
+    made = wrapped(rank, scheme)
+    begin = time.monotonic()
+    try:
+        if made.serves:
+            made.serve()
+        for number in range(50):
+            if rank == 1 and number == 7:
+                os._exit(17)
+            begin = time.monotonic()
+            step(made, number, rank, 2)
+    except ExecutionError as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return "no error", 0.0
+
+
+@pytest.mark.parametrize("scheme", ["parameter-server", "parameter-server:async"])
+def test_a_killed_rank_ends_the_others(scheme: str) -> None:
+    survivors = ranks.outcomes(3, losing, scheme, group_timeout_s=3)
+    for rank in (0, 2):
+        said, _ = survivors[rank].value
+        assert said.startswith(LostRankError.__name__), said
+
+
+def ended_early(rank: int) -> str:
+    try:
+        trained(rank, "parameter-server", 1, "sgd", steps=2 + rank)
+    except ExecutionError as error:
+        return str(error)
+    return ""
+
+
+def test_a_rank_that_ends_before_another_is_named() -> None:
+    said = ranks.run(3, ended_early)
+    assert "rank 0 has ended and rank 1 goes on" in said[2]
+
+
+def refused(rank: int) -> str:
+    with pytest.raises(PlanError) as said:
+        wrapped(rank, "parameter-server:servers=2")
+    made = wrapped(rank, "parameter-server")
+    if made.serves:
+        made.serve()
+    else:
+        with pytest.raises(ExecutionError, match="clipped"):
+            made.clip_grad_norm_(1.0)
+        made.end()
+    return str(said.value)
+
+
+def test_servers_without_clients_are_refused_on_every_rank() -> None:
+    said = ranks.run(2, refused)
+    assert len(set(said)) == 1
+    assert "without clients" in said[0]

@@ -1,0 +1,124 @@
+"""Parameter servers, held to closed forms of their link."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s
+from ddpsim.errors import InputError, PlanError, TopologyError
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.prediction.predict import predict
+from ddpsim.schedules.named import scheme_named, servers_named
+from ddpsim.simulation import Options, simulate
+from ddpsim.simulation.costs import Costs
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.trace.metrics import summarise
+from ddpsim.units import MIB
+from ddpsim.workload.forward_use import ForwardUse
+from tests.ddpsim.collectives.shaped import SHAPED_100US
+from tests.ddpsim.simulation.builders import workload
+
+ONE = BucketCaps(bucket_cap_mb=100)
+
+
+def flat(ranks: int) -> Placement:
+    """Return nodes of one rank each, with links of 1 Gbit/s."""
+    return parse_topology(SHAPED_100US, "shaped.yaml").place(ranks)
+
+
+def byte_s(placement: Placement) -> tuple[float, float, float]:
+    """Return what a message takes before its bytes, what a byte takes, and what a launch takes."""
+    get = Collectives(None, placement, backend="gloo").calibration
+    alpha = get["gloo.step_s"] + get["gloo.round_trips"] * 4 * 0.1e-3
+    return alpha, 1 / (1.25e8 * get["gloo.efficiency.network"]), get["gloo.launch_s"]
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(4, 1), (5, 2), (3, 2)])
+def test_servers_of_their_own_take_the_closed_form(ranks: int, servers: int) -> None:
+    placement, size = flat(ranks), 64 * MIB
+    alpha, beta, launch_s = byte_s(placement)
+    options = CollectiveOptions(algorithm=f"parameter-server:{servers}")
+    found = Collectives(None, placement, backend="gloo", options=options).simulate_s(size)
+    expected = launch_s + parameter_server_apart_s(ranks, servers, size, alpha, beta)
+    assert found == pytest.approx(expected, rel=1e-3)
+    sent = parameter_server_apart(ranks, servers).sent_chunks()
+    assert sent == [servers] * (ranks - servers) + [ranks - servers] * servers
+
+
+@pytest.mark.parametrize(("ranks", "servers"), [(3, 1), (5, 1), (5, 2)])
+def test_a_synchronous_step_waits_for_push_update_and_pull(ranks: int, servers: int) -> None:
+    # One gradient, so that nothing of its exchange is hidden.
+    source, placement, costs = workload(gradients=1, size=4_000_000), flat(ranks), Costs.of("gloo", None)
+    alpha, beta, launch_s = byte_s(placement)
+    workers, size = ranks - servers, source.gradient_bytes
+    exchange_s = 2 * (alpha + launch_s + workers / servers * size * beta) + 0.01 / servers
+    own_s = costs.forward_s + costs.hook_s + costs.copies_s(1, size) + costs.launch_s + costs.finish_s
+    found = summarise(
+        simulate(source, placement, Options(backend="gloo", caps=ONE, scheme=f"parameter-server:servers={servers}"))
+    )
+    # The pull is launched under the push.
+    assert found.iteration_s == pytest.approx(0.03 + 0.08 + exchange_s + own_s, rel=2e-3)
+    assert found.optimizer_s == 0
+
+
+def test_asynchronous_ranks_share_the_server_s_link_and_count_their_staleness() -> None:
+    source, placement = workload(gradients=1, size=4_000_000), flat(5)
+    _, beta, _ = byte_s(placement)
+    options = Options(backend="gloo", caps=ONE, scheme="parameter-server:async", iterations=20)
+    trace = simulate(source, placement, options)
+    one_s, size = summarise(trace).iteration_s, source.gradient_bytes
+    # Four ranks push over one link: no step is shorter than that takes, nor than a rank's own exchange.
+    assert one_s >= 4 * size * beta
+    assert one_s >= 0.11 + 2 * size * beta
+    synchronous = summarise(
+        simulate(source, placement, Options(backend="gloo", caps=ONE, scheme="parameter-server"))
+    ).iteration_s
+    assert one_s < synchronous
+    servers = trace.provenance["servers"]
+    # Every step of every rank but its first comes after a pull; in between each of the others pushed once.
+    assert servers["staleness_mean"] == pytest.approx(3, abs=0.3)
+    assert trace.ranks == [0, 1, 2, 3]
+
+
+def test_one_asynchronous_rank_is_never_stale() -> None:
+    trace = simulate(workload(), flat(2), Options(backend="gloo", caps=ONE, scheme="parameter-server:async"))
+    assert trace.provenance["servers"]["staleness_most"] == 0
+    alone, together = (
+        summarise(simulate(workload(), flat(2), Options(backend="gloo", caps=ONE, scheme=name))).iteration_s
+        for name in ("parameter-server:async", "parameter-server")
+    )
+    assert alone == pytest.approx(together, rel=1e-3)
+
+
+def test_pulls_in_forward_s_order_are_no_later() -> None:
+    use = np.arange(8) / 8 * 0.3
+    source = replace(workload(gradients=8, size=1_000_000, forward=0.3), forward_use_s=ForwardUse(use, use))
+    caps = BucketCaps(bucket_cap_mb=4)
+    plain, ordered = (
+        summarise(simulate(source, flat(3), Options(backend="gloo", caps=caps, scheme=name))).iteration_s
+        for name in ("parameter-server", "parameter-server:tictac")
+    )
+    assert ordered < plain
+
+
+def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:
+    source, machine = workload(device="V100"), load_topology("dgx-1v")
+    found = predict(source, machine, options=Options(scheme="parameter-server:servers=2"), band=False, brief=True)
+    assert found.memory is not None and found.memory.optimizer_bytes == 0
+    assert found.options.trainers(found.summary.world_size) == 6
+
+
+def test_what_leaves_no_client_is_refused() -> None:
+    with pytest.raises(PlanError, match="without clients"):
+        simulate(workload(), flat(2), Options(backend="gloo", scheme="parameter-server:servers=2"))
+    with pytest.raises(TopologyError, match="leave a rank"):
+        Collectives(None, flat(2), backend="gloo", options=CollectiveOptions(algorithm="parameter-server:2"))
+    with pytest.raises(InputError, match="above 0"):
+        scheme_named("parameter-server:servers=0")
+    assert servers_named("ddp") is None
