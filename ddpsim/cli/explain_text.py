@@ -53,8 +53,10 @@ def _who(found: Explanation) -> str:
         lines.append(f"{what}; cause: {late.cause} (over {counted(late.steps, 'step')})")
     if found.link is not None:
         lines.append(f"slow link: {found.link.text()}")
-    if not lines and len(found.ranks.ranks) > 1:
-        lines.append("no rank is late")
+    if found.recorded is not None:
+        lines += [f"flight recorder: {line}" for line in found.recorded.lines()]
+    if found.late is None and found.link is None and len(found.ranks.ranks) > 1:
+        lines.insert(0, "no rank is late")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from ddpsim.explaining.given import Given
 from ddpsim.explaining.late import excess_s, late_rank
 from ddpsim.explaining.links import slow_link
 from ddpsim.explaining.machine import Machine, machine_of
+from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, SeenRank
 from ddpsim.explaining.splits import Split, splits_of
 from ddpsim.trace.metrics import quantile
@@ -53,6 +54,9 @@ def explain(
     foretold = _foretold(lead, machine, traced, notes)
     late = late_rank(seen)
     link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
+    recorded = None if given.flight_recorder is None else read_recorder(given.flight_recorder)
+    if recorded is not None:
+        notes += recorded.notes
     basis = lead.made_by
     found = Explanation(
         ranks=ranks,
@@ -64,7 +68,7 @@ def explain(
         link=link,
         excess_s=excess_s(seen),
         foretold=foretold,
-        recorded=None,
+        recorded=recorded,
         untraced_s=untraced_s,
         advice=(),
         notes=tuple(notes),

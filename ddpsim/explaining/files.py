@@ -63,7 +63,7 @@ def read_file(path: Path, shapes: Workload | None, lead: bool) -> SeenRank:
         TraceError: unreadable, or no trace of training.
     """
     if _is_ours(path):
-        return read_recorded_rank(path)
+        return read_recorded_rank(path, shapes, lead=lead)
     return read_kineto_rank(path, shapes, lead=lead)
 
 
@@ -109,6 +109,11 @@ def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
         (one, first), (other, second) = list(sizes.items())[:2]
         what = f"of a run of {other} ranks, {first} is of one of {one}"
         raise TraceError(what, place=second, remedy="give each run a folder of its own")
+    for each in read[1:]:
+        one, other = (f"{r.backend or 'no process group'} on {r.device}" for r in (read[0], each))
+        if one != other and read[0].kind == each.kind:
+            what = f"of a run with {other}, {read[0].place} is of one with {one}"
+            raise TraceError(what, place=each.place, remedy="give each run a folder of its own")
     ranks: dict[int, SeenRank] = {}
     for number, each in enumerate(read):
         rank = number if each.rank is None else each.rank

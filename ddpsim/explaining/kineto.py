@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median, mode
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep
-from ddpsim.trace.overlap import intersection, union
+from ddpsim.trace.overlap import intersection, length, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
@@ -21,6 +21,7 @@ from ddpsim.workload.kineto.steps import Step, find_steps, is_communication
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
 
 _GLOO = "gloo:"
+_TORCH = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
 _OPERATIONS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
     "sendrecv": "send_recv", "alltoall": "all_to_all", "reduce": "reduce",
@@ -40,16 +41,18 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         TraceError: an unreadable trace, or one without training steps.
     """
     file = read_kineto(path)
-    found = find_steps(file.events, file.place)
+    found = _steps_in(file)
     usual = mode(len(step.accumulations) for step in found)
-    steps = [step for step in found if len(step.accumulations) == usual]
+    steps = [_from_its_forward(step, file) for step in found if len(step.accumulations) == usual]
     notes = [f"{len(found) - len(steps)} steps with another number of gradients left out"] * (len(steps) < len(found))
     reader = _Reader(file, found)
     between = [after.forward_s - step.end_s for step, after in pairwise(steps)]
     ahead_s = median(between) if between else 0.0
     seen = tuple(reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True))
-    basis = None
-    if lead:
+    basis, ddp = None, any(step.collectives for step in steps)
+    if lead and not ddp and any(step.collectives for step in seen):
+        notes.append("no prediction: its collectives are not those that hooks of stock DDP launch")
+    elif lead:
         try:
             waited = {
                 step.name: 0.0 if file.events.works else each.parts["exposed_comm_s"]
@@ -58,7 +61,6 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
             basis = basis_of(file, found, steps, shapes, waited)
         except InputError as error:
             notes.append(f"no prediction: {error}")
-    ddp = any(step.collectives for step in steps)
     return SeenRank(
         rank=file.rank,
         world_size=file.world_size,
@@ -72,6 +74,37 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         clock=file.host,
         made_by=basis,
     ).moved(file.events.origin_s)
+
+
+def _steps_in(file: TraceFile) -> list[Step]:
+    """Return the trace's steps.
+
+    Raises:
+        TraceError: none, with what the trace seems to be.
+    """
+    operators = file.events.operators
+    if not any(event.name.startswith(_TORCH) for event in operators):
+        remedy = "record training with torch.profiler, CPU activity included"
+        raise TraceError("no operator of torch is in it: of another framework?", place=file.place, remedy=remedy)
+    try:
+        return find_steps(file.events, file.place)
+    except TraceError:
+        if not any("ompiledFunction" in e.name or "Torch-Compiled" in e.name for e in operators):
+            raise
+        what = "no gradient is accumulated outside its compiled graphs, so that no hook tells backward's course"
+        remedy = "trace a step without compiled autograd"
+        raise TraceError(what, place=file.place, remedy=remedy) from None
+
+
+def _from_its_forward(step: Step, file: TraceFile) -> Step:
+    """Return the step from where fully_shard's forward begins, where that is its; DDP marks its own."""
+    operators = file.events.operators
+    begin, end = (
+        bisect_left(operators, moment_s, key=lambda event: event.start_s)
+        for moment_s in (step.forward_s, step.backward_s)
+    )
+    mark = next((operators[n] for n in range(begin, end) if operators[n].name.startswith("FSDP::")), None)
+    return step if mark is None or step.collectives else replace(step, forward_s=mark.start_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +142,10 @@ class _Reader:
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
             start_s, parts = step.forward_s, _host_parts(step, end_s, host, collectives)
+            if not step.collectives:
+                held_s = length(union((max(c.started_s, start_s), min(c.finished_s, end_s)) for c in collectives))
+                parts["ddp_overhead_s"] -= held_s - parts["exposed_comm_s"]
+                parts["exposed_comm_s"] = held_s
         number = int(match[1]) if (match := re.search(r"(\d+)$", step.name)) else 0
         return SeenStep(
             number, start_s, end_s, parts, host, device, collectives, counts=after is not None or ahead_s > 0

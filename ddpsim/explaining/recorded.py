@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
+from ddpsim.errors import InputError, TraceError, WorkloadError
+from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep
 from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
+from ddpsim.workload import Workload
 
 
-def read_recorded_rank(path: str | Path) -> SeenRank:
+_ALSO = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
+"""Options of a run, and what they are where the traced configuration is stock DDP's: `validate` judges the others."""
+
+
+def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead: bool = False) -> SeenRank:
     """Return what a rank's file of `ddpexec` or `ddpsim` says.
+
+    Args:
+        path: the file.
+        shapes: the workload that was run, where known.
+        lead: whether a prediction is to rest on it.
 
     Raises:
         TraceError: truncated or malformed.
     """
     rank, trace = read_rank(path)
-    return recorded_rank(trace, rank, str(path))
+    seen = recorded_rank(trace, rank, str(path))
+    if not lead:
+        return seen
+    try:
+        return replace(seen, made_by=_basis(seen, trace, rank, shapes))
+    except InputError as error:
+        return replace(seen, notes=(*seen.notes, f"no prediction: {error}"))
+
+
+def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> Basis:
+    """Return what a prediction of the recorded run rests on: the workload that was run, and its last buckets.
+
+    Raises:
+        WorkloadError: no workload is given, or one of another model.
+        TraceError: a run that is not stock DDP's.
+    """
+    if shapes is None:
+        what = "a recorded run holds no step without DDP"
+        raise WorkloadError(what, place="shapes", remedy="give the workload that it ran")
+    for name, usual in _ALSO.items():
+        if seen.options.get(name, usual) != usual:
+            what = f"the run has {name}={seen.options[name]}"
+            raise TraceError(what, place=seen.place, remedy="hold a prediction against it with `ddpsim validate`")
+    last = next((it for it in reversed(trace.of_rank(rank)) if it.buckets), None)
+    groups = () if last is None else tuple(bucket.parameters for bucket in last.buckets)
+    held = {index for group in groups for index in group}
+    if groups and held != set(range(len(shapes.parameters))):
+        what = f"{shapes.name} has {len(shapes.parameters)} parameters, the traced buckets hold {len(held)}"
+        raise WorkloadError(what, place="shapes", remedy="give the workload that was run")
+    order = tuple(index for group in groups for index in group)
+    input_s = median(step.parts["input_s"] for step in seen.steps)
+    broadcasts = seen.options.get("broadcast_buffers", True) is not False
+    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s)
 
 
 def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:

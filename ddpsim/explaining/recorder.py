@@ -1,14 +1,222 @@
-"""Dumps of NCCL's flight recorder."""
+"""Dumps of NCCL's flight recorder: which collective each rank had come to, who came last, who never came.
+
+torch writes one pickle a rank (`TORCH_FR_BUFFER_SIZE`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`). A pickle can run any code
+where it is read; these hold numbers, texts and containers only, and are read by an unpickler that knows nothing else.
+Stamps are of each host's wall clock, taken when a collective is enqueued: before it, so that they tell ranks apart, and
+as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, format 2.x.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+import pickle
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NoReturn
+
+from ddpsim.errors import TraceError
+from ddpsim.explaining.late import SURE, standard_error
+
+_REMEDY = "give the folder of TORCH_NCCL_DEBUG_INFO_TEMP_FILE, one file a rank"
+_LARGEST = 1 << 30
+"""Bytes of a dump at most: a buffer of 20,000 entries with their stacks is a few tens of MB."""
+_FEWEST = 3
+"""Collectives below which nobody is called the last to come."""
+_SHOWN = 8
+
+
+class _Plain(pickle.Unpickler):
+    """It makes numbers, texts and containers, and nothing that has a name: no class, no function."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain container")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError("a persistent object is no plain container")
+
+
+def read_plain(raw: bytes, place: str) -> object:
+    """Return what a pickle of plain containers holds.
+
+    Raises:
+        TraceError: anything else in it, or no whole pickle.
+    """
+    try:
+        return _Plain(io.BytesIO(raw)).load()
+    except Exception as cause:  # a damaged pickle raises whatever its opcodes come to
+        what = f"not a pickle of plain containers: {cause}"
+        raise TraceError(what, place=place, remedy="give what the flight recorder wrote, whole") from cause
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A rank that has not come to a collective that others wait in."""
+
+    rank: int
+    last: int
+    others: int
+    waiting_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A rank that calls another collective, or one of another size, than most where they have the same number."""
+
+    rank: int
+    number: int
+    called: str
+    others: str
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What dumps say."""
+    """What the dumps say.
+
+    Attributes:
+        ranks: of which there is a dump.
+        collectives: with the same number on at least two ranks.
+        last: rank that enqueues collectives after the others, and by how much, seconds; None where nobody does.
+        behind: ranks that others wait for, as the dumps were taken.
+        mismatches: where ranks call different things.
+        notes: files that could not be read.
+    """
+
+    ranks: tuple[int, ...]
+    collectives: int
+    last: tuple[int, float] | None
+    behind: tuple[Behind, ...]
+    mismatches: tuple[Mismatch, ...]
+    notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
-        return {}
+        return {
+            "ranks": list(self.ranks),
+            "collectives": self.collectives,
+            "last": None if self.last is None else {"rank": self.last[0], "seconds": self.last[1]},
+            "behind": [asdict(each) for each in self.behind],
+            "mismatches": [asdict(each) for each in self.mismatches],
+        }
+
+    def lines(self) -> list[str]:
+        """Return it in words."""
+        found = [
+            f"rank {b.rank} stopped after collective {b.last}, others wait in {b.others} ({b.waiting_in})"
+            for b in self.behind[:_SHOWN]
+        ]
+        found += [
+            f"rank {m.rank} calls {m.called} as collective {m.number}, others {m.others}"
+            for m in self.mismatches[:_SHOWN]
+        ]
+        if self.last is not None:
+            rank, seconds = self.last
+            found.append(f"rank {rank} enqueues collectives {seconds * 1e3:.3g} ms after the others, by wall clocks")
+        return found or [f"nothing out of order in {self.collectives} collectives of {len(self.ranks)} ranks"]
+
+
+def read_recorder(folder: str | Path) -> Recorded:
+    """Return what the dumps in `folder` say.
+
+    Raises:
+        TraceError: no such folder, or no dump in it that can be read.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise TraceError("no such folder", place=str(folder), remedy=_REMEDY)
+    dumps: dict[int, dict[int, dict[str, Any]]] = {}
+    refused: list[TraceError] = []
+    for file in sorted(path for path in place.iterdir() if path.is_file()):
+        try:
+            dumps[_rank_of(file)] = _entries(file)
+        except TraceError as error:
+            refused.append(error)
+    if not dumps:
+        raise refused[0] if refused else TraceError("holds no dump", place=str(folder), remedy=_REMEDY)
+    return _told(dumps, tuple(f"left out: {error}" for error in refused))
+
+
+def _rank_of(file: Path) -> int:
+    numbers = re.findall(r"\d+", file.name)
+    if not numbers:
+        raise TraceError("its name has no rank", place=str(file), remedy=_REMEDY)
+    return int(numbers[-1])
+
+
+def _entries(file: Path) -> dict[int, dict[str, Any]]:
+    """Return the collectives of a dump's largest group by their number."""
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise TraceError(f"larger than {_LARGEST:,} B", place=str(file), remedy=_REMEDY)
+        dump = read_plain(file.read_bytes(), str(file))
+    except OSError as cause:
+        raise TraceError(f"cannot be read: {cause.strerror}", place=str(file), remedy=_REMEDY) from cause
+    entries = dump.get("entries") if isinstance(dump, dict) else None
+    if not isinstance(entries, list):
+        raise TraceError("not a dump of the flight recorder: no entries", place=str(file), remedy=_REMEDY)
+    usable = [e for e in entries if isinstance(e, dict) and isinstance(e.get("collective_seq_id"), int)]
+    usable = [e for e in usable if not e.get("is_p2p") and isinstance(e.get("time_created_ns"), int)]
+    if not usable:
+        raise TraceError("holds no collective", place=str(file), remedy=_REMEDY)
+    group = Counter(str(entry.get("process_group")) for entry in usable).most_common(1)[0][0]
+    return {entry["collective_seq_id"]: entry for entry in usable if str(entry.get("process_group")) == group}
+
+
+def _told(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> Recorded:
+    ranks = tuple(sorted(dumps))
+    numbers = sorted({number for entries in dumps.values() for number in entries})
+    common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
+    return Recorded(ranks, len(common), _last(dumps, common), _behind(dumps), _mismatches(dumps, common), notes)
+
+
+def _last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
+    everywhere = [number for number in common if all(number in entries for entries in dumps.values())]
+    if len(dumps) < 2 or len(everywhere) < _FEWEST:
+        return None
+    found = []
+    for rank in dumps:
+        lags = []
+        for number in everywhere:
+            stamps = {r: entries[number]["time_created_ns"] / 1e9 for r, entries in dumps.items()}
+            lags.append(stamps[rank] - median(s for r, s in stamps.items() if r != rank))
+        found.append((median(lags), standard_error(lags), rank))
+    lag, error, rank = max(found)
+    return (rank, lag) if lag > SURE * error and lag > _PRECISE_S else None
+
+
+_PRECISE_S = 1e-3
+"""Seconds to which wall clocks of nodes agree at best under NTP."""
+
+
+def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[Behind, ...]:
+    """Return the ranks whose last collective lies before one that others have enqueued and not completed."""
+    waiting = {
+        number: entry
+        for entries in dumps.values()
+        for number, entry in entries.items()
+        if entry.get("state") != "completed"
+    }
+    found = []
+    for rank, entries in sorted(dumps.items()):
+        last = max(entries)
+        later = sorted(number for number in waiting if number > last)
+        if later:
+            found.append(Behind(rank, last, later[0], _called(waiting[later[0]])))
+    return tuple(found)
+
+
+def _mismatches(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[Mismatch, ...]:
+    found = []
+    for number in common:
+        called = {rank: _called(entries[number]) for rank, entries in dumps.items() if number in entries}
+        usual = Counter(called.values()).most_common(1)[0][0]
+        found += [Mismatch(rank, number, what, usual) for rank, what in sorted(called.items()) if what != usual]
+    return tuple(found)
+
+
+def _called(entry: Mapping[str, Any]) -> str:
+    name = str(entry.get("profiling_name", "collective")).removeprefix("nccl:")
+    return f"{name} of {entry.get('input_sizes')}"
