@@ -14,6 +14,7 @@ from ddpsim.cli import (
     collective,
     compare,
     constants,
+    doctor,
     order,
     plan,
     predict,
@@ -50,6 +51,7 @@ app.command()(calibrate.calibrate)
 app.command()(priors.priors)
 app.command()(validate.validate)
 app.command()(constants.constants)
+app.command()(doctor.doctor)
 app.command()(order.order)
 app.command()(buckets.buckets)
 app.add_typer(topo.app, name="topo")
