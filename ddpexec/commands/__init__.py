@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ddpexec.commands.campaign import campaign
 from ddpexec.commands.capture import capture
 from ddpexec.commands.demo import demo
+from ddpexec.commands.doctor import doctor
 from ddpexec.commands.estimate import estimate
 from ddpexec.commands.microbench import microbench
 from ddpexec.commands.netlab import netlab
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": run,
     "campaign": campaign,
     "demo": demo,
+    "doctor": doctor,
     "record-orders": record_orders,
     "order-run": order_run,
 }

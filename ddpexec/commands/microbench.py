@@ -37,7 +37,10 @@ def microbench(
     threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads a rank.")] = None,  # noqa: UP045
     json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
 ) -> None:
-    """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`."""
+    """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`.
+
+    What is done is kept in OUTPUT.part until all is: the same command goes on where it was stopped.
+    """
     from ddpsim.units import float32_size, nccl_sizes, parse_nccl_size
 
     wanted = nccl_sizes(float32_size(begin, "-b"), parse_nccl_size(end, "-e"), factor)
@@ -48,8 +51,9 @@ def microbench(
     import torch
 
     from ddpexec.groups.launched import launched
+    from ddpexec.microbench.microbench import forget
     from ddpexec.microbench.microbench import microbench as measure
-    from ddpsim.files import json_text
+    from ddpsim.files import is_regular, json_text
     from ddpsim.workload.files import load_workload
 
     workload = None if under_load is None else load_workload(under_load)
@@ -61,9 +65,12 @@ def microbench(
             if rank.communicator.rank == 0:
                 print(f"microbench: {line}", file=sys.stderr, flush=True)
 
-        document = measure(rank, wanted, workload, progress, together=at_once, load_s=load_seconds)
+        keep = output if is_regular(output) and str(output) != STANDARD_OUTPUT else None
+        document = measure(rank, wanted, workload, progress, together=at_once, load_s=load_seconds, keep=keep)
         if rank.communicator.rank == 0:
             text = json_text(document)
             deliver(output, text)
+            if keep is not None:
+                forget(keep, rank)
             if str(output) != STANDARD_OUTPUT:
                 write(text.rstrip() if json_ else f"written to {output}")

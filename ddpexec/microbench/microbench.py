@@ -8,17 +8,22 @@ aligned with rank 0's; the median over repetitions is reported.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import wait
 from ddpexec.microbench.ddp_costs import measure_costs
+from ddpexec.microbench.stages import Stages, part_of
 from ddpexec.microbench.together import measure_together
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
 from ddpexec.timing.stopwatch import Span, gather, last_to_last, span_of
+from ddpsim.files import remove
 from ddpsim.workload import Workload
 
 _SECONDS_A_SIZE = 0.4
@@ -48,32 +53,55 @@ def microbench(
     *,
     together: Sequence[Sequence[int]] = (),
     load_s: float = SECONDS,
+    keep: Path | None = None,
 ) -> dict[str, object]:
     """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`.
 
     `together` are sizes in bytes of collectives launched at once; `load_s` is how long each of the four measurements
-    under load takes.
+    under load takes. `keep` is the file that the document is for, beside which stages are kept until it is whole.
     """
-    rows = measure_allreduce(launched, sizes_bytes, progress)
+    asked = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
+    stages = Stages(launched.communicator, keep, {**asked, **_config(launched, workload)}, progress)
+    rows = measure_allreduce(launched, sizes_bytes, progress, stages)
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
-    at_once = [measure_together(launched, sizes) for sizes in together]
+    at_once = [
+        stages.do(f"together {number}", partial(_together, launched, sizes)) for number, sizes in enumerate(together)
+    ]
     for each in at_once:
-        progress(f"{len(each.sizes_bytes)} allreduces at once, {each.sizes_bytes} B: {each.time_s * 1e6:.1f} us")
+        progress(f"{len(each['sizes'])} allreduces at once, {tuple(each['sizes'])} B: {each['time']:.1f} us")
     progress("costs of DDP")
-    costs = measure_costs(launched)
+    costs = dict(stages.do("costs", lambda: measure_costs(launched)))
     if workload is not None:
-        progress(f"under load of {workload.name}")
-        slowdowns = measure_slowdowns(launched, computation_of(workload, launched.device), load_s)
-        costs |= asdict(slowdowns)
+        progress(f"under load of {workload.name}, about {4 * load_s:.0f} s")
+        computing = workload
+        costs |= stages.do("under load", lambda: _under_load(launched, computing, load_s))
     document = _document(launched, rows, costs, workload)
     if at_once:
-        document["together"] = [{"sizes": each.sizes_bytes, "time": round(each.time_s * 1e6, 3)} for each in at_once]
+        document["together"] = at_once
     return document
 
 
+def forget(keep: Path, launched: Launched) -> None:
+    """Remove what was kept for `keep`, which is written."""
+    if launched.communicator.rank == 0:
+        remove(part_of(keep))
+
+
+def _together(launched: Launched, sizes: Sequence[int]) -> dict[str, object]:
+    measured = measure_together(launched, sizes)
+    return {"sizes": measured.sizes_bytes, "time": round(measured.time_s * 1e6, 3)}
+
+
+def _under_load(launched: Launched, workload: Workload, load_s: float) -> dict[str, float]:
+    return asdict(measure_slowdowns(launched, computation_of(workload, launched.device), load_s))
+
+
 def measure_allreduce(
-    launched: Launched, sizes_bytes: Sequence[int], progress: Progress = lambda line: None
+    launched: Launched,
+    sizes_bytes: Sequence[int],
+    progress: Progress = lambda line: None,
+    stages: Stages | None = None,
 ) -> list[Row]:
     """Measure every size; every rank gets the same rows.
 
@@ -81,8 +109,26 @@ def measure_allreduce(
     and not every repetition of one.
     """
     communicator = launched.communicator
+    stages = stages or Stages(communicator)
     whole = torch.empty(max(sizes_bytes) // 4, device=launched.device)
     tensors = [whole[: size // 4] for size in sizes_bytes]
+    first = stages.do("first", lambda: _first(launched, tensors))
+    whole.zero_()
+    rounds: list[list[list[float]]] = []
+    left = ""
+    for number in range(_ROUNDS):
+        name = f"round {number + 1} of {_ROUNDS}"
+        progress(f"allreduces of {len(sizes_bytes)} sizes, {name}{left}")
+        begin = time.monotonic()
+        rounds.append(stages.do(name, partial(_round, launched, tensors, first["counts"], number)))
+        left = f", about {(time.monotonic() - begin) * (_ROUNDS - number - 1):.0f} s left"
+    times_s = [statistics.median([s for each in rounds for s in each[place]]) for place in range(len(tensors))]
+    return [Row(*row) for row in zip(sizes_bytes, times_s, first["wrong"], strict=True)]
+
+
+def _first(launched: Launched, tensors: Sequence[torch.Tensor]) -> dict[str, list[int]]:
+    """Return for each size how many elements come out wrong on the worst rank, and how often it is to be repeated."""
+    communicator = launched.communicator
     wrong, counts = [], []
     for tensor in tensors:
         tensor.fill_(1)
@@ -90,15 +136,19 @@ def measure_allreduce(
         wrong.append(int((tensor != communicator.world_size).sum()))
         guess_s = statistics.median(last_to_last([_once(launched, tensor) for _ in range(3)], communicator))
         counts.append(max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess_s, 1e-6)))))
-    whole.zero_()
-    spans: list[list[Span]] = [[] for _ in tensors]
-    for number in range(_ROUNDS):
-        progress(f"allreduces of {len(sizes_bytes)} sizes, round {number + 1} of {_ROUNDS}")
-        for tensor, count, taken in zip(tensors, counts, spans, strict=True):
-            taken += [_once(launched, tensor) for _ in range(number, count, _ROUNDS)]
     worst = [max(map(int, each)) for each in zip(*gather([float(w) for w in wrong], communicator), strict=True)]
-    times_s = [statistics.median(last_to_last(taken, communicator)) for taken in spans]
-    return [Row(*row) for row in zip(sizes_bytes, times_s, worst, strict=True)]
+    return {"wrong": worst, "counts": counts}
+
+
+def _round(
+    launched: Launched, tensors: Sequence[torch.Tensor], counts: Sequence[int], number: int
+) -> list[list[float]]:
+    """Return the seconds of one round's repetitions of each size."""
+    taken = [
+        [_once(launched, tensor) for _ in range(number, n, _ROUNDS)] for tensor, n in zip(tensors, counts, strict=True)
+    ]
+    times_s = iter(last_to_last([span for each in taken for span in each], launched.communicator))
+    return [[next(times_s) for _ in each] for each in taken]
 
 
 def _once(launched: Launched, tensor: torch.Tensor) -> Span:
@@ -110,23 +160,26 @@ def _once(launched: Launched, tensor: torch.Tensor) -> Span:
 def _document(
     launched: Launched, rows: Sequence[Row], costs: dict[str, float], workload: Workload | None
 ) -> dict[str, object]:
-    world = launched.communicator.world_size
-    results = [_result(row, world) for row in rows]
+    results = [_result(row, launched.communicator.world_size) for row in rows]
     return {
-        "config": {
-            "ranks": world,
-            "nodes": launched.nodes,
-            "backend": launched.communicator.backend,
-            "device": launched.device.type,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "isolated": True,
-            "statistic": "median over repetitions, from the last rank's launch to the last rank's end",
-            "in_place_only": "torch reduces in place; out_of_place repeats its figures",
-            "under_load": None if workload is None else workload.name,
-        },
+        "config": _config(launched, workload),
         "results": results,
         "ddp": {name: float(f"{value:.6g}") for name, value in costs.items()},
+    }
+
+
+def _config(launched: Launched, workload: Workload | None) -> dict[str, object]:
+    return {
+        "ranks": launched.communicator.world_size,
+        "nodes": launched.nodes,
+        "backend": launched.communicator.backend,
+        "device": launched.device.type,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "isolated": True,
+        "statistic": "median over repetitions, from the last rank's launch to the last rank's end",
+        "in_place_only": "torch reduces in place; out_of_place repeats its figures",
+        "under_load": None if workload is None else workload.name,
     }
 
 

@@ -14,6 +14,7 @@ from ddpsim.cli import (
     collective,
     compare,
     constants,
+    doctor,
     explain,
     order,
     order_bench,
@@ -54,6 +55,7 @@ app.command()(priors.priors)
 app.command()(validate.validate)
 app.command()(explain.explain)
 app.command()(constants.constants)
+app.command()(doctor.doctor)
 app.command()(order.order)
 app.command("order-bench")(order_bench.order_bench)
 app.command()(buckets.buckets)

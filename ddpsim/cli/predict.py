@@ -19,11 +19,13 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, ms, note_once, percent, table
 from ddpsim.cli.progress import Progress
+from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
+    from ddpsim.trace.records import Trace
 
 GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
@@ -41,6 +43,12 @@ def predict(
     gpus_per_node: GpusPerNode = None,
     plan: PlanFile = None,
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEASURED_DIR", help="With --trace: also DIR/beside.json.gz, a step of each for Perfetto."
+        ),
+    ] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
@@ -51,6 +59,7 @@ def predict(
     refuse_beside_plan(plan, options)
     if trace:
         check_writable_folder(trace)
+    measured = _measured(beside, trace)
     model = load_workload(workload)
     prediction = predict_one(
         model,
@@ -66,8 +75,31 @@ def predict(
 
         write_trace(prediction.trace, trace)
         output.detail(f"wrote {trace}")
+    if trace and measured is not None:
+        _write_beside(prediction, measured, trace, output)
     warn_of_pace(prediction, set())
     output.emit(prediction.document(), lambda: _text(prediction))
+
+
+def _measured(beside: str | None, trace: str | None) -> Trace | None:
+    """Return the measured trace that the prediction is to be written beside."""
+    from ddpsim.trace.json import read_trace
+
+    if beside is None:
+        return None
+    if trace is None:
+        raise InputError("`beside` is given without `trace`", place="beside", remedy="give `trace`, a folder")
+    return read_trace(beside)
+
+
+def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: Output) -> None:
+    from pathlib import Path
+
+    from ddpsim.trace.json import write_beside
+
+    path = Path(folder) / "beside.json.gz"
+    write_beside(measured, prediction.trace, path)
+    output.detail(f"wrote {path}")
 
 
 def warn_of_pace(prediction: Prediction, told: set[str]) -> None:

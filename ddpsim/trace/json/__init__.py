@@ -7,6 +7,7 @@ annotation with its own name (`nccl:all_reduce`) around a kernel whose name star
 what HolisticTraceAnalysis counts as communication.
 """
 
+from ddpsim.trace.json.beside import write_beside
 from ddpsim.trace.json.models import iteration_from
 from ddpsim.trace.json.reading import rank_files, read_trace
 from ddpsim.trace.json.schema import RUN_SCHEMA, SCHEMA
@@ -20,6 +21,7 @@ __all__ = [
     "iteration_from",
     "rank_files",
     "read_trace",
+    "write_beside",
     "write_rank",
     "write_run",
     "write_trace",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields
 from pathlib import Path
 
 from ddpsim.files import compress, json_text, remove, write_whole
 from ddpsim.trace.json.reading import files_by_rank
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
-from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, Iteration, Span, Trace
+from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Iteration, Span, Trace
 
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
 _FIRST_COMMUNICATION_TID = 20
 """The first stream of collectives: as on a GPU, where torch computes on 7 and NCCL has a later one."""
+
+_ITERATION, _BUCKET = ([each.name for each in fields(of)] for of in (Iteration, BucketTimes))
 
 Event = dict[str, object]
 
@@ -74,32 +76,35 @@ def write_run(trace: Trace, directory: str | Path) -> None:
 def _events(trace: Trace, rank: int) -> Iterator[Event]:
     iterations = trace.of_rank(rank)
     spans = sorted((span for span in trace.spans if span.rank == rank), key=lambda span: span.start_s)
-    tids = _tids(spans)
-    yield from _metadata(rank, tids)
+    tids = stream_numbers(spans)
+    yield from stream_names(rank, tids, f"rank {rank}")
     for it in iterations:
         args = {RECORD: iteration_document(it)}
         yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
     for correlation, span in enumerate(spans, start=1):
-        yield from _span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
+        yield from span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
 
 
-def _tids(spans: Iterable[Span]) -> dict[str, int]:
+def stream_numbers(spans: Iterable[Span]) -> dict[str, int]:
+    """Return the thread of each stream in a file."""
     tids = dict(_TIDS)
     for stream in sorted({span.stream for span in spans} - tids.keys(), key=lambda name: (len(name), name)):
         tids[stream] = _FIRST_COMMUNICATION_TID + len(tids) - len(_TIDS)
     return tids
 
 
-def _metadata(rank: int, tids: Mapping[str, int]) -> Iterator[Event]:
-    base: Event = {"ph": "M", "ts": 0, "pid": rank}
-    yield {**base, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}
-    yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": rank}}
+def stream_names(process: int, tids: Mapping[str, int], name: str) -> Iterator[Event]:
+    """Yield the events that name a process and its streams; processes are shown by their number."""
+    base: Event = {"ph": "M", "ts": 0, "pid": process}
+    yield {**base, "tid": 0, "name": "process_name", "args": {"name": name}}
+    yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": process}}
     for stream, tid in tids.items():
         yield {**base, "tid": tid, "name": "thread_name", "args": {"name": stream}}
         yield {**base, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
 
 
-def _span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) -> Iterator[Event]:
+def span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) -> Iterator[Event]:
+    """Yield the events of one span: where it is a kernel, its launch too; `number` ties them."""
     where = (span.rank, tid)
     args = dict(span.args)
     if span.stream == BUCKETS:
@@ -140,7 +145,9 @@ def _us(seconds: float) -> float:
 
 def iteration_document(it: Iteration) -> dict[str, object]:
     """Return `it` as JSON values; without `input_s` where loading data is no part of it."""
-    record = asdict(replace(it, gradients=()))
+    record: dict[str, object] = {name: getattr(it, name) for name in _ITERATION}
+    # Not by `asdict`, which copies every value: a trace is written while its training waits.
+    record["buckets"] = [{name: getattr(bucket, name) for name in _BUCKET} for bucket in it.buckets]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     if it.input_s is None:
         del record["input_s"]

@@ -259,3 +259,17 @@ def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Ca
 def test_what_moves_no_bytes_has_no_transports(ddpsim: Callable, tiny: Path) -> None:
     for options in (HERE, ("--topology", "8xl40s-pcie", "--nodes", 2, "--comm", "noop")):
         assert ddpsim("predict", "--workload", tiny, *options, "--json").document["transports"] is None
+
+
+def test_a_prediction_is_written_beside_a_run(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    ddpsim("predict", "--workload", tiny, *HERE, "--trace", first)
+    ddpsim("predict", "--workload", tiny, *HERE, "--trace", second, "--beside", first)
+    assert (second / "beside.json.gz").is_file()
+    assert summarise(read_trace(second)) == summarise(read_trace(first))
+
+
+def test_a_prediction_beside_a_run_is_refused(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    words = ("predict", "--workload", tiny, *HERE, "--beside", tmp_path)
+    ddpsim(*words).refused("--beside is given without --trace")
+    ddpsim(*words, "--trace", tmp_path / "new").refused(str(tmp_path), "holds no rank*.json.gz")

@@ -1,0 +1,1 @@
+"""What this torch and this machine's networks can do for real runs."""

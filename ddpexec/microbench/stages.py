@@ -1,0 +1,74 @@
+"""A measurement in stages, each kept as soon as it is done: the same command goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
+from ddpsim.files import json_text, write_whole
+
+Progress = Callable[[str], None]
+
+
+def part_of(path: Path) -> Path:
+    """Return where stages are kept until `path` can be written."""
+    return path.with_name(f"{path.name}.part")
+
+
+class Stages:
+    """Carries out stages in turn; rank 0 keeps what they returned in `PATH.part`, and every rank begins with that.
+
+    What another command has kept there, or what cannot be read, is begun anew.
+
+    Args:
+        communicator: whose ranks measure together; every rank makes one.
+        path: of the file that is to come about; None keeps nothing.
+        asked: what is measured; only what was kept for the same counts.
+        progress: told what is taken up.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        path: Path | None = None,
+        asked: Mapping[str, object] | None = None,
+        progress: Progress = lambda line: None,
+    ) -> None:
+        self._part = None if path is None else part_of(path)
+        self._first, self._progress = communicator.rank == 0, progress
+        self._asked = json.loads(json.dumps(asked or {}))
+        box: list[Any] = [self._kept() if self._first else None]
+        if communicator.world_size > 1:
+            with naming_the_lost(communicator, "the exchange of what was measured before"):
+                dist.broadcast_object_list(box, group_src=0, group=communicator.main)
+        self._done: dict[str, Any] = box[0]
+        if self._done:
+            progress(f"goes on after {len(self._done)} stages of {self._part}")
+
+    def do(self, name: str, work: Callable[[], Any]) -> Any:
+        """Return what the stage `name` returned before, else what `work` returns now: JSON's values, of all ranks."""
+        if name not in self._done:
+            self._done[name] = work()
+            if self._first and self._part is not None:
+                document = {"asked": self._asked, "stages": self._done}
+                write_whole(self._part, json_text(document))
+        return self._done[name]
+
+    def _kept(self) -> dict[str, Any]:
+        if self._part is None or not self._part.is_file():
+            return {}
+        try:
+            document = json.loads(self._part.read_text())
+            asked, stages = document["asked"], dict(document["stages"])
+        except (OSError, ValueError, KeyError, TypeError):
+            asked, stages = None, {}
+        if asked != self._asked:
+            self._progress(f"begins anew: {self._part} was kept for something else")
+            return {}
+        return stages

@@ -1,0 +1,153 @@
+"""What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 10] [--pairs 48] [--model timed|NAME]`.
+
+Two ranks of stock DDP train in one set of processes, by turns without and with a trace, ABBA. A block's steps are timed
+from the second on; a traced block stamps two steps of them and writes the file of both, so that everything a long trace
+does is in it in proportion. `timed` are timed layers: as many gradients as ResNet-50 has, in a step of 150 ms, whose
+host waits between two of them, as it does on a GPU: what a stamp takes there is hidden. A model's name trains that on
+its CPU cores, where nothing hides. The cost is the median over pairs, its bounds the 95 % interval of that by
+bootstrap; the exit code is 1 where the upper one is above 0.5 % of the step. Where it is allowed all threads of both
+ranks have real-time priority, so that what else the machine does is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+import ddpexec
+from ddpexec.models import build
+from ddpexec.running import timed
+from ddpsim.bucketing import Parameter
+from ddpsim.workload import Phase, Workload
+from tests.ddpexec.groups import ranks
+
+MOST = 0.005
+"""Share of the step that a trace may cost."""
+GRADIENTS, FORWARD_S, BACKWARD_S, OPTIMIZER_S = 161, 0.045, 0.1, 0.005
+RESAMPLES = 5000
+STAMPED = 2
+"""Steps of a block that are stamped, and written."""
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Timed layers' optimizer as one of torch's, whose hooks tell of its steps."""
+
+    def __init__(self, parameters: list[nn.Parameter], replayed: timed.TimedOptimizer) -> None:
+        super().__init__(parameters, {})
+        self._replayed = replayed
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Take the recorded time."""
+        self._replayed.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the step has."""
+
+
+def layers(gradients: int = GRADIENTS) -> Workload:
+    """Return a step of `gradients` layers of 12 kB, evenly in time."""
+    ready_s = BACKWARD_S * np.arange(gradients, 0, -1)[None, :] / gradients
+    forward, backward, optimizer = (
+        Phase(np.array([seconds]), np.array([seconds])) for seconds in (FORWARD_S, BACKWARD_S, OPTIMIZER_S)
+    )
+    return Workload(
+        name=f"layers{gradients}", device="cpu", precision="fp32", batch_size=1, threads=1, estimated=True,
+        parameters=tuple(Parameter(f"layer{place}.weight", (3000,)) for place in range(gradients)),
+        buffers=(), forward=forward, backward=backward, optimizer=optimizer,
+        gradient_hook_s=ready_s, gradient_ready_s=ready_s,
+    )  # fmt: skip
+
+
+def training(name: str, rank: int) -> Callable[[], None]:
+    """Return a step of stock DDP."""
+    torch.manual_seed(rank)
+    if name == "timed":
+        replay = timed.timed_model(layers(), rank=rank)
+        model = replay.model
+        optimizer: Any = Optimizer(list(model.module.parameters()), replay.optimizer)
+    else:
+        model = build(name, torch.device("cpu"))
+        optimizer = model.make_optimizer()
+    ddp = nn.parallel.DistributedDataParallel(model.module, bucket_cap_mb=0.25 if name == "timed" else None)
+    batch = model.make_batch(1, torch.device("cpu"), torch.Generator().manual_seed(rank))
+
+    def step() -> None:
+        model.loss(ddp(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[tuple[float, float]]:
+    """Return the mean step without and with a trace of each pair of blocks, seconds."""
+    mock.patch.object(timed, "keep_time", lambda on: None).start()  # all threads keep their priority
+    step, steps = training(name, rank), STAMPED * every
+
+    def block(number: int, traced: bool) -> float:
+        options = {"every": every, "warm_up": 1, "steps_per_file": STAMPED, "interval": steps}
+        where = f"{folder}/{number}"
+        with ddpexec.trace(where, **options) if traced else nullcontext():
+            step()
+            torch.distributed.barrier()
+            begin = time.perf_counter()
+            for _ in range(steps):
+                step()
+            step()  # whose start writes the file
+            return (time.perf_counter() - begin) / (steps + 1)
+
+    for _ in range(5):
+        step()
+    found: list[tuple[float, float]] = []
+    for pair in range(pairs):
+        order = (False, True) if pair % 2 == 0 else (True, False)
+        times = {traced: block(pair, traced) for traced in order}
+        found.append((times[False], times[True]))
+        if rank == 0:
+            print(f"pair {pair + 1} of {pairs}: {times[True] / times[False] - 1:+.3%}", file=sys.stderr, flush=True)
+    return found
+
+
+def cost(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return by what share a trace makes a step longer: the median over pairs and its 95 % interval."""
+    more = np.array([traced / plain - 1 for plain, traced in pairs])
+    drawn = np.median(np.random.default_rng(0).choice(more, (RESAMPLES, len(more))), axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.median(more)), float(low), float(high)
+
+
+def main() -> None:
+    """Print the cost beside its bound; exit with 1 where the upper end of its interval exceeds it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=48)
+    parser.add_argument("--model", default="timed")
+    arguments = parser.parse_args()
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    with tempfile.TemporaryDirectory() as folder:
+        words = arguments.model, arguments.every, arguments.pairs, folder
+        by_rank = ranks.run(2, measure, *words, timeout_s=3000, group_timeout_s=120)
+        files = len(list(Path(folder).rglob("rank0.json.gz")))
+    pairs = [max(each, key=lambda pair: pair[1]) for each in zip(*by_rank, strict=True)]
+    middle, low, high = cost(pairs)
+    step_ms = float(np.median([plain for plain, _ in pairs])) * 1e3
+    print(f"{arguments.model}, every={arguments.every}: {len(pairs)} pairs, {files} files, a step of {step_ms:.1f} ms")
+    print(f"a trace costs {middle:+.3%} of it, 95 % interval {low:+.3%} to {high:+.3%} (at most {MOST:.1%})")
+    sys.exit(high > MOST)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ddpsim.doctor import machine
+from ddpsim.doctor.finding import Finding
+
+TOLD = {"name": "gloo", "able": "yes", "found": "it reduces", "proof": "true", "remedy": ""}
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Let the executor's process leave what is given, or raise it."""
+    monkeypatch.setattr(machine, "_torch", lambda: Finding("torch", "yes", "2.13", "true"))
+
+    def leaves(what: Any) -> None:
+        def run(command: list[str], **options: Any) -> Any:
+            if command[0] != sys.executable:
+                return subprocess.CompletedProcess(command, 0, "", "")
+            assert options["timeout"] == machine.EXECUTOR_S
+            if isinstance(what, Exception):
+                raise what
+            return subprocess.CompletedProcess(command, 0, what, "")
+
+        monkeypatch.setattr(machine.subprocess, "run", run)
+
+    return leaves
+
+
+def last(ddpsim: Callable[..., Any]) -> dict[str, str]:
+    result = ddpsim("doctor", "--json")
+    assert result.code == 0
+    finding: dict[str, str] = result.document["findings"][-1]
+    return finding
+
+
+def test_what_the_executor_finds_comes_last(ddpsim: Callable[..., Any], executor: Callable[[Any], None]) -> None:
+    executor(json.dumps({"findings": [TOLD]}))
+    assert last(ddpsim) == TOLD
+    out = ddpsim("doctor").out
+    assert "yes     gloo" in out
+    assert out.count("  $ ") == len(ddpsim("doctor", "--json").document["findings"])
+
+
+@pytest.mark.parametrize(
+    ("what", "able", "found"),
+    [
+        (subprocess.TimeoutExpired("python", 90), "unknown", "TimeoutExpired"),
+        (
+            subprocess.CalledProcessError(1, "python", stderr="x\nImportError: libtorch"),
+            "no",
+            "1: ImportError: libtorch",
+        ),
+        ("not JSON", "unknown", "JSONDecodeError"),
+        ("{}", "unknown", "KeyError"),
+        (json.dumps({"findings": [{**TOLD, "able": "perhaps"}]}), "unknown", "'perhaps' is none of"),
+        (json.dumps({"findings": [{"name": "gloo"}]}), "unknown", "TypeError"),
+    ],
+)
+def test_an_executor_that_fails_is_a_finding(
+    ddpsim: Callable[..., Any], executor: Callable[[Any], None], what: Any, able: str, found: str
+) -> None:
+    executor(what)
+    told = last(ddpsim)
+    assert (told["name"], told["able"]) == ("executor", able)
+    assert found in told["found"]
+
+
+@pytest.mark.parametrize(("version", "able"), [("2.13.0+cpu", "yes"), ("2.11", "yes"), ("2.9.1", "no"), (None, "no")])
+def test_torch_is_held_against_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, able: str
+) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise machine.importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(machine.importlib.metadata, "version", installed)
+    monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["numpy>=1", "torch>=2.11; extra == 'exec'"])
+    told = machine._torch()
+    assert told.able == able
+    assert bool(told.remedy) == (able == "no")
+
+
+def test_gpus_are_counted_as_nvidia_smi_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    rows = "NVIDIA H100, 570.1, 81559 MiB\n" * 2
+
+    def smi(command: list[str], **options: Any) -> Any:
+        return subprocess.CompletedProcess(command, 0, rows, "")
+
+    monkeypatch.setattr(machine.subprocess, "run", smi)
+    assert machine._gpus().found == "2: NVIDIA H100, 570.1, 81559 MiB"
+    rows = ""
+    assert machine._gpus().able == "no"
