@@ -42,6 +42,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.step_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.pair_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.behind_s", 0.0, "s", "no prior: measured by `microbench`"),
+        Constant("gloo.ddp.unit_s", 0.0, "s", "no prior: measured by `microbench`"),
         Constant("gloo.ddp.shared_compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.compute_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),
         Constant("gloo.ddp.communication_slowdown", 1.0, "1", "no prior: measure with `microbench --under-load`"),

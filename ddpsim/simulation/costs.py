@@ -95,6 +95,7 @@ class Costs:
         step_slowdown: factor on the time that threads take from step to step of a collective while ranks are busy.
         pair_s, behind_s: the least time of an allreduce over gloo beside another: beside any, and beside one whose
             bytes lie in the links' queues.
+        unit_s: host time of torch's `fully_shard` for a collective over gloo, without the wait and large copies.
         shared_compute_slowdown: factor on computing time where several ranks of one machine compute: CPU ranks share
             caches and memory, GPUs power and cooling.
         compute_slowdown: factor on computing time while a collective runs on the same rank.
@@ -131,6 +132,7 @@ class Costs:
     communication_slowdown: float
     pair_s: float = 0.0
     behind_s: float = 0.0
+    unit_s: float = 0.0
     channel_multiprocessors: float = 0.0
     tail_share: float = 0.0
     late_kernels: float = 0.0

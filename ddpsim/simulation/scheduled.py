@@ -170,7 +170,7 @@ def _parcels(
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                copy_s * _filled_at_launch(message, schedule, gloo=gloo),
+                copy_s * _filled_at_launch(message, schedule, gloo=gloo) + _unit_s(message, costs),
                 _host_awaits(message, schedule, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,
@@ -211,6 +211,16 @@ def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> fl
         return 1 / schedule.sharding.parameters
     late = message.op.reduces and BACKWARD_END in message.after
     return float(late and not message.in_place and (gloo or not _in_place(message)))
+
+
+def _unit_s(message: Message, costs: Costs) -> float:
+    """Return what the hooks of `fully_shard` take beside the launch and the end of a collective of a unit.
+
+    A sum over copies is part of what comes before it.
+    """
+    if not message.blocking or message.after_messages:
+        return 0.0
+    return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
 
 
 def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:

@@ -67,6 +67,7 @@ def test_costs_are_of_the_order_that_cpus_have(document):
     # Small allreduces beside others take longer than threads are woken in, and less than what they wait behind.
     assert 1e-5 < costs["pair_s"] < 1
     assert 1e-5 < costs["behind_s"] < 1
+    assert 1e-6 < costs["unit_s"] < 0.1
     assert all(costs[name] < 5e-3 for name in ("forward_s", "buffer_s", "search_s"))
 
 

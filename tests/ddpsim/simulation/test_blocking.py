@@ -9,6 +9,7 @@ import pytest
 import simpy
 
 from ddpsim.bucketing import Parameter
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import message_document
@@ -57,6 +58,16 @@ def test_a_step_is_its_computation_and_then_every_message(scheme: str, root: int
     found = simulate(source, PAIR, replace(GLOO, scheme=scheme))
     # Half of the optimizer's time: a rank updates its half of the parameters.
     assert summarise(found).iteration_s == pytest.approx(0.03 + 0.08 + 0.005 + own_s(found, source), rel=1e-9)
+
+
+def test_what_fully_shard_itself_takes_is_counted_once_a_collective() -> None:
+    source = blocks(workload())
+    measured = Calibration.priors("gloo").with_values({"gloo.ddp.unit_s": 1e-3}, source="test")
+    found, free = (simulate(source, PAIR, GLOO, each) for each in (measured, None))
+    assert found.schedule is not None
+    longer_s = summarise(found).iteration_s - summarise(free).iteration_s
+    costs = Costs.of("gloo", None)
+    assert longer_s == pytest.approx(len(found.schedule) * (1e-3 - costs.launch_s - costs.finish_s))
 
 
 def test_layers_that_sleep_do_so_when_the_wait_is_over() -> None:
