@@ -71,7 +71,7 @@ class Records:
             exposed_comm_s=exposed,
             buffer_broadcast_s=self._length(note.buffers),
             optimizer_s=self._length(note.optimizer) + updates - in_step,
-            input_s=sum(end - begin for begin, end in note.inputs),
+            input_s=sum(end - begin for begin, end in note.inputs) if note.inputs else None,
             synced=note.synced,
             stepped=note.stepped,
             buckets=buckets,

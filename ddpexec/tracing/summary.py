@@ -53,7 +53,7 @@ class Interval:
             "step_p90_s": quantile(self.step_s, 0.9) if self.step_s else None,
         }
         for phase in (*PHASES, "exposed_comm_s"):
-            told[phase] = _median([getattr(it, phase) for it in self.iterations])
+            told[phase] = _median([getattr(it, phase) or 0.0 for it in self.iterations])
         own = [it.iteration_s - it.exposed_comm_s for it in self.iterations if it.synced]
         told["own_s"] = _median(own)
         told["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None

@@ -87,15 +87,16 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
 
 
 def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
-    updated = [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
+    updated = [] if it.input_s is not None else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
     gap_s = max(0.0, it.end_s - max(updated)) if updated else 0.0
-    input_s = min(gap_s, max(0.0, it.ddp_overhead_s))
+    untold_s = min(gap_s, max(0.0, it.ddp_overhead_s))
+    input_s = untold_s if it.input_s is None else it.input_s
     parts = {
         "forward_s": it.forward_s,
         "backward_compute_s": it.backward_compute_s,
         "exposed_comm_s": it.exposed_comm_s,
         "buffer_broadcast_s": it.buffer_broadcast_s,
-        "ddp_overhead_s": it.ddp_overhead_s - input_s,
+        "ddp_overhead_s": it.ddp_overhead_s - untold_s,
         "optimizer_s": it.optimizer_s,
         "input_s": input_s,
     }

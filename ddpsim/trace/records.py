@@ -109,8 +109,8 @@ class Iteration:
     `ddp_overhead_s`. `synced` is False under `no_sync`, `stepped` where
     no step of the optimizer ends the iteration, for gradients are accumulated. `held_up_s` is how long forward was
     interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts. `input_s` is
-    how long forward waited for its batch, a seventh part, from which the iteration then counts; None where loading data
-    is no part of it.
+    how long a batch was waited for, a seventh part; None where loading data is no part of it. A simulated iteration
+    begins with it, as forward waits for its own batch; a recorded one ends with it, in the wait for the next.
     """
 
     rank: int

@@ -87,7 +87,7 @@ def test_a_trace_is_what_a_run_leaves(traced: Any, kind: str) -> None:
 def _check_phases(it: Iteration, kind: str) -> None:
     assert it.synced
     assert it.stepped
-    assert 0 < it.forward_s + it.backward_compute_s + it.optimizer_s + it.input_s < it.iteration_s
+    assert 0 < it.forward_s + it.backward_compute_s + it.optimizer_s + (it.input_s or 0.0) < it.iteration_s
     assert sorted(each.parameter for each in it.gradients) == list(range(2 * loops.BLOCKS))
     for bucket in it.buckets:
         assert it.start_s <= bucket.launched_s <= bucket.started_s <= bucket.finished_s <= it.end_s
