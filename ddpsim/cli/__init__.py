@@ -12,10 +12,13 @@ YOUNG = 50_000
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command `ddpsim` and exit: 0, 1 where a bound is exceeded, 2 on bad input."""
-    gc.disable()
+    own = arguments is None  # this process is the command's
+    if own:
+        gc.disable()
     from ddpsim.cli.app import run
 
-    gc.freeze()  # what was imported stays to the end
-    gc.set_threshold(YOUNG)
-    gc.enable()
+    if own:
+        gc.freeze()  # what was imported stays to the end
+        gc.set_threshold(YOUNG)
+        gc.enable()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -105,8 +105,9 @@ class Network:
         Raises:
             TopologyError: the demand loads a link this network lacks.
         """
-        if unknown := demand.loads.keys() - self._on.keys():
-            raise TopologyError(f"no link {next(iter(unknown))!r} in the network")
+        if not demand.loads.keys() <= self._on.keys():
+            unknown = next(link for link in demand.loads if link not in self._on)
+            raise TopologyError(f"no link {unknown!r} in the network")
         done = simpy.Event(self.env)
         if demand.latency_s > 0:
             simpy.Timeout(self.env, demand.latency_s).callbacks.append(lambda _: self._join(demand, done))
