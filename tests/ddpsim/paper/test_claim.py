@@ -40,3 +40,8 @@ def test_claims_come_as_one_document(capsys: pytest.CaptureFixture[str]) -> None
     assert [
         near(float(claim["simulated"].split("%")[0]), 100 * paper) for claim, paper in zip(claims, PAPER, strict=True)
     ] == [claim["verdict"] for claim in claims]
+
+
+def test_an_unknown_figure_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["paper", "fig13"]) == 2
+    assert "fig13" in capsys.readouterr().err
