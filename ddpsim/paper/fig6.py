@@ -20,8 +20,8 @@ _CASES = (
 _NAMED = dict(zip(PARTS, ("forward", "backward", "communication", "optimizer"), strict=True))
 _WHY = {
     3: "Overlap saves the shorter of backward and communication, at most 37 % here. The last 26 MiB of gradients come "
-    "at the end of backward, and computing and communicating at once slow each other by a tenth (`nccl.ddp.*`): a tenth "
-    "less of that, or backward of 1.9 times forward instead of 1.8, would bring it within 15 % of the paper's.",
+    "at the end of backward, and computing and communicating at once slow each other by a tenth (`nccl.ddp.*`). A "
+    "tenth less of that, or backward of 1.9 times forward instead of 1.8, would bring it within 15 % of the paper's.",
     4: "At the rate that ResNet-50 fixes, BERT's communication is twice its backward, and overlap hides no more than "
     "backward is long: the paper's 35 % need both about equal, as batches of 48 have them, where figure 12 then fails.",
     5: "Two collectives of gloo are in flight; their threads, measured elsewhere, set the pace.",

@@ -1,0 +1,113 @@
+"""The set-up: buckets as PyTorch 1.5 makes them, NCCL 2.4's choice, and that each fixed value is what fixes it says."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.execute import Collectives
+from ddpsim.paper import setup
+from ddpsim.paper.assumptions import ASSUMPTIONS, CENTRAL, Settings, at, ends
+from ddpsim.paper.fig2 import SIZES, Total
+from ddpsim.paper.figures import FIGURES
+from ddpsim.paper.step import Step, told, with_ends
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.units import MIB
+from ddpsim.workload.files import load_workload
+
+
+@pytest.mark.parametrize("cap_mb", [0, 5, 25])
+def test_buckets_are_those_that_torch_makes_in_registration_order_and_reverses(cap_mb: float) -> None:
+    workload = load_workload("resnet50")
+    tensors = [torch.empty(parameter.shape) for parameter in workload.parameters]
+    asked, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB, int(cap_mb * MIB)])
+    options = Options(caps=BucketCaps(bucket_cap_mb_list=(setup.FIRST_MB, cap_mb)), assignment="unused", backend="nccl")
+    plan = options.bucket_plan(workload)
+    assert [list(bucket.parameters) for bucket in plan.buckets] == list(reversed(asked))
+
+
+def nccl_2_4_threshold(nodes: int, ranks: int, channels: int) -> float:
+    """Return `ncclTreeThreshold` of NCCL 2.4 with NVLink, line by line."""
+    ring_bandwidth = 5000.0 * channels
+    tree_bandwidth = ring_bandwidth * 3 / 4
+    if nodes == 2:
+        tree_bandwidth *= 2
+    levels, count = 0, nodes
+    while count := count >> 1:
+        levels += 1
+    ring_latency, tree_latency = 6.0 * (ranks - 1), 15.0 * levels + 4.0 * (ranks // nodes - 1)
+    if nodes < 2 or ring_latency <= tree_latency:
+        return 0.0
+    if tree_bandwidth > ring_bandwidth:
+        return float("inf")
+    return ring_bandwidth * tree_bandwidth / (ring_bandwidth - tree_bandwidth) * (ring_latency - tree_latency)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16, 32])
+def test_trees_are_taken_up_to_nccl_2_4s_threshold(nodes: int) -> None:
+    threshold = nccl_2_4_threshold(nodes, 8 * nodes, setup.CHANNELS)
+    for size in filter(None, (1.0, 1e6, 4e6, 2.6e7, 1e9, threshold, 1.001 * threshold)):
+        assert setup.algorithm(nodes, size) == ("tree" if size <= threshold else "ring")
+
+
+def test_a_group_has_as_many_channels_between_servers_as_its_limit_counts() -> None:
+    placement = load_topology(setup.EXCLUSIVE).place(4, 8)
+    made = Collectives(None, placement, backend="nccl", calibration=setup.constants("nccl", 4, CENTRAL))
+    assert made.choice(25 * MIB).channels == setup.CHANNELS
+
+
+def test_every_assumption_lies_in_its_range_and_every_setting_is_one() -> None:
+    assert [each.field for each in ASSUMPTIONS] == [field.name for field in fields(Settings)]
+    for each in ASSUMPTIONS:
+        assert each.low * each.scale < getattr(CENTRAL, each.field) < each.high * each.scale
+        assert each.fixed_by in ("source", *FIGURES)
+        assert at(each, getattr(CENTRAL, each.field) / each.scale) == CENTRAL
+
+
+def test_what_a_channel_moves_makes_communication_of_resnet_as_long_as_backward() -> None:
+    parts = Step(setup.RESNET, "nccl", 32, overlap=False).answer()
+    assert parts["backward_compute"] <= parts["exposed_comm"] <= 1.02 * parts["backward_compute"]
+
+
+@pytest.mark.parametrize(("backend", "faster"), [("nccl", 0.38), ("gloo", 0.57)])
+def test_what_the_congested_link_leaves_gives_figure_10(backend: str, faster: float) -> None:
+    each, eighth = (
+        Step(setup.RESNET, backend, 256, setup.SHARED, sync_every=every).answer()["iteration"]  # type: ignore[arg-type]
+        for every in (1, 8)
+    )
+    assert 1 - eighth / each == pytest.approx(faster, abs=0.002)
+
+
+def test_one_collective_of_gloo_reaches_what_two_ranks_over_loopback_do() -> None:
+    placement = load_topology("2xgp100-nvlink").place(1, 2)
+    constants = setup.constants("gloo", 1, CENTRAL).with_values({"gloo.staging.efficiency": 1e9}, source="CPU")
+    size = 64 * MIB
+    rate = size / Collectives(None, placement, backend="gloo", calibration=constants).estimate_s(size)
+    assert rate == pytest.approx(1.5e9, rel=0.03)
+
+
+def test_a_claim_whose_figure_fixed_what_it_would_be_judged_by_is_undecided() -> None:
+    figure = FIGURES["fig10"]
+    same = {point: {"iteration": 1.0, "local": 1.0} for point in figure.points()}
+    assert {each.fixed_by for each in ASSUMPTIONS} == {"source", "fig6", figure.name}
+    assert [claim.verdict for claim in figure.reproduce(same).claims] == ["undecided"]
+
+
+def test_a_band_holds_its_figure_and_each_end_moves_it_on_its_own() -> None:
+    step = Step(setup.RESNET, "nccl", 32)
+    answers = {each: each.answer() for each in with_ends([step])}
+    found = told(answers, {"it": step}, lambda of: of["it"]["iteration"])
+    alone = [answers[replace(step, settings=end)]["iteration"] for pair in ends(["resnet_batch"]) for end in pair]
+    assert found.low <= min(*alone, found.value) < max(*alone, found.value) <= found.high
+
+
+def test_a_total_is_that_of_all_its_collectives_where_the_host_is_not_the_limit() -> None:
+    size = SIZES[-1]
+    placement = load_topology("2xgp100-nvlink").place(1, 2)
+    made = Collectives(None, placement, backend="nccl", calibration=setup.constants("nccl", 1, CENTRAL))
+    assert Total("nccl", size).answer() == pytest.approx(3 * made.estimate_s(4 * size), rel=0.02)
