@@ -292,6 +292,7 @@ class Run:
             predictor=settings.predictor,
             consensus=settings.consensus,
             drop=self._drop(),
+            remap_dropped=settings.drop_buckets == "remapped",
             comm=settings.comm,
             observer=self.observer if settings.observe else None,
         )

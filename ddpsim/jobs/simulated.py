@@ -75,6 +75,8 @@ class Options(Job):
         self._check_scale()
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
+        if self.plan is not None and self.drop_buckets == "aligned":
+            raise InputError("`plan` and `drop_buckets=aligned` are both given", place="plan", remedy="keep one")
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -101,6 +103,8 @@ class Options(Job):
         """
         if self.plan is not None:
             return self.plan
+        if (aligned := self.aligned_plan(workload.parameters)) is not None:
+            return aligned
         return plan_buckets(workload.parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
     def iterations_of(self, workload: Workload) -> int:
