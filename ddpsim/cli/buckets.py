@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 @expand
 def buckets(
     workload: WorkloadName,
-    job: Annotated[Job, Only((*(each.field for each in declared(BucketCaps)), "assignment", "find_unused_parameters", "drop", "drop_buckets"))],
+    job: Annotated[
+        Job,
+        Only(
+            (
+                *(each.field for each in declared(BucketCaps)),
+                *("assignment", "find_unused_parameters", "drop", "drop_buckets"),
+            )
+        ),
+    ],
     output: Output,
     plan: PlanFile = None,
     out: Annotated[

@@ -33,6 +33,7 @@ from ddpsim.simulation.replayed import Draw
 from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
+from ddpsim.simulation.variation import factors_of, varied
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.trace.spans import spans_of
@@ -109,8 +110,9 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
-    settings = _settings(drawn, placement.world_size, options, backend, calibration, total + ending, planned=planned)
+    world_size = placement.world_size
+    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending, world_size)]
+    settings = _settings(drawn, world_size, options, backend, calibration, total + ending, planned=planned)
     ranks = [draw.rank for draw in drawn]
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
@@ -178,12 +180,21 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
         raise InputError(what, remedy=remedy)
 
 
-def _draws(kind: Kind, options: Options, total: int) -> Iterator[Draw]:
-    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others."""
-    first = own_draw(kind, options.seed, total)
+def _draws(kind: Kind, options: Options, total: int, world_size: int = 0) -> Iterator[Draw]:
+    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
+
+    One process without DDP, a world of 0, is nobody's straggler.
+    """
+    factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
+    one_clock = kind.workload.one_clock
+    alone = own_draw(kind, options.seed, total)
+    first = varied(alone, None if factors is None else factors[:1], one_clock=one_clock)
     yield Draw(kind.first, kind.workload, first, kind.paces, (Seen(first),))
     latest = latest_draw(kind, options.seed, total, options.sync_every, options.accumulate)
+    if latest is None and factors is not None and kind.count > 1:
+        latest = alone
     if latest is not None:
+        latest = varied(latest, None if factors is None else factors[1:], one_clock=one_clock)
         yield Draw(LATEST, kind.workload, latest, kind.paces, (Seen(latest),))
 
 
