@@ -6,11 +6,13 @@ import functools
 import operator
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 from ddpexec.ddp.flat import FlatBucket, copied, gradient_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.sparse import SparseBucket
-from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing import Bucket, BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
 
@@ -33,24 +35,43 @@ class Buckets:
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
         self.runs: list[BucketRun] = []
+        self._memory: list[Tensor | None] = []
 
     def install(self, plan: BucketPlan) -> None:
         """Make the buckets of `plan`, after the former ones are gone: a rebuild does not need twice their memory."""
+        self._memory = []
+        self._make(plan.buckets, [None] * len(plan.buckets))
+        self._memory = [bucket.whole if isinstance(bucket, FlatBucket) else None for bucket in self.all]
+
+    def remap(self, groups: Sequence[Sequence[int]]) -> None:
+        """Let gradients lie elsewhere in the memory of the plan's buckets, until the next `remap` or `install`.
+
+        Args:
+            groups: registration indices by bucket of the plan, as `ddpsim.bucketing.drop.remapped` returns them; where
+                a group is empty there is no bucket.
+        """
+        policy = self._model.policy
+        filled = [(group, memory) for group, memory in zip(groups, self._memory, strict=True) if group]
+        made = [Bucket(tuple(group), sum(policy[i].size_bytes for i in group), None) for group, _ in filled]
+        self._make(made, [memory for _, memory in filled])
+
+    def _make(self, buckets: Sequence[Bucket], memories: Sequence[Tensor | None]) -> None:
         model, options = self._model, self._options
         dtype, batched = options.bucket_dtype, options.batched_grad_copy
         as_view = options.gradient_as_bucket_view and dtype is None
         self.eager = [None] * len(model.tensors)
         self.runs = []
         self.all.clear()
-        for number, bucket in enumerate(plan.buckets):
+        for number, (bucket, memory) in enumerate(zip(buckets, memories, strict=True)):
             first = bucket.parameters[0]
             made: AnyBucket
             if model.policy[first].sparse:
                 made = SparseBucket(number, bucket, model.tensors, self._called, dtype)
             else:
                 made = FlatBucket(
-                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called
-                )
+                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called,
+                    memory=memory,
+                )  # fmt: skip
             self.all.append(made)
         for made in self.all:
             for place, index in enumerate(made.indices):

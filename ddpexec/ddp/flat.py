@@ -35,6 +35,7 @@ class FlatBucket:
         batched: copy every gradient when the bucket is complete (`batched_grad_copy`).
         called: what errors call the parameter of a registration index.
         least: elements of the memory behind the buffer, where that is to be divided into equal parts: `whole`.
+        memory: what the buffer takes the first elements of; None allocates.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class FlatBucket:
         dtype: torch.dtype | None = None,
         called: Callable[[int], str] = "parameter {}".format,
         least: int = 0,
+        memory: Tensor | None = None,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
@@ -55,8 +57,8 @@ class FlatBucket:
         self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
         size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
-        self.whole = torch.zeros(max(size, least), dtype=dtype, device=first.device)
-        self.buffer = self.whole[:size] if size < least else self.whole
+        self.whole = torch.zeros(max(size, least), dtype=dtype, device=first.device) if memory is None else memory
+        self.buffer = self.whole[:size] if size < self.whole.numel() else self.whole
         self.size_bytes = self.buffer.nbytes
         self.views = views_of(self.buffer, self.parameters)
         limit = float("inf") if batched else EAGER_BYTES

@@ -221,6 +221,10 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
 
 def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:
     """Raise OptionError where every iteration is to use the same, or `drop` counts other parameters."""
+    if options.remap_dropped and (drop is None or options.gradient_as_bucket_view):
+        other = "no drop" if drop is None else "gradient_as_bucket_view=True"
+        remedy = "give drop" if drop is None else "leave one out: gradients stay where they are"
+        raise OptionError(f"remap_dropped=True and {other} are both given", remedy=remedy)
     if drop is None:
         return
     if options.static_graph:

@@ -7,7 +7,7 @@ When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
-from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.bucketing.drop import remapped, skipped_buckets
 from ddpsim.bucketing.launch import MarkedTwiceError
 from ddpsim.order import Arrivals, OrderPolicy
 
@@ -65,6 +65,7 @@ class Reducer(Controls):
         self.arrival: list[int] = []
         self.static: StaticGraph | None = None
         self._context: Hashable = None
+        self._nowhere: frozenset[int] = frozenset()
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
         self.unused: list[int] = []
@@ -145,6 +146,7 @@ class Reducer(Controls):
             self.unused = unused
         else:
             self.unused = sorted(self.dropped)
+        self._nowhere = self.dropped if self.options.remap_dropped else frozenset()
         self._visits = self.static is not None or self.options.find_unused_parameters
         self._queue.reset(self._skipped())
         self.in_flight.works = []
@@ -215,10 +217,11 @@ class Reducer(Controls):
         self._queue_callback()
         if not self._unused_marked:
             self._unused_marked = self._unfinished = True
-            for index in self.unused:
+            unused = [index for index in self.unused if index not in self._nowhere]
+            for index in unused:
                 if (eager := self._eager[index]) is not None:
                     eager[0].fill(eager[1], self._divisor)
-            self._launch(self._queue.start(self.unused))
+            self._launch(self._queue.start(unused))
 
     @property
     def _divisor(self) -> int | None:
@@ -296,14 +299,25 @@ class Reducer(Controls):
 
     def _install(self, plan: BucketPlan) -> None:
         self.plan = plan
-        self._queue = LaunchQueue(plan.groups())
+        self._groups, self._mapped = plan.groups(), frozenset[int]()
+        self._queue = LaunchQueue(self._groups)
         self._buckets.install(plan)
         self._eager = self._buckets.eager
+
+    def leave_out(self, parameters: Collection[int]) -> None:
+        """Expect no gradient of `parameters` from the coming backward; let the others move up where that is asked."""
+        super().leave_out(parameters)
+        if self.options.remap_dropped and self.dropped != self._mapped:
+            groups = remapped(self.model.policy, self.plan.groups(), self.dropped)
+            self._groups, self._mapped = [group for group in groups if group], self.dropped
+            self._queue = LaunchQueue(self._groups)
+            self._buckets.remap(groups)
+            self._eager = self._buckets.eager
 
     def _skipped(self) -> list[int]:
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.
         common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
-        return skipped_buckets(self.plan.groups(), common) if common else []
+        return skipped_buckets(self._groups, common) if common else []
 
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""

@@ -14,7 +14,8 @@ class ReducerOptions:
     """These are the constructor's options that the reducer needs.
 
     `bucket_dtype`: what buckets hold; None is their parameters' type. The gradients that are kept have that type, so
-    that they can be views of a bucket only where it is None.
+    that they can be views of a bucket only where it is None. `remap_dropped`: where layers are left out, what is left
+    moves up into the memory of the first buckets.
     """
 
     caps: BucketCaps
@@ -24,6 +25,7 @@ class ReducerOptions:
     bucket_dtype: torch.dtype | None = None
     skip_all_reduce_unused_params: bool = False
     batched_grad_copy: bool = False
+    remap_dropped: bool = False
 
     @property
     def searching(self) -> bool:

@@ -42,6 +42,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             class, or a new `ddpsim.order.Predictor`.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         drop: leaves layers of `module` out of an iteration, the same on every rank, and their buckets off the wire.
+        remap_dropped: with `drop`, what is left of an iteration moves up into the memory of the first buckets, so that
+            no bucket sends what is left out (Li et al. 2020, section 6.2.2).
         comm: `noop` sends nothing after construction: the compute-only floor.
         observer: takes the moments of each iteration; None, the default, takes none.
 
@@ -78,6 +80,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         predictor: str | type[Predictor] | Predictor = "last",
         consensus: str = "rank0",
         drop: LayerDrop | None = None,
+        remap_dropped: bool = False,
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
@@ -86,7 +89,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         option_types.check_flags(
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
-            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params, remap_dropped=remap_dropped,
         )  # fmt: skip
         option_types.check_objects(
             module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
@@ -117,6 +120,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             static_graph=static_graph,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
             batched_grad_copy=batched_grad_copy,
+            remap_dropped=remap_dropped,
         )
         self._order = rebuild, predictor, consensus
         self.drop = drop

@@ -91,6 +91,10 @@ class Settings(Job):
         """Return the fixed plan to run, or None where buckets are rebuilt in arrival order as torch does."""
         if given is not None and self.caps != BucketCaps():
             raise OptionError("`plan` and a bucket cap are both given", remedy="keep one")
+        if given is not None and self.drop_buckets == "aligned":
+            raise OptionError("`plan` and `drop_buckets=aligned` are both given", remedy="keep one")
+        if (aligned := self.aligned_plan(parameters)) is not None:
+            return aligned
         if given is not None or self._natural:
             return given
         return plan_buckets(parameters, self.caps, self.assignment)

@@ -101,6 +101,7 @@ class Wrapping:
             predictor=settings.predictor,
             consensus=settings.consensus,
             drop=self._drop(),
+            remap_dropped=settings.drop_buckets == "remapped",
             comm=settings.comm,
             observer=self._watching,
         )

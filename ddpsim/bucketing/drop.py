@@ -127,6 +127,52 @@ def aligned_plan(
     return custom_plan(parameters, sorted(groups, key=lambda group: max(place[index] for index in group)))
 
 
+def remapped(
+    parameters: Sequence[Parameter], groups: Sequence[Sequence[int]], dropped: Collection[int]
+) -> list[tuple[int, ...]]:
+    """Return which gradients lie in which bucket's memory where what is left moves up, and dropped ones lie nowhere.
+
+    Li et al. keep "bucket buffers intact but modify parameter-to-bucket mappings" (2020, section 6.2.2). What is left
+    of the buckets, in their order, goes into the first memory of its type that has room; as all before it have moved up
+    too, that is never behind its own. Nothing is allocated, and no more is sent than is left.
+
+    Args:
+        parameters: in registration order.
+        groups: registration indices of each bucket, in launch order.
+        dropped: registration indices of what is left out.
+
+    Returns:
+        As many groups as there are, in their order; empty where nothing is left for a bucket.
+    """
+    lost = set(dropped)
+    room = [sum(parameters[index].size_bytes for index in group) for group in groups]
+    filled: list[list[int]] = [[] for _ in groups]
+    memory: dict[object, list[int]] = {}
+    place: dict[object, int] = {}
+    for number, group in enumerate(groups):
+        for index in group:
+            memory.setdefault(_kind(parameters, index), []).append(number)
+    for group in groups:
+        for index in group:
+            if index in lost:
+                continue
+            kind, size = _kind(parameters, index), parameters[index].size_bytes
+            numbers = memory[kind]
+            at = place.get(kind, 0)
+            while room[numbers[at]] < size:
+                at += 1
+            place[kind] = at
+            room[numbers[at]] -= size
+            filled[numbers[at]].append(index)
+    return [tuple(group) for group in filled]
+
+
+def _kind(parameters: Sequence[Parameter], index: int) -> object:
+    """Return what gradients must have in common to share memory; a sparse one shares none."""
+    parameter = parameters[index]
+    return index if parameter.sparse else (parameter.dtype, parameter.device)
+
+
 def expected_bytes(plan: BucketPlan, layers: Sequence[DroppableLayer]) -> float:
     """Return the mean bytes an iteration reduces when buckets without a gradient are skipped.
 

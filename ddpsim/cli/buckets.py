@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 @expand
 def buckets(
     workload: WorkloadName,
-    job: Annotated[Job, Only((*(each.field for each in declared(BucketCaps)), "assignment", "find_unused_parameters"))],
+    job: Annotated[
+        Job,
+        Only(
+            (
+                *(each.field for each in declared(BucketCaps)),
+                *("assignment", "find_unused_parameters", "drop", "drop_buckets"),
+            )
+        ),
+    ],
     output: Output,
     plan: PlanFile = None,
     out: Annotated[
@@ -38,8 +46,10 @@ def buckets(
     refuse_beside_plan(plan, job)
     check_destination(out, as_json=output.as_json)
     model = load_workload(workload)
-    chosen = read_plan(plan, model.parameters) or plan_buckets(
-        model.parameters, job.caps, job.assignment_in_force, model.arrival_order()
+    chosen = (
+        read_plan(plan, model.parameters)
+        or job.aligned_plan(model.parameters)
+        or plan_buckets(model.parameters, job.caps, job.assignment_in_force, model.arrival_order())
     )
     chosen = replace(chosen, call=torch_line(job, chosen, [model]))
     if out:

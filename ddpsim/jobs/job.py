@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
-from ddpsim.bucketing.drop import DropPlan, layers_named
+from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import Scheme, scheme
 from ddpsim.errors import InputError
@@ -24,6 +24,7 @@ from ddpsim.schedules.setup import Setup
 
 Backend = Literal["nccl", "gloo"]
 Sync = Literal["last", "every"]
+DropBuckets = Literal["mixed", "aligned", "remapped"]
 
 MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
@@ -51,6 +52,8 @@ class Job:
         comm: `real`, or `noop` for hooks and copies without any collective.
         compression: what `ddpsim.compression.scheme` reads: `fp16`, `powersgd:4`, ...
         drop: dotted name of a layer to the probability that an iteration leaves it out.
+        drop_buckets: what buckets do where layers are left out, whose bytes are spared only where a bucket has nothing
+            else: `mixed` are as without, `aligned` keep each layer apart, `remapped` move up what is left.
         order: when buckets are rebuilt in arrival order, as `ddpsim.order.rebuild` reads it; None is as torch.
         predictor: which arrivals each rank expects, as `ddpsim.order.predictor` takes it: a name, a class, an object.
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
@@ -104,6 +107,13 @@ class Job:
             repeated=True,
         ),
     ] = field(default_factory=dict)
+    drop_buckets: Annotated[
+        DropBuckets,
+        Option(
+            "With `drop`: mixed, torch's buckets; aligned, none that holds a layer beside anything else; remapped, "
+            "what is left moves up into the memory of the first buckets."
+        ),
+    ] = "mixed"
     order: Annotated[
         str | None,
         Option(
@@ -152,6 +162,7 @@ class Job:
         if not 0 <= self.seed < 1 << 63:
             raise InputError(f"{self.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
         self._check_order()
+        self._check_drop_buckets()
         if self.codec.name != "none" and self.process_groups > 1:
             raise _both(f"compression={self.compression}", f"process_groups={self.process_groups}")
         if self.codec.name != "none" and self.comm == "noop":
@@ -194,6 +205,16 @@ class Job:
             PlanError: a layer without parameters, or layers inside each other.
         """
         return DropPlan(layers_named(parameters, self.drop), self.seed) if self.drop else None
+
+    def aligned_plan(self, parameters: Sequence[Parameter]) -> BucketPlan | None:
+        """Return the plan that keeps droppable layers apart, in the reverse of registration; None where none is asked.
+
+        It is fixed before the first backward, in which an order could be seen.
+        """
+        if not self.drop or self.drop_buckets != "aligned":
+            return None
+        order = range(len(parameters) - 1, -1, -1)
+        return aligned_plan(parameters, layers_named(parameters, self.drop), self.caps.limits(), order)
 
     def order_policy(self, count: int) -> OrderPolicy | None:
         """Return one rank's policy for a model of `count` parameters; None where torch's own is in force."""
@@ -273,6 +294,19 @@ class Job:
             "find_unused_parameters": self.find_unused_parameters,
             f"process_groups={self.process_groups}": self.process_groups > 1,
         }
+        for other, given in others.items():
+            if given:
+                raise _both(asked, other)
+
+    def _check_drop_buckets(self) -> None:
+        if self.drop_buckets == "mixed":
+            return
+        asked = f"drop_buckets={self.drop_buckets}"
+        if not self.drop:
+            raise InputError(f"`{asked}` says nothing without `drop`", remedy="name a layer, e.g. `drop` layer.3:0.5")
+        others = {f"order={self.order}": self.order is not None, "assignment=initial": self.assignment == "initial"}
+        if self.drop_buckets == "remapped":
+            others = {"gradient_as_bucket_view": self.gradient_as_bucket_view}
         for other, given in others.items():
             if given:
                 raise _both(asked, other)

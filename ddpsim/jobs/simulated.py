@@ -11,9 +11,10 @@ from ddpsim.errors import InputError
 from ddpsim.input_stage import InputStage, input_stage
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
+from ddpsim.jobs.straggling import Straggling
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.options.option import Option
-from ddpsim.options.text import phase_factors
+from ddpsim.options.text import percentage, phase_factors
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -34,6 +35,9 @@ class Options(Job):
         scale: `forward`, `backward` or `optimizer` to a factor on its device time, beside `scale_compute`.
         optimizer: of an estimated workload, in place of the one it was estimated with.
         clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
+        jitter: standard deviation of the logarithm of a rank's computing time, drawn for each iteration and rank anew.
+        straggling: how the factors on ranks' computing times are distributed, as `ddpsim.jobs.straggling.Straggling`
+            reads it; each rank keeps its own. None leaves all alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         input_stage: `none`, `recorded`, or what `ddpsim.input_stage.input_stage` reads.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
@@ -76,6 +80,23 @@ class Options(Job):
             "STAGE",
         ),
     ] = "none"
+    jitter: Annotated[
+        float,
+        Option(
+            "Standard deviation of each rank's computing time from iteration to iteration.",
+            "P%",
+            parse=percentage,
+            text="0%",
+        ),
+    ] = 0.0
+    straggling: Annotated[
+        str | None,
+        Option(
+            "Draw for each rank how many times longer it computes: lognormal:0.03, exponential:0.05, pareto:3, or "
+            "some:SHARE:FACTOR, so many of them so much slower.",
+            "DISTRIBUTION",
+        ),
+    ] = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None
@@ -88,8 +109,11 @@ class Options(Job):
         self._check_scale()
         if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
             input_stage(self.input_stage)
+        self._check_variation()
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
+        if self.plan is not None and self.drop_buckets == "aligned":
+            raise InputError("`plan` and `drop_buckets=aligned` are both given", place="plan", remedy="keep one")
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -133,15 +157,31 @@ class Options(Job):
         """
         if self.plan is not None:
             return self.plan
+        if (aligned := self.aligned_plan(workload.parameters)) is not None:
+            return aligned
         return plan_buckets(workload.parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
-        return self.iterations if self.iterations is not None else 20 if workload.iterations > 1 or self.drop else 2
+        if self.iterations is not None:
+            return self.iterations
+        return 20 if workload.iterations > 1 or self.drop or self.jitter > 0 else 2
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
         return self.backend or ("gloo" if workload.one_clock else "nccl")
+
+    @property
+    def straggling_drawn(self) -> Straggling | None:
+        """How ranks' factors are distributed; None where all are alike."""
+        return None if self.straggling is None else Straggling.of(self.straggling)
+
+    def _check_variation(self) -> None:
+        if not 0 <= self.jitter <= 1:
+            remedy = "give a share from 0 to 1, on the command line 0% to 100%"
+            raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
+        if self.straggling is not None:
+            Straggling.of(self.straggling)
 
     def _check_scale(self) -> None:
         if not self.scale:

@@ -88,6 +88,17 @@ def factors(items: list[str], name: str) -> dict[int, float]:
     return found
 
 
+def percentage(text: str, name: str) -> float:
+    """Return the share that `5%` says.
+
+    Raises:
+        InputError: no number in front of a percent sign.
+    """
+    if not text.endswith("%"):
+        raise InputError(f"{text!r} is no percentage", place=name, remedy="write e.g. 3%")
+    return one_number(text[:-1], name, "3") / 100
+
+
 def phase_factors(items: list[str], name: str) -> dict[str, float]:
     """Return phase to factor of `PHASE=F` items, or `PHASE:F`; which phases there are is not looked at.
 

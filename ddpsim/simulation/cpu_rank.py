@@ -80,7 +80,7 @@ class CpuRank(Rank):
             over = stop.host
         self.owes_update = False
         yield from self._computed_forward(book, forward_s * (1.0 - over))
-        if (cost := setting.forward_host_s()) > 0:
+        if (cost := setting.forward_host_s(book.index)) > 0:
             yield self.env.timeout(cost)
 
     def _confer(self, book: Book) -> Process:
@@ -121,7 +121,7 @@ class CpuRank(Rank):
         setting = self.setting
         pace, costs = setting.pace(book.index), setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced or setting.scheduled else []
+        unused = self.unused(pace, book.index) if synced or setting.scheduled else []
         self.begin_phase()
         for position, parameter in enumerate(pace.order):
             if setting.scheduled is not None and (needed := setting.scheduled.needed[parameter]):

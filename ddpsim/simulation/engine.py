@@ -39,6 +39,7 @@ from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
 from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.simulation.torch_line import torch_line
+from ddpsim.simulation.variation import factors_of, varied
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.trace.spans import spans_of
@@ -115,8 +116,9 @@ def simulate(
     ending = (
         cycle if options.scheduled and whole else 0
     )  # what a schedule's last iteration leaves in flight needs one more
-    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending)]
-    settings = _settings(drawn, placement.world_size, options, backend, calibration, total + ending, planned=planned)
+    world_size = placement.world_size
+    drawn = draws or [draw for kind in kinds for draw in _draws(kind, options, total + ending, world_size)]
+    settings = _settings(drawn, world_size, options, backend, calibration, total + ending, planned=planned)
     job = _Job(placement, options, calibration, backend, costs, wire_factor, progress)
     if options.scheduled:
         settings = job.scheduled(settings)
@@ -192,15 +194,24 @@ def _check_extent(iterations: int, kinds: list[Kind]) -> None:
         raise InputError(what, remedy=remedy)
 
 
-def _draws(kind: Kind, options: Options, total: int) -> Iterator[Draw]:
-    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others."""
-    first = own_draw(kind, options.seed, total)
+def _draws(kind: Kind, options: Options, total: int, world_size: int = 0) -> Iterator[Draw]:
+    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
+
+    One process without DDP, a world of 0, is nobody's straggler.
+    """
+    factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
+    one_clock = kind.workload.one_clock
+    alone = own_draw(kind, options.seed, total)
     scheme = scheme_named(options.scheme)
     together = options.sync_every * (scheme.steps if scheme.apart else 1)
     latest = latest_draw(kind, options.seed, total, together, options.accumulate)
+    if latest is None and factors is not None and kind.count > 1:
+        latest = alone
     alike = kind.ranks if latest is None else kind.ranks[:1]
+    first = varied(alone, None if factors is None else factors[:1], one_clock=one_clock)
     yield Draw(kind.first, alike, kind.workload, first, kind.paces, (Seen(first),))
     if latest is not None:
+        latest = varied(latest, None if factors is None else factors[1:], one_clock=one_clock)
         yield Draw(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (Seen(latest),))
 
 

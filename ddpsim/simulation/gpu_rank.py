@@ -117,7 +117,7 @@ class GpuRank(Rank):
             host, work = stop.host, stop.work
         self.owes_update = False
         stream.work(pace.forward_work * (1.0 - work))
-        stream.host_s += pace.forward_host * (1.0 - host) + setting.forward_host_s()
+        stream.host_s += pace.forward_host * (1.0 - host) + setting.forward_host_s(book.index)
 
         def forward_done() -> None:
             before_s = (book.input_s or 0.0) + book.buffer_broadcast_s
@@ -165,7 +165,7 @@ class GpuRank(Rank):
     def _backward(self, book: Book, traffic: Traffic) -> Process:
         setting, stream, pace, costs = self.setting, self.stream, self.setting.pace(book.index), self.setting.costs
         synced, adds = setting.synced(book.index), setting.adds(book.index)
-        unused = self.unused(pace) if synced or setting.scheduled else []
+        unused = self.unused(pace, book.index) if synced or setting.scheduled else []
         needed = None if setting.scheduled is None else setting.scheduled.needed
         spent = self._watch(book, pace.idle_s)
         owed = copied = 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
 
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
-from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.bucketing.drop import remapped, skipped_buckets
 from ddpsim.input_stage import InputStage
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.conferring import Conferring
@@ -133,10 +133,27 @@ class Setting:
             and (iteration == 0 or self.synced(iteration - 1))
         )
 
-    def forward_host_s(self) -> float:
-        """Return the host time that DDP adds to each forward, the broadcast of buffers apart."""
+    def remaps(self, dropped: Collection[int]) -> bool:
+        """Whether what is left of an iteration without `dropped` moves up into the memory of the first buckets."""
+        return bool(dropped) and self.options.drop_buckets == "remapped"
+
+    def remapped(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
+        """Return the buckets of an iteration without `dropped`, in launch order, whose memory is that of `plan`."""
+        parameters = self.workload.parameters
+        groups = remapped(parameters, plan.groups(), dropped)
+        return [Bucket(group, sum(parameters[i].size_bytes for i in group), None) for group in groups if group]
+
+    def forward_host_s(self, iteration: int) -> float:
+        """Return the host time that DDP adds to a forward, the broadcast of buffers apart."""
         if not self.ddp:
             return 0.0
+        dropped = self.dropped(iteration)
+        if self.remaps(dropped) and dropped != self.dropped(iteration - 1):
+            left = len(self.workload.parameters) - len(dropped)
+            return self._forward_host_s() + left * self.costs.rebuild_s
+        return self._forward_host_s()
+
+    def _forward_host_s(self) -> float:
         search = len(self.workload.parameters) * self.costs.search_s if self.options.find_unused_parameters else 0.0
         return self.costs.forward_s + search
 
@@ -193,13 +210,19 @@ class Rank:
             if self._traffic is None:
                 self._traffic = scheduled.traffic()
             return self._traffic
-        groups, dropped = book.plan.groups(), self.setting.dropped(book.index)
+        dropped = self.setting.dropped(book.index)
+        if self.setting.remaps(dropped):
+            buckets = self.setting.remapped(book.plan, dropped)
+            return BucketTraffic(LaunchQueue([b.parameters for b in buckets]), lambda n: self._parcel(buckets[n], n))
+        groups = book.plan.groups()
         queue = LaunchQueue(groups, skipped_buckets(groups, dropped) if dropped else ())
         return BucketTraffic(queue, lambda number: self._parcel(book.plan.buckets[number], number))
 
-    def unused(self, pace: Pace) -> list[int]:
-        """Return the parameters that get no gradient in an iteration at `pace`."""
-        used = set(pace.order)
+    def unused(self, pace: Pace, index: int) -> list[int]:
+        """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
+        used, dropped = set(pace.order), self.setting.dropped(index)
+        if self.setting.remaps(dropped):
+            used |= dropped
         return [i for i in range(len(self.setting.workload.parameters)) if i not in used]
 
     def unsent(self, traffic: Traffic, parameter: int, unused: Sequence[int]) -> list[Parcel]:

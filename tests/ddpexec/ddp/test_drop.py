@@ -89,14 +89,21 @@ def both(rank, accumulate, options):
 
 
 def cases(rank):
-    options = [{}, {"bucket_cap_mb": 0.0001}, {"gradient_as_bucket_view": True}, {"aligned": True}]
+    options = [
+        {},
+        {"bucket_cap_mb": 0.0001},
+        {"gradient_as_bucket_view": True},
+        {"remap_dropped": True},
+        {"aligned": True},
+    ]
     return [both(rank, accumulate, dict(some)) for some in options for accumulate in (False, True)]
 
 
 def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spared():
     answers = run(2, cases)
     assert answers[0] == answers[1]
-    assert [same for same, _, _ in answers[0]] == [True] * 8
+    assert [same for same, _, _ in answers[0]] == [True] * 10
+    assert answers[0][-4][1] == answers[0][-1][1]  # what moves up leaves nothing to send either
     _, sent, dropped = answers[0][-1]
     assert 0 < sum(dropped) < 32
     stem, block, head = 72, 72, 27
@@ -146,6 +153,10 @@ def refused(rank):
     drop = LayerDrop(model, BLOCKS)
     with pytest.raises(OptionError, match="drop and static_graph=True are both given; leave static_graph out"):
         DistributedDataParallel(model, drop=drop, static_graph=True)
+    with pytest.raises(OptionError, match="remap_dropped=True and no drop are both given; give drop"):
+        DistributedDataParallel(model, remap_dropped=True)
+    with pytest.raises(OptionError, match="remap_dropped=True and gradient_as_bucket_view=True are both given"):
+        DistributedDataParallel(model, drop=drop, remap_dropped=True, gradient_as_bucket_view=True)
     ddp = DistributedDataParallel(model, drop=drop)
     with pytest.raises(OptionError, match=r"drop and join\(\) do not go together"), ddp.join():
         ddp(torch.ones(1, 8))
@@ -170,11 +181,12 @@ class Experts(Stack):
         return super().forward(self.experts[int(value.sum() * 100) % 3](value))
 
 
-def searching(rank):
+def searching(rank, remap):
     model = Experts()
     stock_model = copy.deepcopy(model)
     drop, stock_drop = LayerDrop(model, BLOCKS, seed=3), LayerDrop(stock_model, BLOCKS, seed=3)
-    ours = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, bucket_cap_mb=0)
+    more = {"bucket_cap_mb": 0.0005, "remap_dropped": True} if remap else {"bucket_cap_mb": 0}
+    ours = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, **more)
     stock = nn.parallel.DistributedDataParallel(stock_model, find_unused_parameters=True)
     mine, theirs = trained(rank, ours), trained(rank, stock, stock_drop.start)
     for x, y in zip(mine, theirs, strict=True):
@@ -185,9 +197,10 @@ def searching(rank):
 
 
 def test_what_ranks_search_for_beside_what_all_leave_out():
-    answers = run(2, searching)
-    assert answers[0] == answers[1]
-    assert len(set(answers[0])) > 1
+    for remap in (False, True):
+        answers = run(2, searching, remap)
+        assert answers[0] == answers[1]
+        assert len(set(answers[0])) > 1
 
 
 def nothing_left(rank):

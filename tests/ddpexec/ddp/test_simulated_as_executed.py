@@ -173,6 +173,30 @@ def test_layers_left_out_skip_the_buckets_that_the_executor_skips(monkeypatch):
             assert launched == ITERATIONS * len(plan.buckets) - dropped
 
 
+def remapping(rank):
+    model = Stack()
+    drop = LayerDrop(model, DROP, seed=SEED)
+    ddp = DistributedDataParallel(model, drop=drop, bucket_cap_mb=CAP, rebuild="never", remap_dropped=True)
+    found = []
+    for order in [range(COUNT)] * ITERATIONS:
+        ddp(torch.ones(2, 6), order).square().sum().backward()
+        found.append([bucket.indices for bucket in ddp.reducer.buckets])
+        ddp.zero_grad()
+    return found
+
+
+def test_what_is_left_moves_up_as_in_the_executor():
+    answers = run(RANKS, remapping)
+    assert answers[0] == answers[1]
+    given = Options(
+        backend="gloo", caps=BucketCaps(bucket_cap_mb=CAP), order="never", iterations=ITERATIONS, drop=DROP, seed=SEED,
+        drop_buckets="remapped",
+    )  # fmt: skip
+    placement = load_topology("loopback").place(1, RANKS)
+    trace = simulate(workload_of([range(COUNT)] * ITERATIONS), placement, given, warm_up=0)
+    assert [[bucket.parameters for bucket in it.buckets] for it in trace.of_rank(0)] == answers[0]
+
+
 def dropped_and_searched(rank):
     """Layers are left out everywhere, others go unused on one rank or the other, and ranks search for these."""
     found = []

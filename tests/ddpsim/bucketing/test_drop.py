@@ -14,6 +14,7 @@ from ddpsim.bucketing.drop import (
     aligned_plan,
     expected_bytes,
     layers_named,
+    remapped,
     skipped_buckets,
 )
 from ddpsim.errors import PlanError
@@ -102,3 +103,30 @@ def test_aligned_buckets_save_what_mixed_ones_cannot():
     assert expected_bytes(aligned, LAYERS) == pytest.approx(4 * 1010 * (2 + 4 * 0.75))
     assert expected_bytes(mixed, LAYERS) > expected_bytes(aligned, LAYERS)
     assert not any({0, 1, 10, 11} & set(b) and set(b) - {0, 1, 10, 11} for b in aligned.groups())
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.data())
+def test_what_is_left_moves_up_into_the_memory_of_buckets_and_never_behind_its_own(sizes, data):
+    parameters = [
+        Parameter(f"p{i}", (size,), data.draw(st.sampled_from(["float32", "float16"]))) for i, size in enumerate(sizes)
+    ]
+    groups = rebuilt_plan(parameters, BucketCaps(bucket_cap_mb=100 / (1 << 20))).groups()
+    dropped = data.draw(st.sets(st.sampled_from(range(len(sizes)))))
+    found = remapped(parameters, groups, dropped)
+    assert len(found) == len(groups)
+    own = {index: number for number, group in enumerate(groups) for index in group}
+    for number, group in enumerate(found):
+        assert sum(parameters[i].size_bytes for i in group) <= sum(parameters[i].size_bytes for i in groups[number])
+        assert len({parameters[i].dtype for i in group} | {parameters[i].dtype for i in groups[number]}) == 1
+        assert all(own[index] >= number for index in group)
+    left = [index for group in groups for index in group if index not in dropped]
+    assert sorted(index for group in found for index in group) == sorted(left)
+    for kind in ("float32", "float16"):
+        in_turn = [index for group in found for index in group if parameters[index].dtype == kind]
+        assert in_turn == [index for index in left if parameters[index].dtype == kind]
+
+
+def test_nothing_moves_where_nothing_is_dropped():
+    groups = rebuilt_plan(PARAMETERS, CAPS).groups()
+    assert remapped(PARAMETERS, groups, ()) == groups
+    assert remapped(PARAMETERS, groups, range(len(PARAMETERS))) == [()] * len(groups)

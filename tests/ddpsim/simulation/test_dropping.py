@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.errors import PlanError, WorkloadError
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError, PlanError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.dropping import without
@@ -83,7 +84,47 @@ def test_a_recorded_iteration_keeps_a_gradient():
         assert simulate(source, here, Options(backend="gloo", drop=drop)).iterations
 
 
+@pytest.mark.parametrize("kind", ["aligned", "remapped"])
+def test_buckets_that_spare_every_byte_left_out(kind):
+    """Of equal layers, two a bucket, the bytes sent are those of what is left; torch's send more, and later."""
+    source = named(workload())
+    caps = BucketCaps(bucket_cap_mb=1.9)
+    given = {"backend": "gloo", "drop": LAYERS, "iterations": 12, "caps": caps}
+    sent, steps = {}, {}
+    for buckets in ("mixed", kind):
+        options = Options(drop_buckets=buckets, **given)
+        trace = simulate(source, load_topology("lab-flat").place(2, 1), options)
+        plan, sizes = options.drop_plan(source.parameters), [p.size_bytes for p in source.parameters]
+        sent[buckets] = [sum(bucket.size_bytes for bucket in it.buckets) for it in trace.iterations]
+        steps[buckets] = fmean(it.iteration_s for it in trace.iterations)
+        left = [sum(sizes) - sum(sizes[i] for i in plan.parameters_dropped(it.index + 1)) for it in trace.iterations]
+    assert sent[kind] == left
+    assert sum(sent["mixed"]) > sum(sent[kind])
+    assert steps[kind] < steps["mixed"]
+
+
+def test_moving_up_costs_the_host_where_what_is_left_out_changes():
+    source = named(workload())
+    free = Calibration.priors("gloo").with_values({"gloo.ddp.rebuild_s": 1e-15}, source="test")
+    dear = Calibration.priors("gloo").with_values({"gloo.ddp.rebuild_s": 1e-4}, source="test")
+    for probability, changes in ((1.0, 0), (0.5, 1)):
+        options = Options(drop={"layer1": probability}, drop_buckets="remapped", iterations=200, backend="gloo")
+        here = load_topology("loopback").place(1, 2)
+        cheap, paid = (
+            fmean(it.iteration_s for it in simulate(source, here, options, each).iterations) for each in (free, dear)
+        )
+        # Half of the iterations leave the layer out, of these every second one after one that did not.
+        assert paid - cheap == pytest.approx(changes * 7 * 1e-4 / 4, rel=0.25, abs=1e-9)
+
+
 def test_contradictions():
+    for other in ({"order": "once"}, {"assignment": "initial"}):
+        with pytest.raises(InputError, match=r"`drop_buckets=aligned` and `.*` are both given; keep one"):
+            Options(drop=LAYERS, drop_buckets="aligned", **other)
+    with pytest.raises(InputError, match="`drop_buckets=remapped` and `gradient_as_bucket_view` are both given"):
+        Options(drop=LAYERS, drop_buckets="remapped", gradient_as_bucket_view=True)
+    with pytest.raises(InputError, match="`drop_buckets=aligned` says nothing without `drop`"):
+        Options(drop_buckets="aligned")
     with pytest.raises(PlanError, match="no parameter is below 'layer99'"):
         Options(drop={"layer99": 0.1}).drop_plan(named(workload()).parameters)
 

@@ -1,0 +1,90 @@
+"""Jitter and straggler distributions, against what the slowest of many ranks is expected to take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist, fmean
+
+import numpy as np
+import pytest
+
+from ddpsim.errors import InputError
+from ddpsim.jobs.straggling import Straggling
+from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.variation import factors_of
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.simulation.builders import ALIKE, workload
+
+MACHINE = load_topology("dgx-1v")
+
+
+def step_s(options, nodes=1, calibration=ALIKE):
+    """Return the mean step where the only thing that ranks wait for is each other, at one small bucket."""
+    source = workload(device="V100", size=10)
+    records = simulate(source, MACHINE.place(nodes), options, calibration).of_rank(0)
+    return fmean(record.iteration_s for record in records)
+
+
+def test_without_either_nothing_changes():
+    assert step_s(Options(iterations=4)) == step_s(Options(iterations=4, jitter=0.0))
+    assert factors_of(Options(), range(8), 8, 3) is None
+
+
+def test_a_step_at_a_thousand_ranks_takes_what_the_slowest_of_them_does():
+    """Computing takes 0.12 s; the largest of 1,024 normal variables is 3.2 standard deviations out (Blom, 1958)."""
+    spread, quiet = 0.03, step_s(Options(iterations=40), 128)
+    slowest = np.exp(spread * NormalDist().inv_cdf((1024 - 0.375) / (1024 + 0.25)))
+    jittered = step_s(Options(iterations=40, jitter=spread), 128)
+    assert jittered == pytest.approx(quiet * slowest, rel=0.01)
+    # One draw of ranks that keep their factors, instead of forty.
+    spread_out = [step_s(Options(iterations=4, straggling=f"lognormal:{spread}", seed=s), 128) for s in range(8)]
+    assert fmean(spread_out) == pytest.approx(quiet * slowest, rel=0.015)
+
+
+def test_more_ranks_wait_longer_and_one_process_waits_for_nobody():
+    steps = [step_s(Options(iterations=20, jitter=0.05), nodes) for nodes in (1, 8, 64)]
+    assert steps == sorted(steps)
+    source = workload(device="V100")
+    alone = [it.iteration_s for it in simulate_local(source, Options(iterations=5, jitter=0.1, straggling="pareto:3"))]
+    assert alone == [it.iteration_s for it in simulate_local(source, Options(iterations=5))]
+
+
+def test_some_ranks_so_much_slower():
+    slower = step_s(Options(iterations=4, straggling="some:1:1.5"))
+    assert slower == pytest.approx(1.5 * step_s(Options(iterations=4)), rel=0.01)
+
+
+def test_a_ranks_draw_is_its_own_whoever_it_is_simulated_with():
+    options = Options(jitter=0.1, straggling="exponential:0.2", seed=3)
+    everybody = factors_of(options, range(8), 8, 5)
+    assert np.array_equal(factors_of(options, [2, 5], 8, 5), everybody[[2, 5]])
+    assert not np.array_equal(factors_of(replace(options, seed=4), range(8), 8, 5), everybody)
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "median"),
+    [
+        ("lognormal:0.2", np.exp(0.02), 1.0),
+        ("exponential:0.3", 1.3, 1 + 0.3 * np.log(2)),
+        ("pareto:3", 1.5, 2 ** (1 / 3)),
+        ("some:0.25:2", 1.25, 1.0),
+    ],
+)
+def test_distributions_have_their_mean_and_median(text, mean, median):
+    drawn = Straggling.of(text).factors(np.random.default_rng(0), 200_000)
+    assert drawn.mean() == pytest.approx(mean, rel=0.01)
+    assert np.median(drawn) == pytest.approx(median, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "text", ["normal:1", "lognormal", "lognormal:x", "lognormal:-1", "some:0.1", "some:2:2", "pareto:1"]
+)
+def test_what_is_no_distribution_is_refused(text):
+    with pytest.raises(InputError, match="straggling"):
+        Options(straggling=text)
+
+
+def test_jitter_out_of_range():
+    for jitter in (-0.1, 1.5):
+        with pytest.raises(InputError, match=r"jitter: .* is out of range"):
+            Options(jitter=jitter)
