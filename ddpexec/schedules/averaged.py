@@ -83,13 +83,15 @@ class _Outer:
 
 
 def rates_of(groups: Sequence[dict[str, object]]) -> Rates:
-    """Return what finds the learning rate of a parameter among an optimizer's groups.
+    """Return what finds the learning rate of a parameter among an optimizer's groups; 1 where it has no groups.
 
     Raises:
         OptionError: when it is asked, for an optimizer without one.
     """
 
     def found(parameters: Sequence[nn.Parameter]) -> list[float]:
+        if not groups:
+            return [1.0] * len(parameters)
         rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}  # type: ignore[attr-defined]
         if any(rates.get(parameter) is None for parameter in parameters):
             what = "the optimizer has no learning rate `lr`, which SlowMo's outer step and servers go by"

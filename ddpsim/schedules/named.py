@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.schedules import averaging, deepspeed, fused, schemes, servers, sharded
+from ddpsim.schedules import averaging, deepspeed, fused, gradientflow, schemes, servers, sharded
 from ddpsim.schedules.asked import asked, count
+from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
@@ -157,6 +158,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
     "parameter-server": _with(Servers, servers.parameter_server),
     "averaging": _averaging,
     "slowmo": _slowmo,

@@ -16,7 +16,6 @@ from ddpexec.schedules import lanes  # noqa: E402
 from tests.ddpexec.schedules.test_weights import trained  # noqa: E402
 from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, loss_of, mine, wrapped  # noqa: E402
 
-
 SCHEMES = (
     "horovod:fusion=1KiB,cycle=2ms", "horovod", "multiworker-mirrored", "multiworker-mirrored:pack=1KiB",
 )  # fmt: skip
