@@ -289,7 +289,7 @@ def averaged_of(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
     Raises:
         OptionError: a part of one, or parameters of several types or devices.
     """
-    found = []
+    found: list[Averaged] = []
     for message in schedule:
         place = f"message {message.id!r}"
         pulls = message.group == SERVERS and not message.op.reduces

@@ -203,7 +203,8 @@ class Server:
     def _serve_one(self, worker: int) -> None:
         coming = [torch.empty_like(part) for part in self._parts]
         seen = [0] * len(self._parts)
-        pulled, sends = False, []
+        pulled = False
+        sends: list[dist.Work] = []
         while True:
             flag, rate = self._told(worker)
             self._settle(sends)

@@ -15,6 +15,7 @@ from ddpsim.cli import (
     compare,
     constants,
     order,
+    pipeline,
     plan,
     predict,
     priors,
@@ -52,6 +53,7 @@ app.command()(validate.validate)
 app.command()(constants.constants)
 app.command()(order.order)
 app.command()(buckets.buckets)
+app.command()(pipeline.pipeline)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")
 
