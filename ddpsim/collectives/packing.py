@@ -1,7 +1,7 @@
 """Spanning trees packed into a graph of links: as many as fit, as Blink broadcasts and sums along.
 
-Source: Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit, from
-one root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one,
+Source: Wang et al., "Blink: Fast and Generic Collectives for Distributed ML" (2020). As many trees of unit links fit,
+from one root to all, as links must be cut to part the root from any other (Edmonds, 1973); they are found one by one,
 each link taken only where the rest still fits (Lovász, 1976).
 """
 

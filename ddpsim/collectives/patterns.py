@@ -81,7 +81,7 @@ def _blink(placement: Placement) -> Schedule:
 
 
 _PIECES = 8
-"""Into which each tree's share is cut, as for trees across nodes: more fill the pipe better, and cost small messages."""
+"""Into which each tree's share is cut, as for trees across nodes: more fill the pipe, and cost small messages."""
 
 _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
     "two-level": _two_level,

@@ -66,10 +66,15 @@ def _plain(make: Make) -> Callable[[str, str], Make]:
 
 
 def _priority(name: str, options: str) -> Make:
-    segment = round(parse_size(options, f"scheme {name!r}")) if options else None
+    place = f"scheme {name!r}"
+    first, _, rest = options.partition(",")
+    if "=" in first:
+        first, rest = "", options
+    segment = round(parse_size(first, place)) if first else None
     if segment is not None and segment < 1:
-        raise InputError("a segment of 0 bytes", place=f"scheme {name!r}", remedy="write e.g. priority:4MiB")
-    return lambda setup: schemes.priority(setup, segment)
+        raise InputError("a segment of 0 bytes", place=place, remedy="write e.g. priority:4MiB")
+    credit = asked(schemes.Credit, rest, place).credit
+    return lambda setup: schemes.priority(setup, segment, credit)
 
 
 def _fsdp2(name: str, options: str) -> Make:
