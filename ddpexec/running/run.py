@@ -142,12 +142,18 @@ class Run:
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with naming_the_lost(self.communicator, "the gathering of the ranks' traces"):
-            dist.gather_object((mine, self.local_s()), gathered, group_dst=0, group=self.communicator.main)
+            told = mine, self.local_s(), self.served
+            dist.gather_object(told, gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
-        everything: list[Iteration] = [iteration for part, _ in gathered for iteration in part]
-        known = [local_s for _, local_s in gathered if local_s is not None]
-        provenance = {**trace.provenance, **({"local_s": median(known)} if known else {})}
+        everything: list[Iteration] = [iteration for part, *_ in gathered for iteration in part]
+        known = [local_s for _, local_s, _ in gathered if local_s is not None]
+        servers = [served.document() for *_, served in gathered if served is not None]
+        provenance = {
+            **trace.provenance,
+            **({"local_s": median(known)} if known else {}),
+            **({"servers": servers[0]} if servers else {}),
+        }
         return Trace(self.world_size, trace.backend, everything, (), provenance)
 
     def local_s(self) -> float | None:

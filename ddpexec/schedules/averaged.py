@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,15 +83,17 @@ class _Outer:
         self._last.copy_(whole)
 
 
-def rates_of(groups: Sequence[dict[str, object]]) -> Rates:
-    """Return what finds the learning rate of a parameter among an optimizer's groups.
+def rates_of(groups: Sequence[dict[str, Any]]) -> Rates:
+    """Return what finds the learning rate of a parameter among an optimizer's groups; 1 where it has no groups.
 
     Raises:
         OptionError: when it is asked, for an optimizer without one.
     """
 
     def found(parameters: Sequence[nn.Parameter]) -> list[float]:
-        rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}  # type: ignore[attr-defined]
+        if not groups:
+            return [1.0] * len(parameters)
+        rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}
         if any(rates.get(parameter) is None for parameter in parameters):
             what = "the optimizer has no learning rate `lr`, which SlowMo's outer step and servers go by"
             raise OptionError(what, place="scheme", remedy="use one that has, such as SGD, or another scheme")

@@ -15,6 +15,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost, raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.schedules.averaged import Averaged, Rates, rates_of
+from ddpexec.schedules.chunked import Chunked
 from ddpexec.schedules.lanes import IN_FLIGHT, Lane
 from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.served import ENDS, Server, ServerLane
@@ -102,6 +103,8 @@ class Carrier:
         self._flats = {flat.indices: flat for flat in self.flats}
         self.averaged = averaged_of(schedule, model)
         self._averaged = {each.indices: each for each in self.averaged}
+        self._chunked = {m.parameters: Chunked(self.flat_of(m), m.chunks) for m in schedule if m.chunks is not None}
+        self._messages = {message.id: message for message in schedule}
         self.rates: Rates = rates_of([])
         rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
         self._lanes: dict[tuple[str, str], Lane | ServerLane] = {}
@@ -130,6 +133,7 @@ class Carrier:
             elif message.op.reduces:
                 flat = self.flat_of(message)
                 flat.complete(flat.summed_over)
+                self._prepare(message)
             observer = self._observer
             begin = observer.now() if observer is not None else None
             flight = Flight(message, self._begin(message))
@@ -140,6 +144,16 @@ class Carrier:
                 flight.note = observer.launched(
                     number, message.parameters, message.size_bytes, begin, flight.work, message.op
                 )
+
+    def _prepare(self, message: Message) -> None:
+        """Take the norms of a bucket's chunks, or choose among the chunks by what they are summed over the ranks."""
+        if message.chunks is None:
+            return
+        if message.chunks.phase == "norms":
+            self._chunked[message.parameters].measure()
+        else:
+            self.wait(self._messages[name] for name in message.after_messages)
+            self._chunked[message.parameters].choose()
 
     def wait(self, messages: Iterable[Message]) -> None:
         """Wait for messages that were launched, each once."""
@@ -178,6 +192,8 @@ class Carrier:
         flight.landed = True
         if averages(flight.message):
             self._averaged[flight.message.parameters].landed()
+        if flight.message.chunks is not None and flight.message.chunks.phase == "values":
+            self._chunked[flight.message.parameters].landed()
         if observer is not None and note is not None:
             observer.waited_for(note, begin)
 
@@ -195,6 +211,9 @@ class Carrier:
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
         if averages(message):
             return self._averaged[message.parameters].whole
+        if message.chunks is not None:
+            chunked = self._chunked[message.parameters]
+            return chunked.norms if message.chunks.phase == "norms" else chunked.values
         flat = self.flat_of(message)
         begin, end = message.part or (0, flat.bucket.size_bytes)
         if message.size_bytes != end - begin:
@@ -215,7 +234,6 @@ class Carrier:
                 f"its part {list(message.part)} divides an element", place=place, remedy="cut at elements"
             )
         return whole[message.part[0] // item : message.part[1] // item]
-
 
     def _served(self, message: Message, place: str) -> Tensor:
         if self._communicator.backend != "gloo":
@@ -271,7 +289,7 @@ def averaged_of(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
     Raises:
         OptionError: a part of one, or parameters of several types or devices.
     """
-    found = []
+    found: list[Averaged] = []
     for message in schedule:
         place = f"message {message.id!r}"
         pulls = message.group == SERVERS and not message.op.reduces

@@ -231,7 +231,7 @@ class Executor:
             return [Update([flat], flat.tensors, make) for flat in flats]
         summed = {index for flat in flats for index in flat.indices}
         alone = [each for each in self.carrier.averaged if not summed.issuperset(each.indices)]
-        return [Update([*flats, *alone], self._model.tensors, make)]
+        return [Update([*flats, *alone], self._model.tensors, make)]  # type: ignore[list-item]
 
     def _settle(self, indices: Iterable[int]) -> bool:
         pending = [update for index in indices if (update := self._update.get(index)) is not None and update.pending]

@@ -103,6 +103,12 @@ class Served:
     updates: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
 
+    def document(self) -> dict[str, float]:
+        """Return the updates, and the mean and the most of the staleness of the gradients that came after a pull."""
+        total = sum(self.staleness.values())
+        mean = sum(late * times for late, times in self.staleness.items()) / total if total else 0.0
+        return {"updates": self.updates, "staleness_mean": mean, "staleness_most": max(self.staleness, default=0)}
+
 
 class Server:
     """A server keeps its part of each bucket's parameters, and updates it by an optimizer of its own.
@@ -155,7 +161,10 @@ class Server:
                 what = f"rank {ended[0]} has ended and rank {going[0]} goes on"
                 raise ExecutionError(what, remedy="let all ranks train as many iterations, or use `async`")
             receives = [
-                [self._push.recv([into], worker, place + 1) for worker, into in zip(self._workers, buffers, strict=True)]
+                [
+                    self._push.recv([into], worker, place + 1)
+                    for worker, into in zip(self._workers, buffers, strict=True)
+                ]
                 for place, buffers in enumerate(coming)
             ]
             for place, buffers in enumerate(coming):
@@ -194,7 +203,8 @@ class Server:
     def _serve_one(self, worker: int) -> None:
         coming = [torch.empty_like(part) for part in self._parts]
         seen = [0] * len(self._parts)
-        pulled, sends = False, []
+        pulled = False
+        sends: list[dist.Work] = []
         while True:
             flag, rate = self._told(worker)
             self._settle(sends)

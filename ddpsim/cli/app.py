@@ -19,6 +19,7 @@ from ddpsim.cli import (
     order,
     order_bench,
     paper,
+    pipeline,
     plan,
     predict,
     priors,
@@ -60,6 +61,7 @@ app.command()(order.order)
 app.command("order-bench")(order_bench.order_bench)
 app.command()(buckets.buckets)
 app.command()(paper.paper)
+app.command()(pipeline.pipeline)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")
 

@@ -7,6 +7,7 @@ steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
@@ -14,6 +15,7 @@ import simpy
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.packing import packed_trees
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.steps import carry_out
@@ -47,15 +49,52 @@ def _parameter_server(placement: Placement) -> Schedule:
     return schedules.parameter_server_beside(placement.world_size, hosts)
 
 
+def _blueconnect(placement: Placement) -> Schedule:
+    return schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
+
+
+def _blink(placement: Placement) -> Schedule:
+    """Trees over the NVLinks between GPUs; where none joins them directly, each GPU is the root of a part of its own.
+
+    Raises:
+        TopologyError: nodes of several kinds, or several nodes of GPUs that NVLink does not join directly.
+    """
+    nodes, per_node = placement.nodes, placement.gpus_per_node
+    if len(placement.classes) > 1:
+        raise TopologyError("blink on nodes of several kinds", place="algorithm", remedy="use nodes of one kind")
+    gpus = placement.gpus(placement.classes[0])
+    places = {gpu: number for number, gpu in enumerate(gpus)}
+    links: dict[tuple[int, int], int] = {}
+    for link in placement.classes[0].template.links:
+        if link.kind == "nvlink" and link.source in places and link.target in places:
+            ends = places[link.source], places[link.target]
+            links[ends] = links.get(ends, 0) + link.count
+    if per_node == 1:
+        return schedules.along_trees(nodes, 1, 0, [[None]], nodes)
+    root, trees = packed_trees(per_node, links)
+    if trees:
+        return schedules.along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
+    if nodes > 1:
+        what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or blueconnect"
+        raise TopologyError(what, place="algorithm", remedy=remedy)
+    return schedules.parameter_server_beside(per_node, range(per_node))
+
+
+_PIECES = 8
+"""Into which each tree's share is cut, as for trees across nodes: more fill the pipe, and cost small messages."""
+
 _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
     "two-level": _two_level,
     "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
     "gather-broadcast": lambda placement: schedules.gather_and_broadcast(placement.world_size),
     "parameter-server": _parameter_server,
+    "blueconnect": _blueconnect,
+    "blink": _blink,
 }
 PATTERNS = tuple(_SCHEDULES)
-"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. A parameter server holds 1/n of
+"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is a
+ring a level, `blink` trees packed into the NVLinks. A parameter server holds 1/n of
 the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from ddpsim.errors import InputError
+from ddpsim.units import parse_size
 
 T = TypeVar("T")
 Read = Callable[[str, str], Any]
@@ -95,3 +96,15 @@ def factor(text: str, place: str) -> float:
     if not 0 <= number < float("inf"):
         raise InputError(f"{text!r} is no number from 0", place=place, remedy="write e.g. 0.5")
     return number
+
+
+def some_bytes(text: str, place: str) -> int:
+    """Return a size of at least one byte.
+
+    Raises:
+        InputError: no such size.
+    """
+    size = round(parse_size(text, place))
+    if size < 1:
+        raise InputError("0 bytes hold no gradient", place=place, remedy="write e.g. 64MiB")
+    return size

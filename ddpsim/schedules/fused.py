@@ -16,26 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import value
+from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import Kind, points
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import Setup
-from ddpsim.units import parse_size, parse_time
-
-
-def some_bytes(text: str, place: str) -> int:
-    """Return a size of at least one byte.
-
-    Raises:
-        InputError: no such size.
-    """
-    size = round(parse_size(text, place))
-    if size < 1:
-        raise InputError("0 bytes hold no gradient", place=place, remedy="write e.g. 64MiB")
-    return size
+from ddpsim.units import parse_time
 
 
 @dataclass(frozen=True, slots=True)

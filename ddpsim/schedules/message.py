@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
+from ddpsim.schedules.chunks import Chunks
 from ddpsim.schedules.points import WAITING, Point
 
 WORLD = "world"
@@ -40,7 +41,9 @@ class Message:
         every: it is sent in every so-manieth iteration, the first being number 1.
         in_place: whether it is sent from, and received, where its tensors lie.
         delay_s: how long it waits once all that comes before it has happened.
-        passes: over its memory that a rank makes once it has ended, each of a copy's time.
+        passes: over its parameters' bytes that a rank makes once it has ended, each of a copy's time.
+        launch_passes: such that it makes when it launches it.
+        chunks: which part of a bucket it carries, where ranks choose it in each iteration.
         blocking: whether the host that launches it waits for its end there, and takes it in.
 
     Raises:
@@ -62,6 +65,8 @@ class Message:
     every: int = 1
     in_place: bool = False
     passes: float = 0.0
+    launch_passes: float = 0.0
+    chunks: Chunks | None = None
     delay_s: float = 0.0
     blocking: bool = False
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import asked, count
-from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, schemes, servers, sharded
+from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, gradientflow, schemes, servers, sharded
+from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.schedule import Schedule, check
@@ -65,10 +66,15 @@ def _plain(make: Make) -> Callable[[str, str], Make]:
 
 
 def _priority(name: str, options: str) -> Make:
-    segment = round(parse_size(options, f"scheme {name!r}")) if options else None
+    place = f"scheme {name!r}"
+    first, _, rest = options.partition(",")
+    if "=" in first:
+        first, rest = "", options
+    segment = round(parse_size(first, place)) if first else None
     if segment is not None and segment < 1:
-        raise InputError("a segment of 0 bytes", place=f"scheme {name!r}", remedy="write e.g. priority:4MiB")
-    return lambda setup: schemes.priority(setup, segment)
+        raise InputError("a segment of 0 bytes", place=place, remedy="write e.g. priority:4MiB")
+    credit = asked(schemes.Credit, rest, place).credit
+    return lambda setup: schemes.priority(setup, segment, credit)
 
 
 def _fsdp2(name: str, options: str) -> Make:
@@ -158,6 +164,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
     "parameter-server": _with(Servers, servers.parameter_server),
     "averaging": _averaging,
     "slowmo": _slowmo,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from ddpsim.schedules.message import Message
@@ -36,4 +37,45 @@ def urgent_first(
         *_, place = heapq.heappop(waiting)
         order.append(messages[place])
         now_s += time_s(messages[place])
+    return order
+
+
+def by_credit(
+    messages: Sequence[Message],
+    ready_s: Callable[[Message], float],
+    time_s: Callable[[Message], float],
+    credit_bytes: int,
+) -> list[Message]:
+    """Return `messages` in the order in which ByteScheduler hands them over, as long as its credit lasts.
+
+    Whenever bytes that are handed over and not sent leave room for it, the most urgent message that is ready is handed
+    over; the wire takes them in that order. A credit of one message is `urgent_first`; more fills a wire that starts
+    each message late, and lets urgent ones pass fewer others.
+
+    Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration" (2019).
+
+    Args:
+        ready_s, time_s: as those of `urgent_first`.
+        credit_bytes: a message that is larger goes when nothing else is under way.
+    """
+    coming = sorted(((ready_s(message), place) for place, message in enumerate(messages)), reverse=True)
+    waiting: list[tuple[int, float, int]] = []
+    under_way: deque[tuple[float, int]] = deque()
+    order, now_s, free_s = [], 0.0, 0.0
+    while coming or waiting:
+        if not waiting:
+            now_s = max(now_s, coming[-1][0])
+        while coming and coming[-1][0] <= now_s * (1 + _ROUNDING):
+            ready, place = coming.pop()
+            heapq.heappush(waiting, (messages[place].priority, ready, place))
+        while under_way and under_way[0][0] <= now_s * (1 + _ROUNDING):
+            under_way.popleft()
+        message = messages[waiting[0][2]]
+        if under_way and sum(size for _, size in under_way) + message.size_bytes > credit_bytes:
+            now_s = under_way.popleft()[0]
+            continue
+        heapq.heappop(waiting)
+        free_s = max(free_s, now_s) + time_s(message)
+        under_way.append((free_s, message.size_bytes))
+        order.append(message)
     return order

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ddpsim.bucketing.assign import Parameter
@@ -132,6 +132,8 @@ def message_document(message: Message) -> dict[str, Any]:
     }
     if message.part is not None:
         found["part"] = list(message.part)
+    if message.chunks is not None:
+        found["chunks"] = asdict(message.chunks)
     if message.delay_s:
         found["delay_s"] = message.delay_s
     if message.every != 1:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
+from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.planned import urgent_first
+from ddpsim.schedules.planned import by_credit, urgent_first
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, averages
 from ddpsim.schedules.setup import Setup
@@ -57,7 +58,7 @@ def without_overlap(schedule: Schedule) -> Schedule:
     return replace(_after_backward(schedule), overlap=False, update="after_backward")
 
 
-def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
+def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int | None = None) -> Schedule:
     """Buckets in an order agreed beforehand, urgent for the next forward first; forward waits for each, not for all.
 
     Sources: P3 (Jayarajan et al., 2019), TicTac (Hashemi et al., 2019), ByteScheduler (Peng et al., 2019); the order
@@ -65,6 +66,7 @@ def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
 
     Args:
         segment_bytes: most bytes sent at once, so that a more urgent bucket waits for no more than that.
+        credit_bytes: bytes that are handed over ahead of the wire; None is one bucket, or one segment.
     """
     places = {place: rank for rank, place in enumerate(setup.in_forward_order(setup.buckets))}
     whole = [
@@ -76,11 +78,28 @@ def priority(setup: Setup, segment_bytes: int | None = None) -> Schedule:
     pieces = [piece for message in whole for piece in message.segments(align_bytes=16)]
     if setup.time_s is not None and setup.ready_s:
         time_s = setup.time_s
-        pieces = urgent_first(
-            pieces, lambda piece: setup.last_ready(piece.parameters), lambda piece: time_s(piece.op, piece.size_bytes)
-        )
+
+        def ready(piece: Message) -> float:
+            return setup.last_ready(piece.parameters)
+
+        def wire(piece: Message) -> float:
+            return time_s(piece.op, piece.size_bytes)
+
+        ahead = credit_bytes is not None
+        pieces = by_credit(pieces, ready, wire, credit_bytes or 0) if ahead else urgent_first(pieces, ready, wire)
     name = "priority" if segment_bytes is None else f"priority:{segment_bytes}"
     return Schedule(scheme=name, messages=tuple(pieces), update="before_use")
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What `priority` may be asked behind its segment.
+
+    Attributes:
+        credit: bytes that are handed over ahead of the wire.
+    """
+
+    credit: int | None = value(some_bytes)
 
 
 def dear(setup: Setup) -> Schedule:

@@ -60,7 +60,7 @@ class Lanes:
         """
         made: dict[str, tuple[Collectives, int, int]] = {WORLD: (world, placement.world_size, 1)}
         for name, ranks in ranks_of.items():
-            part, together = _part(placement, name, ranks)
+            part, together = part_of(placement, name, ranks)
             pattern = patterns.get(name)
             shared = part is placement and pattern is None
             made[name] = (world if shared else make(part, pattern), ranks, together)
@@ -77,7 +77,7 @@ class Lanes:
         return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
 
 
-def _part(placement: Placement, name: str, ranks: int) -> tuple[Placement, int]:
+def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int]:
     """Return where a group's collective is run, and for how many groups of its name it stands."""
     each = placement.gpus_per_node
     if ranks == placement.world_size:

@@ -159,18 +159,19 @@ def _parcels(
     for number, message in enumerate(schedule):
         whole = sum(workload.parameters[index].size_bytes for index in message.parameters)
         tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
-        copy_s = tensors * costs.copy_s + message.size_bytes / costs.copy_Bps
+        copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
+        copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
         found.append(
             Parcel(
                 number,
                 message.size_bytes,
                 message.parameters,
                 Sends(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
-                (1.0 if _copied_out(message, schedule, view=view) else message.passes) * copy_s,
+                (message.passes or float(_copied_out(message, schedule, view=view))) * copy_s,
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                copy_s * _filled_at_launch(message, schedule, gloo=gloo) + _unit_s(message, costs),
+                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s + _unit_s(message, costs),
                 _host_awaits(message, schedule, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,

@@ -110,7 +110,8 @@ def test_pulls_in_forward_s_order_are_no_later() -> None:
 def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:
     source, machine = workload(device="V100"), load_topology("dgx-1v")
     found = predict(source, machine, options=Options(scheme="parameter-server:servers=2"), band=False, brief=True)
-    assert found.memory is not None and found.memory.optimizer_bytes == 0
+    assert found.memory is not None
+    assert found.memory.optimizer_bytes == 0
     assert found.options.trainers(found.summary.world_size) == 6
 
 

@@ -1,0 +1,51 @@
+"""Chunks of a bucket's gradients that are summed, and what is left out of them until it is their turn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ddpexec.schedules.memory import Flat
+from ddpsim.schedules.chunks import Chunks
+
+
+class Chunked:
+    """A chunked holds what a rank has not sent of one bucket, the norms of its chunks, and those that are summed.
+
+    Args:
+        flat: the bucket's gradients.
+        chunks: how they are cut and how many are summed.
+    """
+
+    def __init__(self, flat: Flat, chunks: Chunks) -> None:
+        self._buffer = flat.bucket.buffer
+        self._elements = chunks.elements
+        count = -(-self._buffer.numel() // chunks.elements)
+        self._left = self._buffer.new_zeros(count * chunks.elements)
+        self.norms = torch.zeros(count, dtype=torch.float32, device=self._buffer.device)
+        self._chosen = torch.zeros(0, dtype=torch.int64)
+        self._values = self._buffer.new_zeros(chunks.chosen, chunks.elements)
+        # All of a bucket are no more than the bucket, whatever its last chunk is padded to.
+        self.values = self._values.view(-1)[: min(self._values.numel(), self._buffer.numel())]
+
+    def measure(self) -> None:
+        """Add the gradients to what was left, and take the norm of each chunk."""
+        self._left[: self._buffer.numel()].add_(self._buffer)
+        self.norms.copy_(self._rows.abs().sum(dim=1))
+
+    def choose(self) -> None:
+        """Take the chunks of the largest norms, which are summed over the ranks now, out of what is left."""
+        order = torch.argsort(self.norms, descending=True, stable=True)
+        self._chosen = torch.sort(order[: len(self._values)]).values
+        torch.index_select(self._rows, 0, self._chosen, out=self._values)
+        self._rows[self._chosen] = 0
+
+    def landed(self) -> None:
+        """Let the bucket's gradients be the sums of the chosen chunks, and zero elsewhere."""
+        whole = torch.zeros_like(self._left)
+        whole.view(-1, self._elements)[self._chosen] = self._values
+        self._buffer.copy_(whole[: self._buffer.numel()])
+
+    @property
+    def _rows(self) -> Tensor:
+        return self._left.view(-1, self._elements)

@@ -1,0 +1,53 @@
+"""`ddpsim pipeline`: a model in stages, or in layers cut over ranks, beside data parallelism."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.constants import ConstantOptions
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import TopologyName, WorkloadName
+from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.predict import GpusPerNode
+from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.units import counted
+
+if TYPE_CHECKING:
+    from ddpsim.planning.pipeline import PipelineStep
+
+
+@expand
+def pipeline(
+    workload: WorkloadName,
+    topology: TopologyName,
+    given: Pipeline,
+    constants: ConstantOptions,
+    output: Output,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+) -> None:
+    """Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble."""
+    from ddpsim.planning.pipeline import pipelined
+    from ddpsim.topology.placement import place
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.workload.files import load_workload
+
+    model, machine = load_workload(workload), load_topology(topology)
+    backend = "gloo" if model.one_clock else "nccl"
+    step = pipelined(model, place(machine, nodes, gpus_per_node), given, constants.calibration_in_force(backend))
+    output.emit(step.document(), lambda: _text(step, given))
+
+
+def _text(step: PipelineStep, given: Pipeline) -> str:
+    rows = [
+        ("computed by the busiest stage", ms(step.compute_s)),
+        ("idle, mean of the stages", percent(step.bubble)),
+        ("gradients over copies", ms(step.allreduce_s)),
+        ("activations over ranks", ms(step.activations_s)),
+    ]
+    kept = f"{counted(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
+    head = f"step  {ms(step.step_s)} ms, copies {step.copies}, {given.order}"
+    body = table(("part", "ms or share"), rows, left=(0,))
+    return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches}"

@@ -1,0 +1,49 @@
+"""What a user may ask of a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ddpsim.errors import InputError
+from ddpsim.options.checks import at_least_one, known_choices
+from ddpsim.options.option import Option
+from ddpsim.schedules.pipeline import Order
+from ddpsim.units import parse_size
+
+
+def _bytes(text: str, name: str) -> int:
+    return round(parse_size(text, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline is a model cut into stages, or each of its layers cut over ranks, and copies of that side by side.
+
+    Attributes:
+        stages: consecutive parts of the model, each on a rank.
+        micro_batches: of a step and a copy, each of the workload's batch.
+        order: in which a stage computes them.
+        tensor_ranks: ranks that each layer is cut over, whose activations are allreduced twice in a layer's forward and
+            twice in its backward (Mesh-TensorFlow, Shazeer et al. 2018; Megatron-LM, Shoeybi et al. 2019).
+        boundary_bytes: of a micro-batch's activations between two layers.
+
+    Raises:
+        InputError: a count below one, or both ways of cutting at once.
+    """
+
+    boundary_bytes: Annotated[
+        int, Option("Bytes of a micro-batch's activations from one layer to the next.", "SIZE", name="boundary",
+                    parse=_bytes)
+    ]  # fmt: skip
+    stages: Annotated[int, Option("Stages of the pipeline, a rank each.", "P")] = 1
+    micro_batches: Annotated[int, Option("Micro-batches of a step, each of the workload's batch.", "M")] = 1
+    order: Annotated[Order, Option("In which a stage computes them.")] = "gpipe"
+    tensor_ranks: Annotated[int, Option("Ranks that each layer is cut over.", "R")] = 1
+
+    def __post_init__(self) -> None:
+        known_choices(self)
+        for name in ("stages", "micro_batches", "tensor_ranks"):
+            at_least_one(name, getattr(self, name))
+        if self.stages > 1 and self.tensor_ranks > 1:
+            raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")

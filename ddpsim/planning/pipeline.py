@@ -1,0 +1,173 @@
+"""The step of a model in stages, or in layers cut over ranks, beside copies of it: computed, sent and idle.
+
+Ranks of a copy are consecutive. Copies sum a stage's gradients over the ranks of its place in each when the stage has
+done its backwards; the last stage to end does so last, and the step ends with the longest. Nothing is shared between
+what copies send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import make_transport, ways_of
+from ddpsim.collectives.transport import Connection
+from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.operations import Operation
+from ddpsim.schedules.pipeline import carried_out_s, divided, under_way, weight_versions, work_of
+from ddpsim.schedules.sharded import REPLICA
+from ddpsim.schedules.units import modules_of
+from ddpsim.simulation.lanes import part_of
+from ddpsim.topology.graph import Placement
+from ddpsim.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStep:
+    """What a step takes.
+
+    Attributes:
+        step_s: from its start to the next.
+        compute_s: of it what the busiest stage computes.
+        bubble: share of the pipeline's time in which a stage of the mean waits.
+        allreduce_s: of gradients over copies, the longest stage's.
+        activations_s: of activations that are allreduced, where layers are cut.
+        stages: registration indices of each stage's parameters.
+        weight_versions: that the first stage keeps.
+        activations: micro-batches whose activations it keeps.
+        samples: of all copies together.
+    """
+
+    step_s: float
+    compute_s: float
+    bubble: float
+    allreduce_s: float
+    activations_s: float
+    stages: tuple[tuple[int, ...], ...]
+    weight_versions: int
+    activations: int
+    copies: int
+    samples: int
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "step_s": self.step_s,
+            "compute_s": self.compute_s,
+            "bubble": self.bubble,
+            "allreduce_s": self.allreduce_s,
+            "activations_s": self.activations_s,
+            "stages": [list(stage) for stage in self.stages],
+            "weight_versions": self.weight_versions,
+            "activations_kept": self.activations,
+            "copies": self.copies,
+            "samples_per_s": self.samples / self.step_s,
+        }
+
+
+def pipelined(
+    workload: Workload, placement: Placement, given: Pipeline, calibration: Calibration | None = None
+) -> PipelineStep:
+    """Return the step of `workload` on `placement`.
+
+    Raises:
+        InputError: more stages than layers, or ranks that the stages do not divide.
+    """
+    backend = "gloo" if workload.one_clock else "nccl"
+    per_copy = max(given.stages, given.tensor_ranks)
+    if placement.world_size % per_copy:
+        what = f"{per_copy} ranks a copy do not divide {placement.world_size} ranks"
+        raise InputError(what, place="stages", remedy="give a divisor")
+    copies = placement.world_size // per_copy
+    layers, forward, backward = _layers(workload)
+    if given.stages > len(layers):
+        what = f"{given.stages} stages of a model of {len(layers)} layers"
+        raise InputError(what, place="stages", remedy=f"give {len(layers)} at most")
+    ways = ways_of(placement, backend, calibration)
+    begins = divided([f + b for f, b in zip(forward, backward, strict=True)], given.stages)
+    ends = [*begins[1:], len(layers)]
+    spans = list(zip(begins, ends, strict=True))
+    stages = tuple(tuple(index for layer in layers[begin:end] for index in layer) for begin, end in spans)
+    activations_s = 0.0
+    if given.tensor_ranks > 1:
+        part = placement if copies == 1 else part_of(placement, "tensor", given.tensor_ranks)[0]
+        once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes)
+        activations_s = 4 * len(layers) * once_s
+    forward_s = [sum(forward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
+    backward_s = [sum(backward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
+    sent_s = [_sent_s(ways.connection(k, k + 1), ways.capacities, given) for k in range(given.stages - 1)]
+    allreduce_s = _allreduce_s(workload, placement, backend, calibration, stages, copies, given.tensor_ranks)
+    optimizer_s = float(np.median(workload.optimizer.device_s)) / per_copy
+    busy_s = [given.micro_batches * (f + b) for f, b in zip(forward_s, backward_s, strict=True)]
+    if given.order == "pipedream":
+        # Without a flush each stage goes on at the pace of the slowest, or of what is sent to it.
+        once_s = max(*(f + b for f, b in zip(forward_s, backward_s, strict=True)), *(2 * s for s in sent_s))
+        through_s, step_s = given.micro_batches * once_s, given.micro_batches * once_s + max(allreduce_s) + optimizer_s
+    else:
+        works = [work_of(given.order, k, given.stages, given.micro_batches) for k in range(given.stages)]
+        ended_s = carried_out_s(works, forward_s, backward_s, sent_s)
+        through_s = max(ended_s)
+        step_s = max(end + sums for end, sums in zip(ended_s, allreduce_s, strict=True)) + optimizer_s
+    return PipelineStep(
+        step_s=step_s,
+        compute_s=max(busy_s),
+        bubble=1 - sum(busy_s) / len(busy_s) / through_s,
+        allreduce_s=max(allreduce_s),
+        activations_s=given.micro_batches * activations_s,
+        stages=stages,
+        weight_versions=weight_versions(given.order, 0, given.stages),
+        activations=under_way(given.order, 0, given.stages, given.micro_batches),
+        copies=copies,
+        samples=copies * given.micro_batches * workload.batch_size,
+    )
+
+
+def _layers(workload: Workload) -> tuple[list[tuple[int, ...]], list[float], list[float]]:
+    """Return the layers in forward's order, and what forward and backward of each takes.
+
+    A layer's backward lasts from the last gradient of the one behind it to its own; where nobody knows when forward
+    needs what, its forward is in proportion to that.
+    """
+    layers = modules_of(workload.parameters)
+    ready = np.nanmedian(workload.gradient_ready_s, axis=0)
+    last = [float(np.nanmax(ready[list(layer)])) for layer in layers]
+    order = sorted(range(len(layers)), key=lambda k: -last[k])
+    layers = [layers[k] for k in order]
+    times = [last[k] for k in order]
+    backward = [time - after for time, after in zip(times, [*times[1:], 0.0], strict=True)]
+    backward[0] += float(np.median(workload.backward.device_s)) - sum(backward)
+    forward_s = float(np.median(workload.forward.device_s))
+    if not workload.forward_use_known:
+        return layers, [forward_s * each / sum(backward) for each in backward], backward
+    shares = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
+    begin = [float(shares[list(layer)].min()) for layer in layers]
+    begin = np.maximum.accumulate([0.0, *begin[1:]]).tolist()
+    forward = [forward_s * (after - here) for here, after in zip(begin, [*begin[1:], 1.0], strict=True)]
+    return layers, forward, backward
+
+
+def _sent_s(connection: Connection, capacities: object, given: Pipeline) -> float:
+    assert isinstance(capacities, dict)
+    byte_s = max((load / capacities[link] for link, load in connection.loads.items()), default=0.0)
+    return connection.latency_s + given.boundary_bytes * byte_s
+
+
+def _allreduce_s(
+    workload: Workload,
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+    stages: tuple[tuple[int, ...], ...],
+    copies: int,
+    tensor_ranks: int,
+) -> list[float]:
+    """Return what summing each stage's gradients over copies takes, all stages at once."""
+    if copies == 1:
+        return [0.0] * len(stages)
+    part, together = part_of(placement, REPLICA, copies)
+    transport = make_transport(part, backend, calibration)
+    sizes = [sum(workload.parameters[index].size_bytes for index in stage) // tensor_ranks for stage in stages]
+    return [transport.time_s(Operation.ALLREDUCE, together * size) for size in sizes]

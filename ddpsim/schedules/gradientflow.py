@@ -1,0 +1,56 @@
+"""The schedule of GradientFlow: norms of a bucket's chunks, then the chunks that count."""
+
+from __future__ import annotations
+
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.schedules.chunks import NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import Schedule, Sharding
+from ddpsim.schedules.setup import Setup
+
+
+def gradientflow(setup: Setup, given: GradientFlow) -> Schedule:
+    """Sum the norms of each bucket's chunks when its gradients are there, then its chosen chunks; backward's end waits.
+
+    Raises:
+        PlanError: micro-batches that send each their gradients, which are left over from one another.
+    """
+    if setup.accumulate > 1 and setup.every == 1:
+        what = "micro-batches are summed one by one, and what one leaves out the next would send"
+        raise PlanError(what, place="scheme 'gradientflow'", remedy="leave out `sync=every`")
+    norms, values = [], []
+    for place, bucket in enumerate(setup.buckets):
+        size, elements = setup.size_bytes(bucket), sum(setup.parameters[index].numel for index in bucket)
+        chosen = given.chosen(elements)
+        norms.append(
+            Message(
+                id=f"norms {place}",
+                op=Operation.ALLREDUCE,
+                size_bytes=NORM_BYTES * given.chunks(elements),
+                parameters=bucket,
+                after=points(Kind.GRADIENT, bucket),
+                stream="norms",
+                every=setup.every,
+                chunks=Chunks(given.chunk, chosen, "norms"),
+                launch_passes=SUMMING_PASSES,
+            )
+        )
+        item = size // elements if elements else 0
+        values.append(
+            Message(
+                id=f"chunks {place}",
+                op=Operation.ALLREDUCE,
+                size_bytes=min(chosen * given.chunk, elements) * item,
+                parameters=bucket,
+                after=points(Kind.GRADIENT, bucket),
+                after_messages=(norms[-1].id,),
+                blocks=(BACKWARD_END,),
+                every=setup.every,
+                chunks=Chunks(given.chunk, chosen, "values"),
+                passes=1.0,
+            )
+        )
+    whole = setup.size_bytes(range(len(setup.parameters)))
+    return Schedule(scheme="gradientflow", messages=(*norms, *values), sharding=Sharding(kept_bytes=whole))

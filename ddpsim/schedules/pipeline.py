@@ -1,0 +1,119 @@
+"""In what order a stage of a pipeline computes its micro-batches, and how long that takes.
+
+Sources: GPipe (Huang et al., 2019), whose bubble is (p-1)/(m+p-1) of a step of m micro-batches on p stages; PipeDream
+(Narayanan et al., 2019), one forward and one backward in turn, without a flush, and its form with one (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Order = Literal["gpipe", "1f1b", "pipedream"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+Work = tuple[Literal["forward", "backward"], int]
+"""What a stage computes: the forward or the backward of a micro-batch, numbered through all steps."""
+
+
+def work_of(order: Order, stage: int, stages: int, micro_batches: int) -> list[Work]:
+    """Return what a stage computes in a step, in order.
+
+    `gpipe` computes all forwards, then all backwards. The others have as many forwards under way as stages are from
+    this one to the last, then one backward and one forward in turn.
+
+    >>> work_of("1f1b", 1, 2, 2)
+    [('forward', 0), ('backward', 0), ('forward', 1), ('backward', 1)]
+    """
+    ahead = micro_batches if order == "gpipe" else min(stages - stage, micro_batches)
+    found: list[Work] = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        found.append(("backward", number))
+        if ahead + number < micro_batches:
+            found.append(("forward", ahead + number))
+    return found
+
+
+def under_way(order: Order, stage: int, stages: int, micro_batches: int) -> int:
+    """Return the micro-batches whose activations a stage keeps at once, at most."""
+    return micro_batches if order == "gpipe" else min(stages - stage, micro_batches)
+
+
+def weight_versions(order: Order, stage: int, stages: int) -> int:
+    """Return how many versions of its weights a stage keeps: without a flush one for each micro-batch under way."""
+    return stages - stage if order == "pipedream" else 1
+
+
+def carried_out_s(
+    works: Sequence[Sequence[Work]],
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    sent_s: Sequence[float],
+) -> list[float]:
+    """Return when each stage has done all its work.
+
+    A forward waits for that of the stage before, a backward for that of the stage behind, and for what they send; each
+    waits for what its stage computes before it.
+
+    Args:
+        works: of each stage, in order.
+        forward_s, backward_s: what one micro-batch takes on each stage.
+        sent_s: what the activations, or their gradients, take from each stage to the next, or back.
+    """
+    last = len(works) - 1
+    free = [0.0] * len(works)
+    ended: dict[tuple[str, int, int], float] = {}
+    places = [0] * len(works)
+    moved = True
+    while moved:
+        moved = False
+        for stage, work in enumerate(works):
+            while places[stage] < len(work):
+                kind, number = work[places[stage]]
+                before = _before(kind, number, stage, last)
+                if before is not None and before not in ended:
+                    break
+                after_s = 0.0 if before is None else ended[before]
+                if before is not None and before[1] != stage:
+                    after_s += sent_s[min(before[1], stage)]
+                took_s = forward_s[stage] if kind == "forward" else backward_s[stage]
+                free[stage] = max(free[stage], after_s) + took_s
+                ended[kind, stage, number] = free[stage]
+                places[stage] += 1
+                moved = True
+    return free
+
+
+def _before(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:
+    """Return what another stage computes before this one can, or the last stage before it turns round."""
+    if kind == "forward":
+        return ("forward", stage - 1, number) if stage else None
+    return ("backward", stage + 1, number) if stage < last else ("forward", stage, number)
+
+
+def divided(costs: Sequence[float], stages: int) -> list[int]:
+    """Return where each stage begins, so that the longest takes the least: consecutive parts, none empty.
+
+    >>> divided([1, 1, 1, 3], 2)
+    [0, 3]
+    """
+    count = len(costs)
+    sums = [0.0]
+    for cost in costs:
+        sums.append(sums[-1] + cost)
+    best: list[list[tuple[float, int]]] = [[(sums[end], 0) for end in range(count + 1)]]
+    for stage in range(1, stages):
+        before = best[-1]
+        best.append([_least(before, sums, stage, end) for end in range(count + 1)])
+    begins, end = [], count
+    for stage in range(stages - 1, -1, -1):
+        begin = best[stage][end][1] if stage else 0
+        begins.append(begin)
+        end = begin
+    return begins[::-1]
+
+
+def _least(before: Sequence[tuple[float, int]], sums: Sequence[float], stage: int, end: int) -> tuple[float, int]:
+    """Return the longest of the stages up to `stage` that end at `end`, at its least, and where the last begins."""
+    choices = ((max(before[begin][0], sums[end] - sums[begin]), begin) for begin in range(stage, end))
+    return min(choices, default=(float("inf"), 0))

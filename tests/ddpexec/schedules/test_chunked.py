@@ -1,0 +1,85 @@
+"""Important chunks carried out: against DDP where all are sent, else against the algorithm by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from tests.ddpexec.schedules.training import (  # noqa: E402
+    OPTIMIZERS,
+    STEPS,
+    alone,
+    apart,
+    loss_of,
+    mine,
+    model_of,
+    wrapped,
+)
+
+
+def trained(rank: int, scheme: str) -> tuple[list[Any], Any]:
+    made = wrapped(rank, scheme)
+    for step in range(STEPS):
+        loss_of(made, *mine(step, rank)).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    return [parameter.detach().clone() for parameter in made.module.parameters()], made.schedule
+
+
+def by_hand(schedule: Any, elements: int) -> list[Any]:
+    """Return the weights of all ranks trained here, each bucket's chunks of the largest summed norms averaged."""
+    world = torch.distributed.get_world_size()
+    model = model_of()
+    updating = OPTIMIZERS["sgd"](model.parameters())
+    parameters = list(model.parameters())
+    buckets = [message for message in schedule if message.id.startswith("chunks")]
+    left = [[0.0] * len(buckets) for _ in range(world)]
+    for step in range(STEPS):
+        gradients = []
+        for rank in range(world):
+            updating.zero_grad()
+            loss_of(model, *mine(step, rank)).backward()
+            gradients.append([parameter.grad.clone() for parameter in parameters])
+        for place, message in enumerate(buckets):
+            pieces = []
+            for rank in range(world):
+                flat = torch.cat([gradients[rank][index].flatten() for index in message.parameters]) / world
+                left[rank][place] = left[rank][place] + flat
+                pieces.append(list(left[rank][place].split(elements)))
+            norms = [sum(float(pieces[rank][k].abs().sum()) for rank in range(world)) for k in range(len(pieces[0]))]
+            chosen = set(sorted(range(len(norms)), key=lambda k: -norms[k])[: message.chunks.chosen])
+            summed = [
+                sum(pieces[rank][k] for rank in range(world)) if k in chosen else torch.zeros_like(pieces[0][k])
+                for k in range(len(norms))
+            ]
+            for rank in range(world):
+                kept = [torch.zeros_like(p) if k in chosen else p for k, p in enumerate(pieces[rank])]
+                left[rank][place] = torch.cat(kept)
+            offset, whole = 0, torch.cat(summed)
+            for index in message.parameters:
+                count = parameters[index].numel()
+                parameters[index].grad = whole[offset : offset + count].view_as(parameters[index]).clone()
+                offset += count
+        updating.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def distances(rank: int) -> dict[str, float]:
+    found = {}
+    weights, _ = trained(rank, "gradientflow:density=1,chunk=7")
+    found["all chunks"] = apart(weights, alone("sgd", torch.distributed.get_world_size())[-1])
+    for density in (0.1, 0.5):
+        weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16")
+        found[f"density {density}"] = apart(weights, by_hand(schedule, 16))
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_chunks_are_those_of_a_hand_computation(world: int) -> None:
+    for found in ranks.run(world, distances, timeout_s=110):
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}

@@ -1,0 +1,102 @@
+"""Blink's packed trees and BlueConnect's levels, held to closed forms, with NCCL's own rings beside them."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.packing import packed_trees
+from ddpsim.collectives.schedules import decomposed, decomposed_s, two_level
+from ddpsim.errors import TopologyError
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.units import MIB
+from tests.ddpsim.collectives.test_patterns import SWITCHED
+
+LARGE = 4096 * MIB
+
+
+def simulated_s(placement: Placement, algorithm: str, size: int = LARGE) -> float:
+    options = CollectiveOptions(algorithm=algorithm)
+    return Collectives(None, placement, backend="nccl", options=options).simulate_s(size)
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2), (4, 3), (2, 3, 2)])
+def test_levels_sum_every_chunk_on_every_rank(sizes: tuple[int, ...]) -> None:
+    schedule = decomposed(sizes)
+    held = [[{rank} for _ in range(schedule.chunks)] for rank in range(schedule.ranks)]
+    for transfer in schedule.transfers:
+        for chunk in range(transfer.start, transfer.stop):
+            coming = held[transfer.source][chunk]
+            if transfer.reduce:
+                assert not held[transfer.target][chunk] & coming, "summed twice"
+                held[transfer.target][chunk] = held[transfer.target][chunk] | coming
+            else:
+                held[transfer.target][chunk] = set(coming)
+    assert all(chunk == set(range(schedule.ranks)) for rank in held for chunk in rank)
+
+
+def test_two_levels_send_what_two_level_does() -> None:
+    assert sorted(decomposed((4, 3)).sent_chunks()) == sorted(two_level(3, 4).sent_chunks())
+
+
+def test_blueconnect_takes_the_closed_form_of_a_switch_in_the_node_and_cards_between() -> None:
+    placement = parse_topology(SWITCHED, "switched").place(4, 1)
+    get = Collectives(None, placement, backend="nccl").calibration
+    beta = 1 / (10e9 * get["nccl.efficiency.net.simple"])
+    assert simulated_s(placement, "blueconnect") == pytest.approx(decomposed_s([4], LARGE, [0.0], [beta]), rel=0.01)
+    # Eight parts share the node's one card, so that a part's byte takes eight times as long there.
+    node = parse_topology(SWITCHED, "switched").place(4, 8)
+    inside = 1 / (20e9 * get["nccl.efficiency.nvswitch.simple"])
+    expected = decomposed_s([8, 4], LARGE, [0.0, 0.0], [inside, 8 * beta])
+    assert simulated_s(node, "blueconnect") == pytest.approx(expected, rel=0.01)
+    assert simulated_s(node, "blueconnect") == pytest.approx(simulated_s(node, "two-level"), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_as_many_trees_fit_as_links_part_the_root_from_any_other(seed: int) -> None:
+    graph = nx.gnp_random_graph(6, 0.6, seed=seed, directed=True)
+    links = {ends: 1 + sum(ends) % 2 for ends in graph.edges}
+    nx.set_edge_attributes(graph, {ends: {"capacity": count} for ends, count in links.items()})
+    root, trees = packed_trees(6, links)
+
+    def cut(source: int) -> int:
+        return min(nx.maximum_flow_value(graph, source, target) for target in range(6) if target != source)
+
+    assert len(trees) == cut(root) == max(map(cut, range(6)))
+    used: dict[tuple[int, int], int] = {}
+    for parents in trees:
+        assert parents[root] is None
+        hops = [(parent, child) for child, parent in enumerate(parents) if parent is not None]
+        assert nx.is_arborescence(nx.DiGraph(hops))
+        for ends in hops:
+            used[ends] = used.get(ends, 0) + 1
+    assert all(count <= links[ends] for ends, count in used.items())
+
+
+def test_blink_takes_the_closed_form_of_its_trees() -> None:
+    placement = load_topology("dgx-1v").place(1, 8)
+    get = Collectives(None, placement, backend="nccl").calibration
+    # Six NVLinks at each V100, all of which a tree comes in by. Sums go up against the direction in which they come
+    # down, so that each direction of a link is used twice.
+    lane = next(link for link in placement.classes[0].template.links if link.kind == "nvlink")
+    rate = 6 * lane.bandwidth / lane.count * get["nccl.efficiency.nvlink.simple"]
+    # The pipe is filled and emptied once.
+    assert 2 * LARGE / rate <= simulated_s(placement, "blink") <= 2.5 * LARGE / rate
+
+
+@pytest.mark.parametrize("gpus", [3, 5, 6])
+def test_trees_use_links_that_no_ring_does_where_some_are_missing(gpus: int) -> None:
+    placement = load_topology("dgx-1v").place(1, gpus)
+    ring, blink = (simulated_s(placement, algorithm) for algorithm in ("ring", "blink"))
+    assert blink < ring
+
+
+def test_what_blink_cannot_is_refused() -> None:
+    with pytest.raises(TopologyError, match="without NVLinks"):
+        simulated_s(parse_topology(SWITCHED, "switched").place(2), "blink")
+    one_hop = parse_topology(SWITCHED, "switched").place(1)
+    ring, blink = (simulated_s(one_hop, name) for name in ("ring", "blink"))
+    assert blink == pytest.approx(ring, rel=0.05)

@@ -1,0 +1,97 @@
+"""Pipelines, held to GPipe's bubble, an exhaustive division into stages, and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from ddpsim.collectives.execute import make_transport
+from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.operations import Operation
+from ddpsim.planning.pipeline import pipelined
+from ddpsim.schedules.pipeline import ORDERS, carried_out_s, divided, under_way, weight_versions, work_of
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.simulation.builders import named, workload
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 1), (4, 4), (4, 32), (8, 3)])
+def test_equal_stages_idle_for_gpipe_s_bubble(order: str, stages: int, micro_batches: int) -> None:
+    works = [work_of(order, stage, stages, micro_batches) for stage in range(stages)]  # type: ignore[arg-type]
+    through_s = max(carried_out_s(works, [1.0] * stages, [2.0] * stages, [0.0] * (stages - 1)))
+    assert through_s == pytest.approx(3 * (micro_batches + stages - 1))
+    busy_s = 3 * micro_batches
+    assert 1 - busy_s / through_s == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+
+
+def test_what_is_sent_is_waited_for_there_and_back() -> None:
+    works = [work_of("gpipe", stage, 3, 1) for stage in range(3)]
+    assert max(carried_out_s(works, [1.0] * 3, [2.0] * 3, [0.5, 0.25])) == pytest.approx(9 + 2 * 0.75)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_stage_computes_each_micro_batch_once_and_keeps_what_it_says(order: str) -> None:
+    for stage in range(4):
+        works = work_of(order, stage, 4, 6)  # type: ignore[arg-type]
+        assert sorted(works) == sorted((kind, number) for kind in ("forward", "backward") for number in range(6))
+        ahead = most = 0
+        for kind, _ in works:
+            ahead += 1 if kind == "forward" else -1
+            most = max(most, ahead)
+        assert most == under_way(order, stage, 4, 6)  # type: ignore[arg-type]
+    assert [weight_versions("pipedream", stage, 4) for stage in range(4)] == [4, 3, 2, 1]
+
+
+def test_no_division_into_stages_has_a_shorter_longest_one() -> None:
+    draw = random.Random(1)
+    for _ in range(50):
+        costs = [draw.random() for _ in range(draw.randint(3, 8))]
+        stages = draw.randint(1, 3)
+        begins = divided(costs, stages)
+        assert len(begins) == stages
+        choices = ((0, *cuts) for cuts in itertools.combinations(range(1, len(costs)), stages - 1))
+        assert longest(costs, begins) == pytest.approx(min(longest(costs, each) for each in choices))
+
+
+def longest(costs: list[float], begins: tuple[int, ...] | list[int]) -> float:
+    ends = [*begins[1:], len(costs)]
+    return max(sum(costs[begin:end]) for begin, end in zip(begins, ends, strict=True))
+
+
+def test_copies_of_a_pipeline_sum_a_stage_s_gradients_across_them() -> None:
+    source, placement = named(workload(device="V100", gradients=8)), load_topology("dgx-1v").place(1, 8)
+    one = pipelined(source, load_topology("dgx-1v").place(1, 4), Pipeline(stages=4, micro_batches=8, boundary_bytes=0))
+    two = pipelined(source, placement, Pipeline(stages=4, micro_batches=8, boundary_bytes=0))
+    assert (one.copies, two.copies) == (1, 2)
+    assert one.allreduce_s == 0 < two.allreduce_s
+    assert two.step_s == pytest.approx(one.step_s + two.allreduce_s, rel=1e-6)
+    # Eight equal layers on four stages: two each, of 30 and 80 ms in all.
+    assert one.bubble == pytest.approx(3 / 11, abs=1e-3)
+    assert one.step_s == pytest.approx(11 * 0.11 / 4 + 0.01 / 4, rel=1e-3)
+    without_flush = pipelined(
+        source, placement, Pipeline(stages=4, micro_batches=8, boundary_bytes=0, order="pipedream")
+    )
+    assert without_flush.bubble == pytest.approx(0, abs=1e-9)
+    assert without_flush.weight_versions == 4
+
+
+def test_cut_layers_allreduce_their_activations_four_times() -> None:
+    source, placement = named(workload(device="V100", gradients=8)), load_topology("dgx-1v").place(1, 4)
+    step = pipelined(source, placement, Pipeline(tensor_ranks=4, boundary_bytes=1 << 24))
+    once_s = make_transport(placement, "nccl").time_s(Operation.ALLREDUCE, 1 << 24)
+    assert step.activations_s == pytest.approx(4 * 8 * once_s)
+    assert step.step_s == pytest.approx((0.03 + 0.08 + 0.01) / 4 + 32 * once_s)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    source, placement = named(workload(device="V100", gradients=8)), load_topology("dgx-1v").place(1, 8)
+    with pytest.raises(InputError, match="3 ranks a copy do not divide 8"):
+        pipelined(source, placement, Pipeline(stages=3, boundary_bytes=1))
+    few = named(workload(device="V100", gradients=2))
+    with pytest.raises(InputError, match="4 stages of a model of 2 layers"):
+        pipelined(few, placement, Pipeline(stages=4, boundary_bytes=1))
+    with pytest.raises(InputError, match="both above 1"):
+        Pipeline(stages=2, tensor_ranks=2, boundary_bytes=1)
