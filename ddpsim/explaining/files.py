@@ -110,9 +110,9 @@ def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
         what = f"of a run of {other} ranks, {first} is of one of {one}"
         raise TraceError(what, place=second, remedy="give each run a folder of its own")
     for each in read[1:]:
-        one, other = (f"{r.backend or 'no process group'} on {r.device}" for r in (read[0], each))
-        if one != other and read[0].kind == each.kind:
-            what = f"of a run with {other}, {read[0].place} is of one with {one}"
+        ours, theirs = (f"{rank.backend or 'no process group'} on {rank.device}" for rank in (read[0], each))
+        if ours != theirs and read[0].kind == each.kind:
+            what = f"of a run with {theirs}, {read[0].place} is of one with {ours}"
             raise TraceError(what, place=each.place, remedy="give each run a folder of its own")
     ranks: dict[int, SeenRank] = {}
     for number, each in enumerate(read):

@@ -87,7 +87,17 @@ class StreamedTrace:
             self._at += 1
             return
         while True:
-            yield self._value()
+            try:
+                # The usual case, an object that is in the text whole, without a call of its own.
+                value, end = _DECODE(self._text, self._at)
+                whole = end < len(self._text)
+            except (ValueError, RecursionError):
+                whole = False
+            if whole:
+                self._at = end
+                yield value
+            else:
+                yield self._value()
             if (comma := _COMMA.match(self._text, self._at)) and comma.end() < len(self._text):
                 self._at = comma.end()
             elif self._closed("]"):
