@@ -51,6 +51,8 @@ _CAPS = (
     1024,
 )
 """MiB that people write; a traced plan is looked for among what they give."""
+_ITERATIONS = 8
+"""Simulated steps that count, of at most a dozen recorded: a trace has no more, and the answer is wanted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ def foretell(
         plan=custom_plan(basis.parameters, basis.groups) if _whole(basis) else None,
         broadcast_buffers=basis.broadcasts,
         backend="gloo" if backend == "gloo" else "nccl",
+        iterations=_ITERATIONS,
     )
     workload = basis.finishing
     prediction = predict(
@@ -180,7 +183,7 @@ def foretell(
         [machine.topology],
         nodes=[machine.nodes],
         gpus_per_node=machine.gpus_per_node,
-        options=replace(options, plan=None),
+        options=replace(options, plan=None, iterations=None),
         calibration=calibration,
     )
     row = report.rows[0]
