@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.reporting import ReportFile, check_report
+from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.explaining.given import Given
 from ddpsim.workers.asked import FEW, Workers
 
@@ -42,4 +43,6 @@ def explain(
         found = explained(traces, given, shapes=shapes, crew=crew)
     for line in found.notes:
         note(f"note: {line}")
+    name = Path(traces).name or traces
+    deliver_report(report, lambda pages: pages.explain_report(found, title=name, command=made_by(context)))
     output.emit(found.document(), lambda: text(found), aside=report == STANDARD_OUTPUT)

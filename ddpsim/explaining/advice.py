@@ -39,9 +39,8 @@ def advice_of(found: Explanation) -> Explanation:
         return replace(found, advice=tuple(said), notes=(*found.notes, f"{why}: no advice on buckets rests on it"))
     row = told.row
     if row is not None:
-        worth = told.gain >= WORTH_IT and told.gain_low > 0
         share = f"{100 * told.gain:.1f} % ({100 * told.gain_low:.1f} to {100 * told.gain_high:.1f} %)"
-        if worth:
+        if told.worth_it:
             said.append(f"other buckets gain {share} of the step: {row.best.plan.torch}")
         else:
             said.append(f"keep the buckets: others gain {share} at most")

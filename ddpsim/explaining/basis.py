@@ -69,7 +69,7 @@ class Basis:
 
 def basis_of(
     file: TraceFile,
-    found: Sequence[Step],
+    alone: TimelineWithoutDdp,
     steps: Sequence[Step],
     shapes: Workload | None,
     exposed: Mapping[str, float],
@@ -78,7 +78,7 @@ def basis_of(
 
     Args:
         file: the trace.
-        found: all its steps.
+        alone: its time line without DDP.
         steps: those with the usual number of gradients.
         shapes: a workload of the same model, where known.
         exposed: by a step's name, how long its host waited for collectives at the end of backward.
@@ -89,7 +89,7 @@ def basis_of(
     """
     steps = list(steps)[:_MOST_STEPS]
     mapping = map_arrivals(steps, shapes, file.place)
-    traced = Traced(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, ())
+    traced = Traced(file, steps, alone, mapping, ())
     imported = workload_in(traced, shapes)
     last = steps[-1].collectives
     edges = [0, *(collective.after for collective in last)]

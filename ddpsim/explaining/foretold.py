@@ -14,7 +14,7 @@ from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.machine import Machine
 from ddpsim.explaining.seen import PARTS
 from ddpsim.planning.planner import plan as best_plan
-from ddpsim.planning.rows import PlanRow
+from ddpsim.planning.rows import WORTH_IT, PlanRow
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -51,6 +51,8 @@ _CAPS = (
     1024,
 )
 """MiB that people write; a traced plan is looked for among what they give."""
+_ITERATIONS = 8
+"""Simulated steps that count, of at most a dozen recorded: a trace has no more, and the answer is wanted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,11 @@ class Foretold:
     gain_high: float = 0.0
 
     @property
+    def worth_it(self) -> bool:
+        """Whether the planned buckets gain 1 % or more, and surely something."""
+        return self.gain >= WORTH_IT and self.gain_low > 0
+
+    @property
     def error(self) -> float:
         """Predicted / traced - 1."""
         return self.step_s / self.traced_s - 1
@@ -118,6 +125,10 @@ class Foretold:
                 for t in self.terms
             ],
             "buckets": self.buckets,
+            "gain": self.gain,
+            "gain_low": self.gain_low,
+            "gain_high": self.gain_high,
+            "torch": None if self.row is None else self.row.best.plan.torch,
             "topology": self.prediction.topology.name,
             "nodes": self.prediction.nodes,
             "doubts": [doubt.document() for doubt in self.prediction.doubts],
@@ -137,6 +148,7 @@ def foretell(
         plan=custom_plan(basis.parameters, basis.groups) if _whole(basis) else None,
         broadcast_buffers=basis.broadcasts,
         backend="gloo" if backend == "gloo" else "nccl",
+        iterations=_ITERATIONS,
     )
     workload = basis.finishing
     prediction = predict(
@@ -146,6 +158,7 @@ def foretell(
         gpus_per_node=machine.gpus_per_node,
         options=options,
         calibration=calibration,
+        coarse=True,
     )
     summary, extra = prediction.summary, basis.input_s
     told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | {"input_s": extra}
@@ -170,10 +183,12 @@ def foretell(
         [machine.topology],
         nodes=[machine.nodes],
         gpus_per_node=machine.gpus_per_node,
-        options=replace(options, plan=None),
+        options=replace(options, plan=None, iterations=None),
         calibration=calibration,
     )
     row = report.rows[0]
+    if _sets(row.default.plan) == _sets(prediction.plan):
+        return replace(made, row=row, gain=row.gain, gain_low=row.gain_low, gain_high=row.gain_high)
     now = predict(
         usual,
         machine.topology,
@@ -217,6 +232,10 @@ def with_costs(calibration: Calibration | None, backend: str, costs: Mapping[str
     return known.with_values(values, source="measured in the trace, its profiler included")
 
 
+def _sets(plan: BucketPlan) -> list[set[int]]:
+    return [set(group) for group in plan.groups()]
+
+
 def _whole(basis: Basis) -> bool:
     """Whether the traced buckets hold every parameter once."""
     held = sorted(index for group in basis.groups for index in group)
@@ -232,7 +251,7 @@ def bucket_origin(basis: Basis) -> str:
         return "the traced buckets leave parameters out: unused ones, or another model"
 
     def same(plan: BucketPlan) -> bool:
-        return [set(bucket) for bucket in plan.groups()] == groups
+        return _sets(plan) == groups
 
     order = list(basis.order)
     cases: Sequence[tuple[str, BucketCaps]] = [

@@ -58,7 +58,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
                 step.name: 0.0 if file.events.works else each.parts["exposed_comm_s"]
                 for step, each in zip(steps, seen, strict=True)
             }
-            basis = basis_of(file, found, steps, shapes, waited)
+            basis = basis_of(file, reader.alone, steps, shapes, waited)
         except InputError as error:
             notes.append(f"no prediction: {error}")
     return SeenRank(
@@ -125,7 +125,7 @@ class _Reader:
         self._on_device = bool(file.events.works)
         self._works = sorted((w for w in file.events.works if w.launch is not None), key=_launch_s)
         self._launches = [_launch_s(work) for work in self._works]
-        self._alone = TimelineWithoutDdp(file.events.works, found)
+        self.alone = TimelineWithoutDdp(file.events.works, found)
         ends = [work.end_s if not is_communication(work) else 0.0 for work in self._works]
         self._latest = list(accumulate(ends, max))
         self._gloo = [event for event in file.events.operators if event.name.startswith(_GLOO)]
@@ -229,9 +229,9 @@ class _Reader:
         updated_s = max([begun_s, *(max(i.end_s, self._done(i.end_s)) for i in step.optimizer)])
         updated_s = min(updated_s, end_s)
         cleared = 0.0 if after is None else sum(i.end_s - i.start_s for i in after.optimizer if i.end_s <= end_s)
-        moment = self._alone.moment
+        moment = self.alone.moment
         alone_s = moment(step.backward_end_s) - moment(step.backward_s)
-        lead_s = self._alone.done_s(step.backward_end_s) - self._alone.done_s(step.backward_s)
+        lead_s = self.alone.done_s(step.backward_end_s) - self.alone.done_s(step.backward_s)
         own_s = min(backward_s - forward_s, max(alone_s, lead_s) if lead_s > 0 else alone_s)
         parts = {
             "forward_s": forward_s - ready_s,

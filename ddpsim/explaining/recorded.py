@@ -14,7 +14,6 @@ from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
 from ddpsim.workload import Workload
 
-
 _ALSO = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
 """Options of a run, and what they are where the traced configuration is stock DDP's: `validate` judges the others."""
 

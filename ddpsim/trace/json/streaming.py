@@ -18,6 +18,8 @@ EVENTS = "traceEvents"
 
 _PIECE = 1 << 22
 """Bytes read at a time: far more than an event has, far less than a file; chosen by hand."""
+_TAIL = 1 << 22
+"""Characters from the end of what was read within which an error may be the end's, of a value that goes on."""
 _LONGEST = 1 << 28
 """Characters of one value at most: a header's list of modules is long, an event is not; chosen by hand."""
 _SPACE = " \t\n\r"
@@ -87,7 +89,17 @@ class StreamedTrace:
             self._at += 1
             return
         while True:
-            yield self._value()
+            try:
+                # The usual case, an object that is in the text whole, without a call of its own.
+                value, end = _DECODE(self._text, self._at)
+                whole = self._is_whole(end)
+            except (ValueError, RecursionError):
+                whole = False
+            if whole:
+                self._at = end
+                yield value
+            else:
+                yield self._value()
             if (comma := _COMMA.match(self._text, self._at)) and comma.end() < len(self._text):
                 self._at = comma.end()
             elif self._closed("]"):
@@ -108,16 +120,21 @@ class StreamedTrace:
             try:
                 value, end = _DECODE(self._text, self._at)
             except json.JSONDecodeError as cause:
-                if cause.pos < len(self._text) - _PIECE or not self._more():
+                if cause.pos < len(self._text) - _TAIL or not self._more():
                     self._refuse(cause.msg, cause.pos)
                 continue
             except (RecursionError, ValueError) as cause:
                 raise self._error(
                     f"its JSON cannot be read: {cause}", place=self._place, remedy=self._remedy
                 ) from cause
-            if end < len(self._text) or not self._more():
+            if self._is_whole(end) or not self._more():
                 self._at = end
                 return value
+
+    def _is_whole(self, end: int) -> bool:
+        """Whether the value that ends there goes on in no later piece, as a number would: `1` of `1.5` or `1e+5`."""
+        left = len(self._text) - end
+        return left > 2 or (left > 0 and self._text[end] not in ".eE")
 
     def _next(self) -> str:
         """Return the next character that is no space, without taking it; empty at the end of the file."""

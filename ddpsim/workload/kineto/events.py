@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ddpsim.errors import TraceError
 
@@ -14,7 +15,7 @@ _LAUNCH = ("cuda_runtime", "cuda_driver")
 _OPERATOR = ("cpu_op", "user_annotation")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
 _TAKEN = (*_DEVICE, *_LAUNCH, *_OPERATOR)
-_KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "correlation")
+_KEPT = frozenset(("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "correlation"))
 _SHAPES = ("Input Dims", "Input type")
 _WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")
 """Arguments of host events that are read, shapes of those alone whose names begin so: the others fill the memory."""
@@ -28,8 +29,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class HostEvent:
+class HostEvent(NamedTuple):
     """It is an operator, an annotation or a runtime call, in seconds from the trace's first event."""
 
     name: str
@@ -39,8 +39,7 @@ class HostEvent:
     args: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWork:
+class DeviceWork(NamedTuple):
     """A kernel, copy or memset on a device stream, with the host's call that launched it, where the trace has it."""
 
     name: str
@@ -108,6 +107,7 @@ class _Table:
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, object], start: float, duration: float) -> None:
+        """Take an event in, without the arguments that nobody reads."""
         name, args = str(event.get("name")), _args(event)
         name = self.names.setdefault(name, name)
         if event["cat"] in _DEVICE:
@@ -117,7 +117,7 @@ class _Table:
             stream = self.names.setdefault(stream, stream)
             self.works.append((name, start, start + duration, stream, size_bytes, _correlation(args)))
             return
-        kept = {key: args[key] for key in _KEPT if key in args}
+        kept = {key: args[key] for key in args if key in _KEPT}
         if name.startswith(_WITH_SHAPES):
             kept |= {key: args[key] for key in _SHAPES if key in args}
         made = HostEvent(name, start, start + duration, event.get("tid"), kept or _NO_ARGS)
@@ -125,20 +125,10 @@ class _Table:
 
     def events(self) -> Events:
         """Return the events on the clock that begins with the first; the table is empty then."""
-        starts = (event.start_s for event in (*self.operators, *self.launches))
-        origin = min((*starts, *(work[1] for work in self.works)), default=0.0)
-
-        def moved(event: HostEvent) -> HostEvent:
-            start_s, end_s = (event.start_s - origin) / 1e6, (event.end_s - origin) / 1e6
-            return HostEvent(event.name, start_s, end_s, event.thread, event.args)
-
-        def host(events: list[HostEvent]) -> list[HostEvent]:
-            for index, event in enumerate(events):
-                events[index] = moved(event)
-            events.sort(key=lambda event: (event.start_s, -event.end_s))
-            return events
-
-        launches = host(self.launches)
+        starts = (min((event[1] for event in each), default=math.inf) for each in (self.operators, self.launches))
+        first = min(*starts, min((work[1] for work in self.works), default=math.inf))
+        origin = 0.0 if first == math.inf else first
+        launches = _moved(self.launches, origin)
         by_correlation: dict[int | None, HostEvent] = {
             n: event for event in launches if (n := _correlation(event.args)) is not None
         }
@@ -150,7 +140,15 @@ class _Table:
         ]
         waits = [event for event in launches if event.name in _WAITS]
         works.sort(key=lambda work: (work.start_s, work.end_s))
-        return Events(host(self.operators), waits, works, origin / 1e6)
+        return Events(_moved(self.operators, origin), waits, works, origin / 1e6)
+
+
+def _moved(events: list[HostEvent], origin: float) -> list[HostEvent]:
+    """Move events of microseconds to seconds from `origin`, and sort them by start; the list itself is changed."""
+    for index, (name, start, end, thread, args) in enumerate(events):
+        events[index] = HostEvent(name, (start - origin) / 1e6, (end - origin) / 1e6, thread, args)
+    events.sort(key=lambda event: (event.start_s, -event.end_s))
+    return events
 
 
 def dtype_named(name: object) -> str | None:

@@ -1,0 +1,207 @@
+"""The report of an explanation: who is late and what binds the step first, then the step beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.seen import SeenRank
+from ddpsim.explaining.splits import Split
+from ddpsim.report.assumptions import doubt_tables
+from ddpsim.report.model import Bar, Bars, Choice, Life, Report, Step, Table, Timeline
+from ddpsim.report.rows import MOST_ROWS, PART_NAMES
+from ddpsim.report.steps import BROADCAST, of_document
+from ddpsim.report.wording import milliseconds, signed
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
+from ddpsim.units import MIB, counted, format_time
+
+_INPUT = "input"
+_NAMES = {**PART_NAMES, "input_s": _INPUT}
+_BOUND = {
+    "host": "the host, which launches and loads while the device has nothing to do",
+    "device": "the device's own work",
+    "communication": "communication that no computation hides",
+}
+
+
+def explain_report(found: Explanation, *, title: str = "a traced run", command: str = "") -> Report:
+    """Return the report of an explanation.
+
+    Args:
+        found: what `ddpsim.explaining.explain` found.
+        title: what was traced.
+        command: that made it.
+    """
+    return Report(
+        title=f"Where the step goes: {title}",
+        verdict=(_step(found), _who(found)),
+        paste=_paste(found),
+        notes=(*found.advice, *found.notes),
+        command=command,
+        sections=(
+            Bars("Where the time goes", _bars(found), _BARS_NOTE),
+            _terms(found),
+            *_collectives(found),
+            *_timeline(found),
+            *_ranks(found),
+            *_recorder(found),
+            *_doubts(found),
+            _traces(found),
+        ),
+    )
+
+
+_BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the traced steps, and of the prediction's doubts."
+
+
+def _step(found: Explanation) -> str:
+    traced, told = found.traced, found.foretold
+    band = f"{format_time(traced.low_s)} to {format_time(traced.high_s)}"
+    said = f"A traced step takes {format_time(traced.step_s)} ({band}), bound by {_BOUND[found.bound]}"
+    if found.profiler_s is not None:
+        said += f"; {format_time(found.profiler_s)} of it is the profiler's"
+    if told is None:
+        return f"{said}."
+    inside = "inside" if told.holds else "outside"
+    return f"{said}; predicted are {format_time(told.step_s)} ({signed(told.error)}), the trace {inside} the band."
+
+
+def _who(found: Explanation) -> str:
+    said = []
+    if found.late is not None:
+        late = found.late
+        said.append(f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause}).")
+    if found.link is not None:
+        said.append(f"A link is slow: {found.link.text()}.")
+    if not said:
+        said.append("No rank is late." if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
+    if found.ranks.missing:
+        said.append(f"{counted(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
+    return " ".join(said)
+
+
+def _paste(found: Explanation) -> tuple[tuple[str, str], ...]:
+    told = found.foretold
+    if told is None or told.row is None or not told.worth_it:
+        return ()
+    return ((f"gains {100 * told.gain:.1f} % of the step", told.row.best.plan.torch),)
+
+
+def _bars(found: Explanation) -> tuple[Bar, ...]:
+    traced, told = found.traced, found.foretold
+    bars = [Bar("traced", _drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
+    if told is not None:
+        bars.append(Bar("predicted", _drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s))
+    return tuple(bars)
+
+
+def _drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    return tuple((_NAMES[name], max(0.0, seconds)) for name, seconds in parts)
+
+
+def _terms(found: Explanation) -> Table:
+    step_s, told = found.traced.step_s, found.foretold
+    if told is None:
+        alone = tuple((_NAMES[n], milliseconds(s), signed(s / step_s)) for n, s in found.traced.parts.items())
+        return Table("Parts of the step", ("part", "traced ms", "share"), alone)
+    rows = [(_NAMES[t.name], t.traced_s, t.predicted_s) for t in told.terms]
+    rows.append(("step", told.traced_s, told.step_s))
+    cells = tuple((name, milliseconds(a), milliseconds(b), signed((b - a) / step_s)) for name, a, b in rows)
+    note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
+    return Table("Traced and predicted", ("part", "traced ms", "predicted ms", "of the step"), cells, note=note)
+
+
+def _collectives(found: Explanation) -> tuple[Table, ...]:
+    if not found.splits:
+        return ()
+    header = ("", "collective", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
+    rows = tuple(_collective(split) for split in found.splits[:MOST_ROWS])
+    bound = "One rank alone: waiting is the least and the wire the most that they may be."
+    whole = "Waiting is the ranks' mean until the last of them has come; the wire begins there."
+    note = bound if found.splits[0].bound else whole
+    said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
+    return (Table("Collectives", header, rows, frozenset({1}), said),)
+
+
+def _collective(split: Split) -> tuple[str, ...]:
+    size = "–" if split.size_bytes is None else f"{split.size_bytes / MIB:.2f}"
+    last = "–" if split.last_rank is None else str(split.last_rank)
+    moments = (split.ready_s, split.started_s, split.finished_s, split.wait_s, split.wire_s)
+    gradients = str(split.parameters) if split.parameters else "–"
+    return str(split.index), split.operation, gradients, size, *map(milliseconds, moments), last
+
+
+def _timeline(found: Explanation) -> tuple[Timeline, ...]:
+    steps = [Step("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
+    if found.foretold is not None:
+        steps.append(of_document(found.foretold.prediction.document(), "predicted"))
+    note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
+    return (Timeline("One step", (Choice("the run", tuple(steps)),), note),) if found.splits else ()
+
+
+def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
+    parts, step_s = found.traced.parts, found.traced.step_s
+    broadcast = parts["buffer_broadcast_s"]
+    forward = broadcast + parts["forward_s"]
+    ready = max((split.ready_s for split in found.splits), default=0.0)
+    backward = max(forward + parts["backward_compute_s"], ready)
+    update = step_s - parts["input_s"]
+    phases = (
+        (BROADCAST, 0.0, broadcast),
+        (FORWARD, broadcast, forward),
+        (BACKWARD, forward, backward),
+        (WAIT, backward, backward + parts["exposed_comm_s"]),
+        (OPTIMIZER, update - parts["optimizer_s"], update),
+    )
+    return tuple(phase for phase in phases if phase[2] > phase[1])
+
+
+def _life(split: Split) -> Life:
+    wire_s = max(split.started_s, split.finished_s - split.wire_s)
+    return Life(
+        index=split.index,
+        size_bytes=split.size_bytes or 0,
+        parameters=split.parameters or None,
+        ready_s=split.ready_s,
+        launched_s=split.ready_s,
+        started_s=max(split.started_s, split.ready_s),
+        wire_s=wire_s,
+        finished_s=split.finished_s,
+        written_s=split.finished_s,
+    )
+
+
+def _ranks(found: Explanation) -> tuple[Table, ...]:
+    if not found.excess_s:
+        return ()
+    phases = tuple(next(iter(found.excess_s.values())))
+    rows = tuple(
+        (str(rank), *(f"{s * 1e3:+.2f}" for s in each.values()), f"{sum(each.values()) * 1e3:+.2f}")
+        for rank, each in list(found.excess_s.items())[:MOST_ROWS]
+    )
+    note = "What each rank takes by itself, before any collective, beyond the median of the others, ms a step."
+    return (Table("Ranks", ("rank", *phases, "all"), rows, frozenset(), note),)
+
+
+def _recorder(found: Explanation) -> tuple[Table, ...]:
+    if found.recorded is None:
+        return ()
+    rows = tuple((line,) for line in found.recorded.lines())
+    return (Table("NCCL's flight recorder", ("what it says",), rows),)
+
+
+def _doubts(found: Explanation) -> tuple[Table, ...]:
+    return () if found.foretold is None else tuple(doubt_tables([found.foretold.prediction.document()]))
+
+
+def _traces(found: Explanation) -> Table:
+    offsets = found.alignment.offsets_s
+    rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in found.ranks.ranks[:MOST_ROWS])
+    residual = format_time(found.alignment.residual_s)
+    note = f"Clocks: ends of the same collective are {residual} apart (90th percentile) after the offsets."
+    return Table("Traces", ("rank", "file", "written by", "device", "steps", "clock"), rows, frozenset({1, 2, 3}), note)
+
+
+def _trace(rank: SeenRank, offset_s: float) -> tuple[str, ...]:
+    moved = f"{offset_s * 1e3:+.3f} ms" if offset_s else "as it is"
+    return str(rank.rank), rank.place, rank.kind, rank.device, str(len(rank.steps)), moved

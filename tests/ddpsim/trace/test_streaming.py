@@ -1,0 +1,70 @@
+"""A trace read in pieces is the trace read whole, wherever the pieces end; a damaged one is one error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpsim.errors import TraceError
+from ddpsim.trace.json import streaming
+from ddpsim.trace.json.streaming import StreamedTrace
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    before=st.dictionaries(st.text(max_size=5).filter(lambda key: key != "traceEvents"), _VALUES, max_size=3),
+    events=st.lists(_VALUES, max_size=6),
+    indent=st.sampled_from([None, 0, 2]),
+    piece=st.integers(1, 40),
+)
+def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path_factory, before, events, indent, piece):
+    path = tmp_path_factory.mktemp("streamed") / "trace.json"
+    path.write_text(json.dumps({**before, "traceEvents": events, "after": [1, {"a": 2}]}, indent=indent))
+    original, streaming._PIECE = streaming._PIECE, piece
+    try:
+        read = StreamedTrace(path, TraceError, "again")
+        assert list(read.events()) == events
+    finally:
+        streaming._PIECE = original
+    assert read.header == {**before, "traceEvents": [], "after": [1, {"a": 2}]}
+
+
+def test_a_bare_list_is_a_list_of_events(tmp_path: Path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'[{"ph": "X"}, 3]'))
+    assert list(StreamedTrace(path, TraceError, "again").events()) == [{"ph": "X"}, 3]
+
+
+def test_truncated_anywhere_is_one_error_that_says_so(tmp_path: Path):
+    text = json.dumps({"head": [1, 2], "traceEvents": [{"name": "aten::mul", "ts": 12.5}] * 3, "tail": "x"}, indent=1)
+    path = tmp_path / "t.json"
+    for end in range(1, len(text)):
+        path.write_text(text[:end])
+        with pytest.raises(TraceError, match=r"t\.json: not JSON: .* line \d+, column \d+.*; again"):
+            list(StreamedTrace(path, TraceError, "again").events())
+    path.write_text("")
+    with pytest.raises(TraceError, match=r"t\.json: the file is empty; again"):
+        list(StreamedTrace(path, TraceError, "again").events())
+    path.write_text(text + "]")
+    with pytest.raises(TraceError, match="Extra data"):
+        list(StreamedTrace(path, TraceError, "again").events())
+
+
+def test_a_damaged_archive_is_one_error(tmp_path: Path):
+    packed = gzip.compress(json.dumps({"traceEvents": list(range(5000))}).encode())
+    path = tmp_path / "t.json.gz"
+    for end in (3, 20, len(packed) // 2, len(packed) - 4):
+        path.write_bytes(packed[:end])
+        with pytest.raises(TraceError, match=r"t\.json\.gz: .*(truncated|damaged|not JSON)"):
+            list(StreamedTrace(path, TraceError, "again").events())
