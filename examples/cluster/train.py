@@ -12,13 +12,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-import ddpexec  # 1
-
+import ddpexec  # 1, of three
 
 WIDTH, LAYERS, BATCH, STEPS = 512, 4, 32, 40
 
 
 def model(device: torch.device) -> nn.Module:
+    """Return what is trained."""
     return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS))).to(device)
 
 
@@ -36,6 +36,7 @@ def alone() -> tuple[nn.Module, Callable[[], None]]:
 
 
 def main() -> None:
+    """Train on this rank."""
     gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
