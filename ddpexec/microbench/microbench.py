@@ -121,7 +121,8 @@ def measure_allreduce(
         progress(f"allreduces of {len(sizes_bytes)} sizes, {name}{left}")
         begin = time.monotonic()
         rounds.append(stages.do(name, partial(_round, launched, tensors, first["counts"], number)))
-        left = f", about {(time.monotonic() - begin) * (_ROUNDS - number - 1):.0f} s left"
+        left_s = (time.monotonic() - begin) * (_ROUNDS - number - 1)
+        left = f", about {left_s:.0f} s left" if left_s > 1 else ""
     times_s = [statistics.median([s for each in rounds for s in each[place]]) for place in range(len(tensors))]
     return [Row(*row) for row in zip(sizes_bytes, times_s, first["wrong"], strict=True)]
 

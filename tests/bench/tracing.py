@@ -91,41 +91,47 @@ def training(name: str, rank: int) -> Callable[[], None]:
     return step
 
 
-def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[tuple[float, float]]:
-    """Return the mean step without and with a trace of each pair of blocks, seconds."""
-    mock.patch.object(timed, "keep_time", lambda on: None).start()  # all threads keep their priority
+Pair = tuple[tuple[float, float], tuple[float, float]]
+"""Of a block without and one with a trace: mean seconds, and mean processor seconds of all threads, of a step."""
+
+
+def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[Pair]:
+    """Return what each pair of blocks took."""
+    mock.patch.object(timed, "keep_time").start()  # all threads keep their priority
     step, steps = training(name, rank), STAMPED * every
 
-    def block(number: int, traced: bool) -> float:
+    def block(number: int, traced: bool) -> tuple[float, float]:
         options = {"every": every, "warm_up": 1, "steps_per_file": STAMPED, "interval": steps}
         where = f"{folder}/{number}"
         with ddpexec.trace(where, **options) if traced else nullcontext():
             step()
             torch.distributed.barrier()
-            begin = time.perf_counter()
+            begin, busy = time.perf_counter(), time.process_time()
             for _ in range(steps):
                 step()
             step()  # whose start writes the file
-            return (time.perf_counter() - begin) / (steps + 1)
+            count = steps + 1
+            return (time.perf_counter() - begin) / count, (time.process_time() - busy) / count
 
     for _ in range(5):
         step()
-    found: list[tuple[float, float]] = []
+    found: list[Pair] = []
     for pair in range(pairs):
         order = (False, True) if pair % 2 == 0 else (True, False)
         times = {traced: block(pair, traced) for traced in order}
         found.append((times[False], times[True]))
         if rank == 0:
-            print(f"pair {pair + 1} of {pairs}: {times[True] / times[False] - 1:+.3%}", file=sys.stderr, flush=True)
+            more = times[True][0] / times[False][0] - 1
+            print(f"pair {pair + 1} of {pairs}: {more:+.3%}", file=sys.stderr, flush=True)
     return found
 
 
-def cost(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return by what share a trace makes a step longer: the median over pairs and its 95 % interval."""
-    more = np.array([traced / plain - 1 for plain, traced in pairs])
-    drawn = np.median(np.random.default_rng(0).choice(more, (RESAMPLES, len(more))), axis=1)
+def cost(shares: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median of what pairs tell, and its 95 % interval."""
+    given = np.array(shares)
+    drawn = np.median(np.random.default_rng(0).choice(given, (RESAMPLES, len(given))), axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(np.median(more)), float(low), float(high)
+    return float(np.median(given)), float(low), float(high)
 
 
 def main() -> None:
@@ -141,10 +147,12 @@ def main() -> None:
         words = arguments.model, arguments.every, arguments.pairs, folder
         by_rank = ranks.run(2, measure, *words, timeout_s=3000, group_timeout_s=120)
         files = len(list(Path(folder).rglob("rank0.json.gz")))
-    pairs = [max(each, key=lambda pair: pair[1]) for each in zip(*by_rank, strict=True)]
-    middle, low, high = cost(pairs)
-    step_ms = float(np.median([plain for plain, _ in pairs])) * 1e3
+    pairs = [max(each, key=lambda pair: pair[1][0]) for each in zip(*by_rank, strict=True)]
+    busy, *around = cost([(traced[1] - plain[1]) / plain[0] for plain, traced in pairs])
+    middle, low, high = cost([traced[0] / plain[0] - 1 for plain, traced in pairs])
+    step_ms = float(np.median([plain[0] for plain, _ in pairs])) * 1e3
     print(f"{arguments.model}, every={arguments.every}: {len(pairs)} pairs, {files} files, a step of {step_ms:.1f} ms")
+    print(f"processor time of all threads {busy:+.3%} of it, 95 % interval {around[0]:+.3%} to {around[1]:+.3%}")
     print(f"a trace costs {middle:+.3%} of it, 95 % interval {low:+.3%} to {high:+.3%} (at most {MOST:.1%})")
     sys.exit(high > MOST)
 
