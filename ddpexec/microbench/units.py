@@ -54,7 +54,8 @@ def measure_units(communicator: Communicator) -> float:
     last = [min(each) for each in zip(*gather(waits, communicator), strict=True)]
     sent_s = [sum(last[number * count : (number + 1) * count]) for number in range(WARM_UP + REPEATS)]
     own_s = [step - sent - plain_s for step, sent, plain_s in zip(steps, sent_s, without, strict=True)]
-    return max(0.0, statistics.median(own_s[WARM_UP:]) / count)
+    taken: float = statistics.median(own_s[WARM_UP:]) / count
+    return max(0.0, taken)
 
 
 def _step_s(model: nn.Module) -> float:

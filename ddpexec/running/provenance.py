@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpexec.describe import device_model
+from ddpexec.schedules.learning import Wire
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared, told
 from ddpsim.order.named import shown
@@ -43,6 +44,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
         "seed": settings.seed,
         "late_gradients": _late(run.subject.replay),
+        **_probed(run),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "options": {**options(settings), **settings.periodic},
@@ -55,6 +57,14 @@ def options(settings: Settings) -> dict[str, object]:
     values = {name: value for name, value in told(settings).items() if name in job}
     values["predictor"] = shown(values["predictor"])
     return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def _probed(run: Run) -> dict[str, object]:
+    """Return what a schedule was planned by: seconds of an allreduce of nothing, and bytes a second beyond."""
+    wire = getattr(run.ddp, "wire", None)
+    if not isinstance(wire, Wire):
+        return {}
+    return {"probed": {"fixed_s": wire.fixed_s, "bytes_per_s": wire.rate}}
 
 
 def _plain(mapping: Mapping[Any, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -93,16 +93,28 @@ def told(setup: Setup, learning: Learning, communicator: Communicator, lane: Lan
         setup,
         use_s={index: seconds for index, seconds in enumerate(uses) if not math.isnan(seconds)},
         ready_s={index: seconds for index, seconds in enumerate(ready) if not math.isnan(seconds)},
-        time_s=timing(communicator.world_size, fixed_s, rate),
+        time_s=Wire(communicator.world_size, fixed_s, rate),
     )
 
 
-def timing(ranks: int, fixed_s: float, rate: float) -> Callable[[Operation, int], float]:
-    """Return what an operation takes: `fixed_s`, and its bytes at the `rate` of an allreduce's, by what is sent."""
-    allreduce = Operation.ALLREDUCE.sent(ranks)
-    return lambda operation, size_bytes: (
-        fixed_s + size_bytes / rate * (operation.sent(ranks) / allreduce if ranks > 1 else 1.0)
-    )
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What probes say of the wire: an operation takes `fixed_s`, and what it sends at the rate of an allreduce.
+
+    Attributes:
+        ranks: of the job.
+        fixed_s: seconds of an allreduce of nothing.
+        rate: bytes a second beyond, of allreduces.
+    """
+
+    ranks: int
+    fixed_s: float
+    rate: float
+
+    def __call__(self, operation: Operation, size_bytes: int) -> float:
+        """Return the seconds of an operation."""
+        share = operation.sent(self.ranks) / Operation.ALLREDUCE.sent(self.ranks) if self.ranks > 1 else 1.0
+        return self.fixed_s + size_bytes / self.rate * share
 
 
 def arrival_order(setup: Setup) -> list[int]:

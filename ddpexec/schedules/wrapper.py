@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -28,6 +28,7 @@ from ddpexec.schedules.served import Served
 from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
 from ddpsim.schedules.named import Scheme, scheme_named
 from ddpsim.schedules.schedule import Schedule, message_document
@@ -97,6 +98,7 @@ class ScheduledDataParallel(nn.Module):
         self.model, self.device = model, model.tensors[0].device
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
+        self.wire: Callable[[Operation, int], float] | None = None
         self._plan, self._caps = plan, caps or BucketCaps()
         self.plan = plan or rebuilt_plan(model.policy, self._caps)
         self._scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
@@ -231,6 +233,7 @@ class ScheduledDataParallel(nn.Module):
         self._learning = None
         self.complete()
         setup = told(self._setup(), learning, self.communicator, self._lanes.of("main", rings=False), self.model)
+        self.wire = setup.time_s
         if self._plan is None:
             self.plan = rebuilt_plan(self.model.policy, self._caps, arrival_order(setup))
         self._install(self._made(replace(setup, buckets=self.plan.groups())))

@@ -32,6 +32,7 @@ def traced(rank: int) -> list[Any]:
         )
         run.train()
         run.provenance = provenance(run, [])
+        assert run.provenance["probed"]["bytes_per_s"] > 0
         found.append((run.trace(), run.gather(run.trace()), [m.size_bytes for m in run.ddp.schedule]))
     return found
 

@@ -164,3 +164,9 @@ def test_units_of_shipped_models_are_their_repeated_blocks(workload: str, blocks
 def test_a_numbered_module_without_a_sibling_belongs_to_the_root() -> None:
     names = ("head.0.weight", "h.0.weight", "h.1.weight", "h.10.weight")
     assert units_of([Parameter(name, (1,)) for name in names]) == ((0,), [(1,), (2,), (3,)])
+
+
+@pytest.mark.parametrize("scheme", ["fsdp2", "hsdp:2", "zero3"])
+def test_a_model_without_parameters_has_none_to_shard(scheme: str) -> None:
+    with pytest.raises(PlanError, match="no parameters to shard"):
+        scheme_named(scheme).schedule(Setup(parameters=(), buckets=(), world_size=2))
