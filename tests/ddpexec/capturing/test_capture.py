@@ -1,9 +1,10 @@
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+
+from tests import forked
 
 torch = pytest.importorskip("torch")
 
@@ -206,10 +207,9 @@ def test_the_command_writes_a_file_and_one_document(tmp_path, capsys):
 
 
 def test_ranks_that_torchrun_started_record_at_once_into_one_file(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]
     arguments = ["capture", "--model", "mlp", "--batch-size", "2", "--threads", "1", "--device", "cpu", "--json"]
     options = [*arguments, "--iterations", "3", "-o", str(tmp_path / "w.json")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    done = forked.command([*forked.TORCHRUN, "2", "-m", "ddpexec", *options], tmp_path, {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     workload = load_workload(tmp_path / "w.json")
     assert json.loads(done.stdout)["ranks"] == workload.ranks == 2
