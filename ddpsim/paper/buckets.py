@@ -117,9 +117,9 @@ def _from_16_to_32(answers: Answers) -> Claim:
         all_of([min(zero) > max(0.05, max(rest)), max(rest) < TOLERANCE / 3, wider > 1]),
         "What fails is NCCL at 0 MB. NCCL 2.4 sends such small messages by trees, whose latency goes with the log of "
         "the servers; a ring's goes with the ranks, and would lose about three times as much. So either the paper's "
-        "runs had no trees, or 161 collectives a step gather delays of 32 hosts that no model here has. Above 5 MB bytes "
-        "count, which hardly change; on 16 GPUs trees make them slower. Spread: any of twice as many servers may be "
-        "the late one.",
+        "runs had no trees, or 161 collectives a step gather delays of 32 hosts that no model here has. Above 5 MB "
+        "bytes count, which hardly change; on 16 GPUs trees make them slower. Spread: any of twice as many servers may "
+        "be the late one.",
     )
 
 

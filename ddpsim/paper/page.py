@@ -35,8 +35,8 @@ has a source outside the paper; those three are fixed by one figure each and use
 
 _LAB = """Measured on the lab: figures 6, 7, 10 and 12 by `traces/paper.yaml`, real DDP over gloo at 2 to 8 ranks on
 shaped networks of one machine, each prediction written before its run ([the lab](../how-to/lab.md)). The paper's
-clusters are not there: what carries over is sign and order. The machine's two cores were shared with other work meanwhile,
-so steps came out longer than predicted, those of many small buckets most.
+clusters are not there: what carries over is sign and order. The machine's two cores were shared with other work, so
+steps came out longer than predicted, those of many small buckets most.
 """
 
 
@@ -69,8 +69,9 @@ def _picture(figure: Figure) -> str:
 
 
 def _summary(claims: Sequence[Claim]) -> Iterator[str]:
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in ("holds", "fails", "undecided")}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    words = {"holds": "hold", "fails": "fail", "undecided": "undecided"}
+    counts = {word: sum(claim.verdict == verdict for claim in claims) for verdict, word in words.items()}
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     yield f"## What holds\n\nOf {len(claims)} claims: {said}.\n"
     yield "| | figure | the paper | simulated | measured on the lab | verdict |"
     yield "|--:|---|---|---|---|---|"

@@ -24,11 +24,11 @@ from tests.traces import example_trace
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
 CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
 STEPS = [("1", (0.1, 0.09, 0.12)), ("2", (0.2, 0.19, 0.24))]
+STACKS = [Stack("x", [("f", 0.4), ("b", 0.6)]), Stack("y", [("f", 0.4)], (0.3, 0.6), 0.5)]
 PANELS = (
     Panel("lines", "GPUs", "s", [Line("a", [1, 8], [1, 2], ([0, 1], [2, 3])), Line("b", [8], [1], reported=True)],
           xscale="log2", yscale="log", ticks=[(1, "1"), (8, "8")]),
-    Panel("stacks", "", "share", stacks=[Stack("x", [("f", 0.4), ("b", 0.6)]), Stack("y", [("f", 0.4)], (0.3, 0.6), 0.5)],
-    ),
+    Panel("stacks", "", "share", stacks=STACKS),
     Panel("boxes", "MB", "s", boxes=[Box("0", (1, 2, 3, 4, 5)), Box("5", (1, 1.5, 2, 2.5, 3), best=True)]),
 )  # fmt: skip
 PICTURES: dict[str, Callable[[Path], None]] = {
