@@ -31,12 +31,13 @@ _WHY = {
 
 _LAB_WIRE = {"nccl": 1.0, "gloo": 2.0}
 """Bytes on the wire over backward, of the lab's runs that stand for each backend."""
+_AS_LONG = {1.0: "as long as", 2.0: "twice"}
 
 
 def _measured(step: Step) -> str | None:
     wire = _LAB_WIRE[step.backend]
     runs = [lab.run("quad", wire, overlap=overlap, impl="ddpexec") for overlap in (False, True)]
-    return lab.falls(f"4 ranks, wire {wire:g} times backward:", *runs) if step.model == RESNET else None
+    return lab.falls(f"4 ranks, wire {_AS_LONG[wire]} backward:", *runs) if step.model == RESNET else None
 
 
 def _without(step: Step) -> Step:

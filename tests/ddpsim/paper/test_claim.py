@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,14 @@ def test_figures_are_asked_for_by_name_and_come_in_the_tables_order() -> None:
 def test_claims_come_as_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["paper", "fig6", "--json", "--workers", "1"]) == 0
     claims = json.loads(capsys.readouterr().out)["claims"]
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "paper.md").read_text()
+    assert all(f"| {claim['simulated']} |" in page for claim in claims), "`make paper` writes the page anew"
     assert [claim["number"] for claim in claims] == [3, 4, 5, 6]
     assert [
         near(float(claim["simulated"].split("%")[0]), 100 * paper) for claim, paper in zip(claims, PAPER, strict=True)
     ] == [claim["verdict"] for claim in claims]
+
+
+def test_an_unknown_figure_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["paper", "fig13"]) == 2
+    assert "fig13" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +15,14 @@ from ddpsim.paper import setup
 from ddpsim.paper.assumptions import ASSUMPTIONS, CENTRAL, Settings, at, ends
 from ddpsim.paper.fig2 import SIZES, Total
 from ddpsim.paper.figures import FIGURES
+from ddpsim.paper.page import value_of
 from ddpsim.paper.step import Step, told, with_ends
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload.files import load_workload
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "paper.md").read_text()
 
 
 @pytest.mark.parametrize("cap_mb", [0, 5, 25])
@@ -67,6 +71,7 @@ def test_every_assumption_lies_in_its_range_and_every_setting_is_one() -> None:
         assert each.low * each.scale < getattr(CENTRAL, each.field) < each.high * each.scale
         assert each.fixed_by in ("source", *FIGURES)
         assert at(each, getattr(CENTRAL, each.field) / each.scale) == CENTRAL
+        assert f"| {each.what} | {value_of(each)} |" in PAGE, "`make paper` writes the page anew"
 
 
 def test_what_a_channel_moves_makes_communication_of_resnet_as_long_as_backward() -> None:
