@@ -74,7 +74,7 @@ accuracy: .venv/.dev
 estimates: .venv/.dev
 	$(BIN)/python -m tests.accuracy.estimates
 
-# Twenty-four trainings of 400 iterations: ten minutes on two cores.
+# Thirty-two trainings of 400 iterations: ten to twenty minutes on two cores.
 convergence: .venv/.dev
 	$(BIN)/torchrun --standalone --nproc-per-node 2 -m tests.accuracy.convergence
 

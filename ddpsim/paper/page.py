@@ -19,8 +19,9 @@ _HEAD = """# The paper's evaluation, again
 Written by `make paper` (`ddpsim paper all --out docs/reference`): pictures, tables and verdicts are the command's, only
 the prose is typed. Claims are those of section 5 of Li et al., "PyTorch Distributed: Experiences on Accelerating Data
 Parallel Training", VLDB 2020, and of figure 2. A claim holds where the central prediction is within 15 % of the paper's
-figure, or has its best, sign and order; `undecided` where its figure fixed what it would be judged by. Stars in
-pictures are what the paper says in words; its pictures have no figures to read off.
+figure, or has its best, sign and order; `undecided` where its figure fixed what it would be judged by, or where
+trainings leave it open. Rows from 15 on are those of a post on AWS of 2019. Stars in pictures are what paper and post
+say in words; the paper's pictures have no figures to read off.
 """
 
 _SET_UP = """## Set-up

@@ -53,7 +53,7 @@ class Curve:
     Attributes:
         every: iterations from one synchronisation to the next.
         loss: mean over the seeds, by window.
-        finals: the final loss of each.
+        finals: the final loss of each, seeds ascending.
     """
 
     every: int
@@ -67,8 +67,13 @@ class Curve:
 
     @property
     def error(self) -> float:
-        """Its standard error; 0 of one seed."""
-        return stdev(self.finals) / len(self.finals) ** 0.5 if len(self.finals) > 1 else 0.0
+        """Its standard error."""
+        return standard_error(self.finals)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of `values`; 0 of one."""
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def load_training(name: str = "digits") -> TrainingFile:
@@ -85,11 +90,15 @@ def curves(file: TrainingFile, batch_size: int) -> dict[int, Curve]:
     """Return the curves of a batch size by their `every`, ascending.
 
     Raises:
-        InputError: runs of different lengths.
+        InputError: runs of different lengths, or of other seeds.
     """
     found = {}
-    for every in sorted({run.every for run in file.runs if run.batch_size == batch_size}):
-        losses = [run.loss for run in file.runs if (run.batch_size, run.every) == (batch_size, every)]
+    chosen = sorted((run for run in file.runs if run.batch_size == batch_size), key=lambda run: run.seed)
+    seeds = {tuple(run.seed for run in chosen if run.every == every) for every in {run.every for run in chosen}}
+    if len(seeds) > 1:
+        raise InputError("settings have different seeds", place="training file", remedy=_REMEDY)
+    for every in sorted({run.every for run in chosen}):
+        losses = [run.loss for run in chosen if run.every == every]
         if len({len(loss) for loss in losses}) > 1:
             raise InputError("runs of one setting differ in length", place="training file", remedy=_REMEDY)
         tail = max(1, round(TAIL * len(losses[0])))

@@ -46,7 +46,9 @@ def test_it_holds_where_large_batches_alone_end_higher(tmp_path, monkeypatch):
     assert told((0.1, 0.105), (0.1, 0.2)) == "holds"
     assert told((0.1, 0.2), (0.1, 0.2)) == "fails"
     assert told((0.1, 0.105), (0.1, 0.11)) == "fails"
-    assert told((0.1, 0.105), (0.1, 0.2), noise=0.09) == "fails"
+    # Seeds far apart, each of which ends as much higher: alike where they are compared one by one alone.
+    assert told((0.1, 0.105), (0.1, 0.2), noise=0.09) == "undecided"
+    assert told((0.1, 0.2), (0.1, 0.3), noise=0.09) == "undecided"
 
 
 def test_the_kept_verdict_is_that_of_its_numbers():
@@ -54,19 +56,23 @@ def test_the_kept_verdict_is_that_of_its_numbers():
     document = json.loads(shipped.path("training", "digits").read_text())
 
     def finals(size, every):
-        chosen = [each["loss"] for each in document["runs"] if (each["batch_size"], each["every"]) == (size, every)]
+        runs = sorted(document["runs"], key=lambda each: each["seed"])
+        chosen = [each["loss"] for each in runs if (each["batch_size"], each["every"]) == (size, every)]
         losses = np.array(chosen)
         return losses[:, -round(losses.shape[1] / 10) :].mean(axis=1)
 
     def higher(size, every):
         one, other = finals(size, 1), finals(size, every)
-        spread = np.sqrt(one.var(ddof=1) / len(one) + other.var(ddof=1) / len(other))
-        more = other.mean() - one.mean()
-        return more > 0.15 * one.mean() and more > 2 * spread
+        more, count = other - one, len(one)
+        apart = np.sqrt((one.var(ddof=1) + other.var(ddof=1)) / count)
+        by_seed = more.std(ddof=1) / np.sqrt(count)
+        return [more.mean() > max(0.15 * one.mean(), 2 * error) for error in (apart, by_seed)]
 
     [claim] = fig11.FIGURE.reproduce({}).claims
-    holds = not any(higher(8, every) for every in (2, 4, 8)) and higher(256, 8)
-    assert claim.verdict == ("holds" if holds else "fails")
+    harm = np.array([higher(8, every) for every in (2, 4, 8)]).any(axis=0)
+    suffers = np.array(higher(256, 8))
+    each = ~harm & suffers
+    assert claim.verdict == ("holds" if each.all() else "fails" if not each.any() else "undecided")
 
 
 def test_the_kept_file_has_every_setting_and_as_many_seeds_of_each():
@@ -86,6 +92,7 @@ def test_the_kept_file_has_every_setting_and_as_many_seeds_of_each():
         (lambda document: document.update(schema="ddpsim.workload/1"), "schema"),
         (lambda document: document["runs"][0].update(every=0), "every"),
         (lambda document: document["runs"][1]["loss"].pop(), "differ in length"),
+        (lambda document: document["runs"].pop(), "different seeds"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(tmp_path, monkeypatch, change, named):
