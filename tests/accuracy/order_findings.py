@@ -1,6 +1,6 @@
 """What ideas on the order of gradients are worth: writes docs/reference/order-findings.md.
 
-python -m tests.accuracy.order_findings bench    # the bench anew, ten minutes on two idle cores, into order_findings.json
+python -m tests.accuracy.order_findings bench    # the bench anew, ten minutes on idle cores, into order_findings.json
 python -m tests.accuracy.order_findings lab      # only what is predicted of the runs, two minutes
 python -m tests.accuracy.order_findings          # the page, from that file and from traces/order-runs
 """
@@ -127,8 +127,8 @@ recorded models are small: a cap of an eighth of their gradients stands for torc
 _MEASURED = """`python -m ddpexec netlab --ranks 4 --rate 1gbit -- python -m ddpexec order-run --trace T --topology
 traces/order-runs/lab-plain.yaml --wire-over-backward W --rounds 2` replays the trace with timed layers, arms in turns,
 four ranks on two cores on which other work ran meanwhile: medians stand here, and what a policy costs the host weighs
-more than on idle cores, which is what the prediction takes. `never` is torch's buckets under our own class. The measured
-oracle pays for its rebuilds, the predicted one does not."""
+more than on idle cores, which is what the prediction takes. `never` is torch's buckets under our own class. The
+measured oracle pays for its rebuilds, the predicted one does not."""
 _LARGE = """Drawn traces (`ddpsim order-bench --generated ...`) on `p3dn.24xlarge` hosts, a rank a node, messages over
 backward at 1."""
 
