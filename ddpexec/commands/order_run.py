@@ -14,7 +14,7 @@ from ddpsim.errors import InputError
 if TYPE_CHECKING:
     from ddpexec.running.orders import Arm
 
-_ARMS = ("drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
+_ARMS = ("never,last", "drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
 
 
 def order_run(
@@ -64,10 +64,12 @@ def order_run(
         write(json.dumps(document, indent=2))
         return
     lines = [
-        (row["arm"], ms(row["step_s"]), _interval(row), percent(row["gain_of_means"], signed=True), row["steps"])
+        (row["arm"], ms(row["step_s"]), *(_interval(row, name) for name in ("gain", "gain_over_never")), row["steps"])
         for row in rows
     ]
-    write(f"{recorded.name} on {machine.name}\n\n" + table(("arm", "step ms", "gain", "of means", "steps"), lines))
+    write(
+        f"{recorded.name} on {machine.name}\n\n" + table(("arm", "step ms", "over torch", "over never", "steps"), lines)
+    )
 
 
 def _arm(text: str) -> Arm:
@@ -84,6 +86,8 @@ def _arm(text: str) -> Arm:
     return Arm(policy, chosen)
 
 
-def _interval(row: dict[str, object]) -> str:
-    gain, low, high = (float(str(row[key])) for key in ("gain", "gain_low", "gain_high"))
+def _interval(row: dict[str, object], name: str) -> str:
+    if row[name] is None:
+        return "-"
+    gain, low, high = (float(str(row[f"{name}{end}"])) for end in ("", "_low", "_high"))
     return f"{percent(gain, signed=True)} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
+from ddpexec.compression.adaptive import Adaptive, adaptive_hook
 from ddpexec.compression.codecs import OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
 from ddpsim import compression
@@ -19,7 +20,8 @@ START_ITERATION = 10
 def hook_for(name: str, process_group: dist.ProcessGroup | None = None) -> tuple[Any, Callable[..., Any]]:
     """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.compression.scheme` reads.
 
-    fp16, bf16 and PowerSGD are torch's own hooks; signs and top-k come with error feedback.
+    fp16, bf16 and PowerSGD are torch's own hooks; signs, top-k and adaptive precision come with error feedback, and the
+    last finds the bits that its name gives a prediction by itself.
     """
     scheme = compression.scheme(name)
     if isinstance(scheme, compression.PowerSGD):
@@ -34,6 +36,8 @@ def hook_for(name: str, process_group: dist.ProcessGroup | None = None) -> tuple
         return ErrorFeedback(OneBitCodec(), process_group), feedback_hook
     if isinstance(scheme, compression.TopK):
         return ErrorFeedback(TopKCodec(scheme.density), process_group), feedback_hook
+    if isinstance(scheme, compression.Adaptive):
+        return Adaptive(process_group=process_group), adaptive_hook
     hooks = {
         "none": default_hooks.allreduce_hook,
         "fp16": default_hooks.fp16_compress_hook,

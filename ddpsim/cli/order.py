@@ -51,8 +51,8 @@ def _text(report: OrderReport, fits: list[PlanFit]) -> str:
         rows.append(("between iterations", f"{report.between_iterations:.4f}", f"{worst[0]:.4f}", where))
     if report.unused:
         means = (report.between_ranks_with_unused, report.between_iterations_with_unused)
-        for what, mean in zip(("ranks", "iterations"), means, strict=True):
-            rows += [] if mean is None else [(f"between {what}, unused counted", f"{mean:.4f}", "", "")]
+        for what, tau in zip(("ranks", "iterations"), means, strict=True):
+            rows += [] if tau is None else [(f"between {what}, unused counted", f"{tau:.4f}", "", "")]
     if fits:
         fit = min(fits, key=lambda fit: fit.tau)
         where = f"rank {fit.rank}, iteration {fit.iteration}"

@@ -97,7 +97,9 @@ class Job:
     comm: Annotated[Literal["real", "noop"], Option("noop: hooks and copies without communication, the floor.")] = (
         "real"
     )
-    compression: Annotated[str, Option("none, fp16, bf16, powersgd:RANK, onebit or topk:DENSITY.", "SCHEME")] = "none"
+    compression: Annotated[
+        str, Option("none, fp16, bf16, powersgd:RANK, onebit, topk:DENSITY or adaptive[:BITS].", "SCHEME")
+    ] = "none"
     drop: Annotated[
         Mapping[str, float],
         Option(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from ddpsim.errors import InputError, UnknownNameError
 
-Factors = NDArray[np.float64]
-Draw = Callable[[np.random.Generator, int], Factors]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Factors = NDArray[np.float64]
+    Draw = Callable[[np.random.Generator, int], Factors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def _above(low: float, value: float, high: float = 1e3) -> float:
 
 def _lognormal(spread: float) -> Draw:
     sigma = _above(0, spread, 3)
-    return lambda rng, count: np.exp(sigma * rng.standard_normal(count))
+    return lambda rng, count: rng.lognormal(0.0, sigma, count)
 
 
 def _exponential(mean: float) -> Draw:
@@ -79,7 +81,7 @@ def _pareto(index: float) -> Draw:
 
 def _some(share: float, factor: float) -> Draw:
     chance, slower = _above(0, share, 1), _above(0, factor)
-    return lambda rng, count: np.where(rng.random(count) < chance, slower, 1.0)
+    return lambda rng, count: 1.0 + (slower - 1.0) * (rng.random(count) < chance)
 
 
 _KINDS: Mapping[str, tuple[str, Callable[..., Draw]]] = {

@@ -77,7 +77,7 @@ def statistics_of(text: str) -> Statistics:
     Raises:
         InputError: an unknown name, one given twice, or a value that is no number, or out of range.
     """
-    kinds = {each.name: type(each.default) for each in fields(Statistics)}
+    kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(Statistics)}
     found: dict[str, Any] = {}
     for item in text.split(",") if text else ():
         name, _, value = item.partition("=")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.straggling import Factors
 from ddpsim.simulation.pace import Pace
+
+Factors = NDArray[np.float64]
 
 
 def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors | None:

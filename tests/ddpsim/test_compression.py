@@ -13,7 +13,18 @@ from ddpsim.errors import InputError, UnknownNameError
 from tests import strategies
 
 BUCKET = [Parameter("weight", (512, 1024)), Parameter("bias", (512,))]
-NAMES = ("none", "fp16", "bf16", "powersgd:2", "onebit", "topk:0.01")
+NAMES = (
+    "none",
+    "fp16",
+    "bf16",
+    "powersgd:2",
+    "onebit",
+    "topk:0.01",
+    "adaptive:1",
+    "adaptive:8",
+    "adaptive:16",
+    "adaptive:32",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,11 +91,18 @@ def test_time_is_launches_and_the_slower_of_memory_and_arithmetic():
 
 
 @pytest.mark.parametrize(
-    "text", ["powersgd", "powersgd:0", "powersgd:x", "powersgd:²", "topk", "topk:0", "topk:2", "topk:nan"]
+    "text",
+    ["powersgd", "powersgd:0", "powersgd:x", "powersgd:²", "topk", "topk:0", "topk:2", "topk:nan", "adaptive:7"],
 )
 def test_parameters_out_of_range(text):
-    with pytest.raises(InputError, match=r"write e\.g\. (powersgd:4|topk:0\.01)"):
+    with pytest.raises(InputError, match=r"write e\.g\. (powersgd:4|topk:0\.01|adaptive:8)"):
         scheme(text)
+
+
+def test_adaptive_precision_is_predicted_with_8_bits_unless_told():
+    assert scheme("adaptive") == scheme("adaptive:8")
+    works = [compression.work(scheme(f"adaptive:{bits}"), BUCKET, 4).moved_bytes for bits in (32, 16, 8)]
+    assert works == sorted(works)
 
 
 def test_unknown_schemes_and_parameters_too_many():

@@ -26,6 +26,7 @@ from ddpexec.compression import (  # noqa: E402
     hook_for,
     measure,
 )
+from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS  # noqa: E402
 from ddpexec.compression.measure import fit  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
@@ -91,6 +92,23 @@ def test_payloads_have_the_size_that_the_simulator_counts(name):
     payload = state.codec.encode(torch.randn(sum(lengths)), FlatLayout(lengths, torch.device("cpu")))
     message = compression.scheme(name).messages([Parameter(f"p{n}", (n,)) for n in lengths])[0]
     assert payload.numel() == message.size_bytes
+
+
+@pytest.mark.parametrize("bits", sorted(ADAPTIVE_CODECS))
+def test_adaptive_payloads_have_the_size_that_the_simulator_counts(bits):
+    lengths = [7, 64, 1, 129]
+    layout = FlatLayout(lengths, torch.device("cpu"))
+    payload = ADAPTIVE_CODECS[bits].encode(torch.randn(sum(lengths)), layout)
+    parameters = [Parameter(f"p{n}", (n,)) for n in lengths]
+    [message] = compression.scheme(f"adaptive:{bits}").messages(parameters)
+    assert payload.numel() == message.size_bytes
+    assert compression.scheme("adaptive:32").messages(parameters) == compression.scheme("none").messages(parameters)
+
+
+def test_adaptive_precision_has_a_name():
+    state, hook = hook_for("adaptive")
+    assert isinstance(state, Adaptive)
+    assert hook is adaptive_hook
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator, round_robin  # noqa: E402
-from ddpexec.running.orders import BLOCK, ORACLE, TORCH, Arm, measured, run_orders  # noqa: E402
+from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measured, run_orders  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.orderbench.generated import Statistics, generated  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
@@ -38,4 +38,7 @@ def test_arms_take_turns_over_the_same_steps():
 def test_gains_are_over_torch():
     rows = measured({Arm(TORCH): [2.0] * 20, Arm(ORACLE): [1.5] * 20})
     assert [row["gain"] for row in rows] == pytest.approx([0, 0.25])
-    assert rows[1]["gain_low"] == rows[1]["gain_high"] == rows[1]["gain_of_means"] == pytest.approx(0.25)
+    assert rows[1]["gain_low"] == rows[1]["gain_high"] == pytest.approx(0.25)
+    assert rows[1]["gain_over_never"] is None
+    rows = measured({Arm(TORCH): [2.0] * 20, NEVER: [1.6] * 20, Arm(ORACLE): [1.2] * 20})
+    assert [row["gain_over_never"] for row in rows] == pytest.approx([-0.25, 0, 0.25])
