@@ -93,10 +93,10 @@ def rates_of(groups: Sequence[dict[str, Any]]) -> Rates:
     def found(parameters: Sequence[nn.Parameter]) -> list[float]:
         if not groups:
             return [1.0] * len(parameters)
-        rates = {tensor: group.get("lr") for group in groups for tensor in group["params"]}
-        if any(rates.get(parameter) is None for parameter in parameters):
+        known = {tensor: group["lr"] for group in groups if "lr" in group for tensor in group["params"]}
+        if not known.keys() >= set(parameters):
             what = "the optimizer has no learning rate `lr`, which SlowMo's outer step and servers go by"
             raise OptionError(what, place="scheme", remedy="use one that has, such as SGD, or another scheme")
-        return [float(rates[parameter]) for parameter in parameters]
+        return [float(known[parameter]) for parameter in parameters]
 
     return found
