@@ -50,7 +50,7 @@ def _who(found: Explanation) -> str:
     if found.late is not None:
         late = found.late
         what = f"rank {late.rank} is late by {format_time(late.seconds)} a step, in {late.phase}"
-        lines.append(f"{what}; cause: {late.cause} (over {counted(late.steps, 'step')})")
+        lines.append(f"{what}; cause: {late.cause}{late.elsewhere()} (over {counted(late.steps, 'step')})")
     if found.link is not None:
         lines.append(f"slow link: {found.link.text()}")
     if found.recorded is not None:

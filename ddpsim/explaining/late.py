@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
+from ddpsim.units import format_time
 
 SHARE = 0.015
 """Share of the step from which on a rank's excess is told: below what a straggler must cost in
@@ -48,6 +49,12 @@ class LateRank:
     seconds: float
     behind_s: float
     steps: int
+
+    def elsewhere(self) -> str:
+        """Return how far it is behind in all phases, in words, where that is a quarter more than in the one."""
+        if self.behind_s < 1.25 * self.seconds:
+            return ""
+        return f", {format_time(self.behind_s)} in all phases together"
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""

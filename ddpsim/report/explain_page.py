@@ -36,9 +36,10 @@ def explain_report(found: Explanation, *, title: str = "a traced run", command: 
         title=f"Where the step goes: {title}",
         verdict=(_step(found), _who(found)),
         paste=_paste(found),
-        notes=(*found.advice, *found.notes),
+        notes=found.notes,
         command=command,
         sections=(
+            *_advice(found),
             Bars("Where the time goes", _bars(found), _BARS_NOTE),
             _terms(found),
             *_collectives(found),
@@ -70,7 +71,10 @@ def _who(found: Explanation) -> str:
     said = []
     if found.late is not None:
         late = found.late
-        said.append(f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause}).")
+        said.append(
+            f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
+            f"{late.elsewhere()}."
+        )
     if found.link is not None:
         said.append(f"A link is slow: {found.link.text()}.")
     if not said:
@@ -85,6 +89,13 @@ def _paste(found: Explanation) -> tuple[tuple[str, str], ...]:
     if told is None or told.row is None or not told.worth_it:
         return ()
     return ((f"gains {100 * told.gain:.1f} % of the step", told.row.best.plan.torch),)
+
+
+def _advice(found: Explanation) -> tuple[Table, ...]:
+    if not found.advice:
+        return ()
+    rows = tuple((str(number), line) for number, line in enumerate(found.advice, start=1))
+    return (Table("What to look at", ("", "first things first"), rows, frozenset({1})),)
 
 
 def _bars(found: Explanation) -> tuple[Bar, ...]:
@@ -102,7 +113,7 @@ def _drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
 def _terms(found: Explanation) -> Table:
     step_s, told = found.traced.step_s, found.foretold
     if told is None:
-        alone = tuple((_NAMES[n], milliseconds(s), signed(s / step_s)) for n, s in found.traced.parts.items())
+        alone = tuple((_NAMES[n], milliseconds(s), f"{100 * s / step_s:.1f} %") for n, s in found.traced.parts.items())
         return Table("Parts of the step", ("part", "traced ms", "share"), alone)
     rows = [(_NAMES[t.name], t.traced_s, t.predicted_s) for t in told.terms]
     rows.append(("step", told.traced_s, told.step_s))

@@ -1,11 +1,17 @@
 """The public trace of torch's DDP on A100s: its step told, and reproduced with DDP's own host costs as traced."""
 
+import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ddpsim.cli.app import run
+from ddpsim.explaining.clocks import aligned
+from ddpsim.explaining.files import read_ranks
+from ddpsim.explaining.late import late_rank
+from ddpsim.explaining.splits import splits_of
 
 TRACE = Path(__file__).parents[2] / "data" / "traces" / "hta_resnet50_ddp_a100_rank0of2.json.gz"
 
@@ -48,3 +54,34 @@ def test_the_missing_rank_is_named_and_nobody_is_late(document):
 
 def test_the_profiler_costs_what_the_untraced_step_leaves(document):
     assert document["profiler_s"] == pytest.approx(document["traced"]["step_s"] - 0.156)
+
+
+AHEAD_US = 5_000_000.0
+MORE_US = 60_000.0
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The trace beside another rank's: its clock 5 s ahead, a kernel at the end of backward 60 ms longer."""
+    folder = tmp_path_factory.mktemp("pair")
+    shutil.copy(TRACE, folder / "rank0.json.gz")
+    trace = json.loads(gzip.decompress(TRACE.read_bytes()))
+    trace["distributedInfo"]["rank"] = 1
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    for event in events:
+        event["ts"] += AHEAD_US
+    for begin in [e["ts"] for e in events if e["name"] == "## backward ##" and e["cat"] == "user_annotation"]:
+        kernels = [e for e in events if e["cat"] == "kernel" and begin < e["ts"] < begin + 80_000]
+        last = max((e for e in kernels if "nccl" not in e["name"]), key=lambda event: event["ts"])
+        last["dur"] += MORE_US
+    (folder / "rank1.json").write_text(json.dumps(trace))
+    return folder
+
+
+def test_two_ranks_on_devices_are_aligned_and_the_slow_device_is_named(pair):
+    ranks, alignment = aligned(read_ranks(pair, None, None).ranks)
+    assert alignment.offsets_s[1] == pytest.approx(-AHEAD_US / 1e6, abs=1e-9)
+    assert alignment.residual_s < 1e-6
+    assert len(splits_of(ranks, 2)) == 5
+    late = late_rank(ranks)
+    assert (late.rank, late.phase, late.cause) == (1, "backward", "backward")
