@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
+from ddpexec.ddp.compiling import uncompiled
 from ddpexec.ddp.graph_search import gradient_accumulator
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.timing.observe import Observer
@@ -78,12 +79,14 @@ class StockWatch:
             for bucket in note.buckets:
                 bucket.indices = groups[bucket.number] if whole else ()
 
+    @uncompiled
     def _before(self, index: int, _: Tensor) -> None:
         self._begun[index] = self._observer.now()
         if not self._callback_queued and self._ddp.require_backward_grad_sync:
             self._callback_queued = True
             Variable._execution_engine.queue_callback(self._backward_ended)
 
+    @uncompiled
     def _after(self, index: int, *_: Any) -> None:
         begin = self._begun.pop(index, None)
         if begin is not None:
@@ -104,9 +107,11 @@ class StockWatch:
     def _watch_forward(self) -> None:
         began: list[Any] = [None]
 
+        @uncompiled
         def before(*_: Any) -> None:
             began[0] = self._observer.now()
 
+        @uncompiled
         def after(*_: Any) -> None:
             self._observer.module(began[0])
 
@@ -116,6 +121,7 @@ class StockWatch:
     def _watch_buffers(self) -> None:
         original = self._ddp._sync_buffers
 
+        @uncompiled
         def synchronise() -> None:
             begin = self._observer.now()
             original()  # type: ignore[no-untyped-call]
