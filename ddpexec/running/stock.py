@@ -92,11 +92,13 @@ class StockWatch:
         if begin is not None:
             self._observer.hooks[index] = begin, self._observer.now()
 
+    @uncompiled
     def _backward_ended(self) -> None:
         self._callback_queued = False
         if self._observer.note is not None:
             self._observer.note.finish = self._observer.now(), None
 
+    @uncompiled
     def _launched(self, tensor: Tensor, moment: Any, work: Any) -> None:
         note = self._observer.note
         if note is None or (tensor.dtype == torch.int32 and tensor.numel() == len(self._accumulators)):
@@ -157,6 +159,7 @@ class StampedGroup(dist.ProcessGroup):
         self._inner, self._launched = group, launched
         self._now = launched.__self__._observer.now
 
+    @uncompiled
     def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
         """Pass an allreduce on."""
         begin = self._now()
@@ -164,10 +167,12 @@ class StampedGroup(dist.ProcessGroup):
         self._launched(tensors[0], begin, work)
         return work
 
+    @uncompiled
     def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]
         """Pass a broadcast on; the reducer makes one when it rebuilds its buckets."""
         return self._inner.broadcast(tensors, options)
 
+    @uncompiled
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return str(dist.get_backend(self._inner))

@@ -267,7 +267,8 @@ def test_what_is_compiled_is_the_same_traced_or_not(tmp_path: Path, outside: boo
             loops.train(model, 6, 0)
         return {kind: dict(counters[kind]) for kind in ("frames", "stats")}
 
-    assert compiled(True) == compiled(False)
+    compiled(False)  # what torch finds that it cannot compile it does not try again
+    assert compiled(False) == compiled(True)
     trace = read_trace(tmp_path)
     assert [it.index for it in trace.iterations] == [1, 3, 5]
     assert all(it.forward_s > 0 and len(it.gradients) == 2 and len(it.buckets) == 1 for it in trace.iterations)
