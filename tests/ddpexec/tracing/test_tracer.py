@@ -159,6 +159,50 @@ def test_a_rank_that_is_traced_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert (trace.world_size, trace.ranks) == (2, [1])
 
 
+LATE_S = 0.1
+
+
+class SlowForward(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        time.sleep(LATE_S)
+        return x
+
+
+class SlowSamples(torch.utils.data.Dataset[Any]):
+    def __init__(self, late: bool) -> None:
+        self.late = late
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(LATE_S if self.late else 0)
+        return torch.ones(loops.WIDTH)
+
+
+def one_is_late(rank: int, folder: str, phase: str) -> None:
+    late = rank == 1
+    net = torch.nn.Sequential(torch.nn.Linear(loops.WIDTH, 4))
+    if late and phase == "forward":
+        net.append(SlowForward())
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ddpexec.trace(folder, every=1, warm_up=1):
+        for batch in torch.utils.data.DataLoader(SlowSamples(late and phase == "input")):
+            model(batch).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("phase", ["forward", "input"])
+def test_a_late_rank_is_named_with_its_phase(tmp_path: Path, phase: str) -> None:
+    ranks.run(2, one_is_late, str(tmp_path), phase)
+    first, second = ((tmp_path / f"summary-rank{rank}.jsonl").read_text() for rank in range(2))
+    (event,) = json.loads(first)["events"]
+    assert event.startswith("rank 1 is late by ")
+    assert f"most in {phase} (" in event
+    assert json.loads(second)["events"] == []
+
+
 def loses_rank_one(rank: int, folder: str) -> str:
     model = loops.wrapped("torch")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
