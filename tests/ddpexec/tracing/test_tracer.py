@@ -159,6 +159,25 @@ def test_a_rank_that_is_traced_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert (trace.world_size, trace.ranks) == (2, [1])
 
 
+def with_replicas(rank: int, folder: str) -> bool:
+    plain = loops.train(loops.wrapped("hsdp:2", 4), 3, rank)
+    model = loops.wrapped("hsdp:2", 4)
+    with ddpexec.trace(folder, every=1, warm_up=1):
+        seen = loops.train(model, 3, rank)
+    return all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
+
+
+def test_replicas_of_shards_reduce_among_themselves(tmp_path: Path) -> None:
+    assert all(ranks.run(4, with_replicas, str(tmp_path)))
+    trace = read_trace(tmp_path)
+    options: Any = trace.provenance["options"]
+    assert options["scheme"] == "hsdp:2"
+    for it in trace.iterations:
+        reduced = [bucket for bucket in it.buckets if bucket.operation is Operation.ALLREDUCE]
+        assert [bucket.size_bytes for bucket in reduced] == [UNIT_BYTES // 2] * loops.BLOCKS
+        assert sorted(i for bucket in reduced for i in bucket.parameters) == list(range(2 * loops.BLOCKS))
+
+
 LATE_S = 0.1
 
 
