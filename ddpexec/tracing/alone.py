@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.ddp.compiling import uncompiled
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.timing.observe import Note, Observer
 from ddpsim.bucketing import BucketPlan
@@ -35,6 +36,7 @@ class GradientStamps:
     def _stamp(self, index: int) -> Callable[[Tensor], None]:
         observer = self._observer
 
+        @uncompiled
         def stamp(_: Tensor) -> None:
             begin = observer.now()
             observer.hooks[index] = begin, observer.now()

@@ -16,6 +16,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
+from ddpexec.ddp.compiling import uncompiled
+
 
 class Listener(Protocol):
     """What is told of a loop."""
@@ -80,6 +82,7 @@ class LoopHooks:
         setattr(owner, name, instead)
         self._undo.append(lambda: setattr(owner, name, original))
 
+    @uncompiled
     def _first_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._counts(module) or not any(each.requires_grad for each in module.parameters()):
             return
@@ -95,11 +98,13 @@ class LoopHooks:
     def _counts(self, module: nn.Module) -> bool:
         return torch.is_grad_enabled() and module.training and not self._backward
 
+    @uncompiled
     def _forward_begins(self, module: nn.Module, _: Any) -> None:
         self._forward = self._counts(module)
         if self._forward:
             self._listener.on_forward()
 
+    @uncompiled
     def _forward_ended(self, module: nn.Module, *_: Any) -> None:
         if self._forward:
             self._forward = False
@@ -117,10 +122,12 @@ class LoopHooks:
         self._listener.on_backward_end()
         return done
 
+    @uncompiled
     def _step_begins(self, *_: Any) -> None:
         if not self._backward:
             self._listener.on_optimizer()
 
+    @uncompiled
     def _step_ended(self, *_: Any) -> None:
         self._listener.on_optimizer_end(self._backward)
 

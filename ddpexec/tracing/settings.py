@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from ddpexec.errors import OptionError
 
-_REMEDY = 'give a whole number, e.g. `with ddpexec.trace("out", every=10):`'
+_REMEDY = 'give a whole number, e.g. `with ddpexec.trace("out", every=1):`'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,18 +14,18 @@ class TraceSettings:
     """Settings of a trace, all counted in steps: a step ends with the optimizer's, however many backwards it has.
 
     Attributes:
-        every: each how-manieth step is stamped; of the others the start alone.
+        every: each how-manieth step is stamped; of the others the start alone. 1 for a loop of few steps.
         warm_up: steps at the beginning that are not stamped, as buckets are rebuilt in them.
         steps_per_file: stamped steps in one file of a rank.
         files: how many files of a rank are kept, the one in the making included; older ones are removed.
         interval: steps that one line of the summary tells of.
     """
 
-    every: int = 1
+    every: int = 10
     warm_up: int = 3
     steps_per_file: int = 50
     files: int = 4
-    interval: int = 50
+    interval: int = 100
 
     def __post_init__(self) -> None:
         for each in fields(self):

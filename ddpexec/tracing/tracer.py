@@ -118,7 +118,8 @@ class Tracer:
             return None
         with self._guarded():
             self._session = _Session(self._folder, self._settings, self._number, module, inputs)
-            return self._session.subject.module
+            # Hooks on what is compiled would be compiled with it.
+            return module if isinstance(getattr(module, "_orig_mod", None), nn.Module) else self._session.subject.module
         return None
 
     def on_forward(self) -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from ddpexec.ddp.compiling import uncompiled
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.alone import GradientStamps
@@ -93,6 +94,7 @@ class ShardedSubject:
         """Return the scheme."""
         return {"scheme": self.scheme}
 
+    @uncompiled
     def around(self, op: Operation, unit: tuple[int, ...], size_bytes: int, call: Callable[[], Any]) -> Any:
         """Make a collective by `call`, and note it."""
         observer = self._observer
@@ -130,6 +132,7 @@ class _Comm:
         tensor: Tensor = self._inner.allocate(*args, **kwargs)
         return tensor
 
+    @uncompiled
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         whole = output_tensor if self._op is Operation.ALL_GATHER else input_tensor
         return self._subject.around(
@@ -144,6 +147,7 @@ class _Replicas(dist.ProcessGroup):
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._inner, self._subject, self._unit = group, subject, unit
 
+    @uncompiled
     def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
         """Pass an allreduce on; where it runs on a CPU, wait for it as its caller would next."""
         works = []
@@ -155,6 +159,7 @@ class _Replicas(dist.ProcessGroup):
         self._subject.around(Operation.ALLREDUCE, self._unit, tensors[0].nbytes, call)
         return works[0]
 
+    @uncompiled
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return str(dist.get_backend(self._inner))

@@ -45,7 +45,7 @@ def main() -> None:
     samples = TensorDataset(torch.randn(BATCH * STEPS * dist.get_world_size(), WIDTH))
     loader = DataLoader(samples, batch_size=BATCH, sampler=DistributedSampler(samples))
 
-    with ddpexec.trace(os.environ["TRACE"]):  # 2
+    with ddpexec.trace(os.environ["TRACE"], every=1):  # 2
         for (batch,) in loader:  # 3: the loop, one level in
             ddp(batch.to(device)).square().mean().backward()
             optimizer.step()

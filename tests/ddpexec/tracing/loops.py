@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 import ddpexec
 
 KINDS = ("torch", "ddpexec", "fsdp2")
+"""Wrappers of two ranks; `hsdp:2` takes four."""
 BLOCKS, WIDTH, BATCH = 3, 32, 4
 
 
@@ -25,7 +26,8 @@ def wrapped(kind: str, world_size: int = 2) -> nn.Module:
         return nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
     if kind == "ddpexec":
         return ddpexec.DistributedDataParallel(net, bucket_cap_mb=0.005)
-    mesh = init_device_mesh("cpu", (world_size,))
+    shape = (world_size // 2, 2) if kind == "hsdp:2" else (world_size,)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
     for block in net:
         fully_shard(block, mesh=mesh)
     sharded: nn.Module = fully_shard(net, mesh=mesh)

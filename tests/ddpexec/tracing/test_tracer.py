@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def traced_and_not(rank: int, folder: str) -> dict[str, Any]:
     for kind in loops.KINDS:
         plain = loops.train(loops.wrapped(kind), STEPS, rank)
         model, before = loops.wrapped(kind), state()
-        with ddpexec.trace(f"{folder}/{kind}", interval=4):
+        with ddpexec.trace(f"{folder}/{kind}", every=1, interval=4):
             seen = loops.train(model, STEPS, rank)
         hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
         fresh = [len(e._forward_pre_hooks) + len(e._forward_hooks) for e in loops.wrapped(kind).modules()]
@@ -145,7 +146,7 @@ def test_every_how_manieth_step_is_stamped_and_the_oldest_files_go(tmp_path: Pat
 def one_traces(rank: int, folder: str) -> float:
     model, begin = loops.wrapped("torch"), time.monotonic()
     if rank == 1:
-        with ddpexec.trace(folder, interval=3):
+        with ddpexec.trace(folder, every=1, interval=3):
             loops.train(model, STEPS, rank)
     else:
         loops.train(model, STEPS, rank)
@@ -158,12 +159,75 @@ def test_a_rank_that_is_traced_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert (trace.world_size, trace.ranks) == (2, [1])
 
 
+def with_replicas(rank: int, folder: str) -> bool:
+    plain = loops.train(loops.wrapped("hsdp:2", 4), 3, rank)
+    model = loops.wrapped("hsdp:2", 4)
+    with ddpexec.trace(folder, every=1, warm_up=1):
+        seen = loops.train(model, 3, rank)
+    return all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
+
+
+def test_replicas_of_shards_reduce_among_themselves(tmp_path: Path) -> None:
+    assert all(ranks.run(4, with_replicas, str(tmp_path)))
+    trace = read_trace(tmp_path)
+    options: Any = trace.provenance["options"]
+    assert options["scheme"] == "hsdp:2"
+    for it in trace.iterations:
+        reduced = [bucket for bucket in it.buckets if bucket.operation is Operation.ALLREDUCE]
+        assert [bucket.size_bytes for bucket in reduced] == [UNIT_BYTES // 2] * loops.BLOCKS
+        assert sorted(i for bucket in reduced for i in bucket.parameters) == list(range(2 * loops.BLOCKS))
+
+
+LATE_S = 0.1
+
+
+class SlowForward(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        time.sleep(LATE_S)
+        return x
+
+
+class SlowSamples(torch.utils.data.Dataset[Any]):
+    def __init__(self, late: bool) -> None:
+        self.late = late
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(LATE_S if self.late else 0)
+        return torch.ones(loops.WIDTH)
+
+
+def one_is_late(rank: int, folder: str, phase: str) -> None:
+    late = rank == 1
+    net = torch.nn.Sequential(torch.nn.Linear(loops.WIDTH, 4))
+    if late and phase == "forward":
+        net.append(SlowForward())
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ddpexec.trace(folder, every=1, warm_up=1):
+        for batch in torch.utils.data.DataLoader(SlowSamples(late and phase == "input")):
+            model(batch).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("phase", ["forward", "input"])
+def test_a_late_rank_is_named_with_its_phase(tmp_path: Path, phase: str) -> None:
+    ranks.run(2, one_is_late, str(tmp_path), phase)
+    first, second = ((tmp_path / f"summary-rank{rank}.jsonl").read_text() for rank in range(2))
+    (event,) = json.loads(first)["events"]
+    assert event.startswith("rank 1 is late by ")
+    assert f"most in {phase} (" in event
+    assert json.loads(second)["events"] == []
+
+
 def loses_rank_one(rank: int, folder: str) -> str:
     model = loops.wrapped("torch")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loop() -> None:
-        with ddpexec.trace(folder, warm_up=0, interval=2):
+        with ddpexec.trace(folder, every=1, warm_up=0, interval=2):
             for number, batch in enumerate(loops.batches(STEPS, rank)):
                 if rank == 1 and number == 5:
                     os._exit(7)
@@ -194,7 +258,7 @@ def test_a_module_alone_is_traced_too(tmp_path: Path) -> None:
 
 def test_evaluation_and_forwards_without_gradients_are_no_iterations(tmp_path: Path) -> None:
     model = torch.nn.Linear(loops.WIDTH, 2)
-    with ddpexec.trace(tmp_path, warm_up=0):
+    with ddpexec.trace(tmp_path, every=1, warm_up=0):
         for batch in loops.batches(3, 0):
             with torch.no_grad():
                 model(batch)
@@ -219,7 +283,7 @@ def test_what_fails_while_training_goes_on_is_warned_of(tmp_path: Path, monkeypa
     monkeypatch.setattr("ddpexec.tracing.rotation.write_rank", full)
     before = state()
     stopped = pytest.warns(UserWarning, match=r"trace stopped, and the training goes on: .*no space left")
-    with stopped, ddpexec.trace(tmp_path, warm_up=0, steps_per_file=1):
+    with stopped, ddpexec.trace(tmp_path, every=1, warm_up=0, steps_per_file=1):
         loops.train(model, 4, 0)
     assert state() == before
 
@@ -247,3 +311,27 @@ def test_a_folder_that_cannot_be_written_and_a_second_trace_are_refused(tmp_path
         second = pytest.raises(OptionError, match="is being traced into")
         with ddpexec.trace(tmp_path), second, ddpexec.trace(tmp_path / "other"):
             pass
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_is_compiled_is_the_same_traced_or_not(tmp_path: Path, outside: bool) -> None:
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    def compiled(traced: bool) -> dict[str, dict[str, int]]:
+        reset()
+        counters.clear()
+        net = torch.nn.Sequential(torch.nn.Linear(loops.WIDTH, 4), torch.nn.ReLU())
+        wrap = torch.nn.parallel.DistributedDataParallel
+        model = torch.compile(wrap(net), backend="eager") if outside else wrap(torch.compile(net, backend="eager"))
+        with warnings.catch_warnings(), ddpexec.trace(tmp_path, every=2, warm_up=1) if traced else nullcontext():
+            warnings.simplefilter("ignore")  # torch warns of global hooks beside what is compiled
+            loops.train(model, 6, 0)
+        return {kind: dict(counters[kind]) for kind in ("frames", "stats")}
+
+    compiled(False)  # what torch finds that it cannot compile it does not try again
+    assert compiled(False) == compiled(True)
+    trace = read_trace(tmp_path)
+    assert [it.index for it in trace.iterations] == [1, 3, 5]
+    assert all(it.forward_s > 0 and len(it.gradients) == 2 and len(it.buckets) == 1 for it in trace.iterations)
