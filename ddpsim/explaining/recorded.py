@@ -86,7 +86,9 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
 
 
 def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
-    updated = [] if it.input_s is not None else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
+    updated = (
+        [] if it.input_s is not None else [span.end_s for span in updates if it.start_s <= span.start_s < it.end_s]
+    )
     gap_s = max(0.0, it.end_s - max(updated)) if updated else 0.0
     untold_s = min(gap_s, max(0.0, it.ddp_overhead_s))
     input_s = untold_s if it.input_s is None else it.input_s

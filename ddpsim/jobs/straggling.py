@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddpsim.errors import InputError, UnknownNameError
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Factors = NDArray[np.float64]
+    Factors = NDArray[np.floating[Any]]
     Draw = Callable[[np.random.Generator, int], Factors]
 
 

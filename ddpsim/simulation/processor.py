@@ -113,6 +113,7 @@ class _Kind(Enum):
     NOTE = auto()  # (what is told)
     BAR = auto()  # (moment)
     WAIT = auto()  # (event, what is told how long)
+    CARRY = auto()  # (what starts it and returns its end)
     CALL = auto()  # (function, its arguments)
 
 
@@ -153,7 +154,7 @@ class Stream:
 
     def carry(self, start: Callable[[], simpy.Event]) -> None:
         """Queue something that another engine of the device does: `start` begins it and returns its end."""
-        self._put(self._carry, start)
+        self._put(_Kind.CARRY, start)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Queue a call at the moment the stream gets there."""
@@ -201,6 +202,8 @@ class Stream:
                 function(*arguments)
             elif kind is _Kind.WAIT:
                 yield from self._wait(*carried)
+            elif kind is _Kind.CARRY:
+                yield carried()
             elif carried > now:
                 self.idle_s += carried - now
                 yield env.timeout(carried - now)
@@ -227,9 +230,6 @@ class Stream:
         self.waited_s += waited
         if note is not None:
             note(waited)
-
-    def _carry(self, start: Callable[[], simpy.Event]) -> Process:
-        yield start()
 
     def _succeed(self, event: simpy.Event) -> None:
         event.succeed(self.env.now)

@@ -171,7 +171,8 @@ def _parcels(
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s + _unit_s(message, costs),
+                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s
+                + _unit_s(message, costs),
                 _host_awaits(message, schedule, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,
