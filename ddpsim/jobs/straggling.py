@@ -81,7 +81,7 @@ def _pareto(index: float) -> Draw:
 
 def _some(share: float, factor: float) -> Draw:
     chance, slower = _above(0, share, 1), _above(0, factor)
-    return lambda rng, count: 1.0 + (slower - 1.0) * (rng.random(count) < chance)
+    return lambda rng, count: 1.0 + (slower - 1.0) * (rng.random(count) < chance).astype(float)
 
 
 _KINDS: Mapping[str, tuple[str, Callable[..., Draw]]] = {

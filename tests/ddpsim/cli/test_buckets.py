@@ -85,3 +85,15 @@ def test_plans_that_do_not_fit(
     ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", *parts)
     plan.write_text(plan.read_text()[:-9])
     ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", "not JSON", "line")
+
+
+def test_layers_that_may_be_left_out_have_buckets_of_their_own(ddpsim: Callable, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    drop = ("--drop", "encoder.layer.3:0.5", "--drop-buckets", "aligned")
+    rows = ddpsim("buckets", "--workload", "bert-base", *drop, "--out", plan, "--json").document["buckets"]
+    names = json.loads(plan.read_text())["parameter_names"]
+    dropped = {index for index, name in enumerate(names) if name.startswith("encoder.layer.3.")}
+    assert dropped
+    assert all(set(row["parameters"]) <= dropped or dropped.isdisjoint(row["parameters"]) for row in rows)
+    assert ddpsim("buckets", "--workload", "bert-base", "--plan", plan, "--json").document["buckets"] == rows
+    ddpsim("buckets", "--workload", "bert-base", "--drop-buckets", "aligned").refused("says nothing without")
