@@ -21,6 +21,8 @@ _SHAPES = ("Input Dims", "Input type")
 _WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")
 """Arguments of host events that are read, shapes of those alone whose names begin so: the others fill the memory."""
 _NO_ARGS: Mapping[str, object] = {}
+_LAUNCHING = ("Launch", "Memcpy", "Memset")
+"""In the names of runtime calls that hand work to the device; the others are half of all, and nobody looks at them."""
 _MOST = 1 << 63
 """No time in microseconds and no size in bytes is as large."""
 _DTYPES = {
@@ -106,6 +108,7 @@ class _Table:
     launches: list[tuple[str, float, float, object, int | None]] = field(default_factory=list)
     works: list[tuple[str, float, float, str, int, int | None]] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    threads: dict[int | str, int | str] = field(default_factory=dict)
     numbered: dict[tuple[object, ...], Mapping[str, object]] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, object], start: float, duration: float) -> None:
@@ -119,9 +122,15 @@ class _Table:
             stream = self.names.setdefault(stream, stream)
             self.works.append((name, start, start + duration, stream, size_bytes, _correlation(args)))
         elif category in _LAUNCH:
-            self.launches.append((name, start, start + duration, event.get("tid"), _correlation(args)))
+            if name in _WAITS or any(word in name for word in _LAUNCHING):
+                self.launches.append((name, start, start + duration, self._thread(event), _correlation(args)))
         else:
-            self.operators.append(HostEvent(name, start, start + duration, event.get("tid"), self._kept(name, args)))
+            self.operators.append(HostEvent(name, start, start + duration, self._thread(event), self._kept(name, args)))
+
+    def _thread(self, event: Mapping[str, object]) -> object:
+        """Return the event's thread, one object for each."""
+        thread = event.get("tid")
+        return self.threads.setdefault(thread, thread) if isinstance(thread, int | str) else thread
 
     def _kept(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments that are read; operators, and nodes that undo them, share those of their number."""
@@ -143,21 +152,21 @@ class _Table:
         first = min(min((event[1] for event in each), default=math.inf) for each in held)
         origin = 0.0 if first == math.inf else first
         used = {work[5] for work in self.works} - {None}
-        launches = _moved(
-            [
-                HostEvent(name, start, end, thread, {"correlation": number})
-                for name, start, end, thread, number in self.launches
-                if number in used or name in _WAITS
-            ],
-            origin,
-        )
-        self.launches.clear()
-        by_correlation = {event.args["correlation"]: event for event in launches}
+        by_correlation: dict[int, HostEvent] = {}
+        waits = []
+        while self.launches:
+            name, start, end, thread, number = self.launches.pop()
+            if number in used or name in _WAITS:
+                made = HostEvent(name, (start - origin) / 1e6, (end - origin) / 1e6, thread, _NO_ARGS)
+                if name in _WAITS:
+                    waits.append(made)
+                if number is not None:
+                    by_correlation.setdefault(number, made)
         works = cast("list[DeviceWork]", self.works)
         for index, (name, start, end, stream, size_bytes, number) in enumerate(self.works):
             launch = None if number is None else by_correlation.get(number)
             works[index] = DeviceWork(name, (start - origin) / 1e6, (end - origin) / 1e6, stream, size_bytes, launch)
-        waits = [event for event in launches if event.name in _WAITS]
+        waits.sort(key=lambda event: (event.start_s, -event.end_s))
         works.sort(key=lambda work: (work.start_s, work.end_s))
         return Events(_moved(self.operators, origin), waits, works, origin / 1e6)
 
