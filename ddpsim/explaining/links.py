@@ -3,7 +3,8 @@
 Two things tell it from load on the hosts. It is there in every step, so that the quickest steps show it as the others
 do. And in a ring it leaves its mark on the ends: what crosses the slow link last arrives last, so that the rank behind
 it and the rank at it leave a collective after all others, in every step alike. That mark needs no table, but three
-ranks, and clocks that agree by themselves: aligning them by these ends would take it away.
+ranks, and clocks that agree by themselves: aligning them by these ends would take it away. It is of gloo, whose ring
+takes a share of the message in two segments; the pieces of NCCL are too small to leave one.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def slow_link(
     steps = _common(ranks)
     if len(ranks) < 2 or len(steps) < 3:
         return None
-    tells = agreed and len(ranks) > 2
+    tells = agreed and len(ranks) > 2 and backend == "gloo"
     if machine is not None and not machine.assumed:
         factor, seconds, steady = _beyond(steps, machine, backend)
         if factor is not None:

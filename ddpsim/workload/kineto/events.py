@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ddpsim.errors import TraceError
 
@@ -15,11 +15,14 @@ _LAUNCH = ("cuda_runtime", "cuda_driver")
 _OPERATOR = ("cpu_op", "user_annotation")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
 _TAKEN = (*_DEVICE, *_LAUNCH, *_OPERATOR)
-_KEPT = frozenset(("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "correlation"))
+_KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype")
+_NOTHING = (None,) * len(_KEPT)
 _SHAPES = ("Input Dims", "Input type")
 _WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")
 """Arguments of host events that are read, shapes of those alone whose names begin so: the others fill the memory."""
 _NO_ARGS: Mapping[str, object] = {}
+_LAUNCHING = ("Launch", "Memcpy", "Memset")
+"""In the names of runtime calls that hand work to the device; the others are half of all, and nobody looks at them."""
 _MOST = 1 << 63
 """No time in microseconds and no size in bytes is as large."""
 _DTYPES = {
@@ -102,43 +105,68 @@ class _Table:
     """It holds events as they come, in microseconds as the trace has them."""
 
     operators: list[HostEvent] = field(default_factory=list)
-    launches: list[HostEvent] = field(default_factory=list)
+    launches: list[tuple[str, float, float, object, int | None]] = field(default_factory=list)
     works: list[tuple[str, float, float, str, int, int | None]] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    threads: dict[int | str, int | str] = field(default_factory=dict)
+    numbered: dict[tuple[object, ...], Mapping[str, object]] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, object], start: float, duration: float) -> None:
         """Take an event in, without the arguments that nobody reads."""
-        name, args = str(event.get("name")), _args(event)
+        name, args, category = str(event.get("name")), _args(event), event["cat"]
         name = self.names.setdefault(name, name)
-        if event["cat"] in _DEVICE:
+        if category in _DEVICE:
             size = args.get("bytes", 0)
             stream = str(args.get("stream", event.get("tid")))
             size_bytes = int(size) if _is_amount(size) else 0  # type: ignore[call-overload]
             stream = self.names.setdefault(stream, stream)
             self.works.append((name, start, start + duration, stream, size_bytes, _correlation(args)))
-            return
-        kept = {key: args[key] for key in args if key in _KEPT}
+        elif category in _LAUNCH:
+            if name in _WAITS or any(word in name for word in _LAUNCHING):
+                self.launches.append((name, start, start + duration, self._thread(event), _correlation(args)))
+        else:
+            self.operators.append(HostEvent(name, start, start + duration, self._thread(event), self._kept(name, args)))
+
+    def _thread(self, event: Mapping[str, object]) -> object:
+        """Return the event's thread, one object for each."""
+        thread = event.get("tid")
+        return self.threads.setdefault(thread, thread) if isinstance(thread, int | str) else thread
+
+    def _kept(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the arguments that are read; operators, and nodes that undo them, share those of their number."""
         if name.startswith(_WITH_SHAPES):
-            kept |= {key: args[key] for key in _SHAPES if key in args}
-        made = HostEvent(name, start, start + duration, event.get("tid"), kept or _NO_ARGS)
-        (self.operators if event["cat"] in _OPERATOR else self.launches).append(made)
+            return {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
+        found = tuple(value for key in _KEPT if isinstance(value := args.get(key), int | str | None))
+        if len(found) < len(_KEPT):
+            return {key: args[key] for key in _KEPT if key in args}
+        if found == _NOTHING:
+            return _NO_ARGS
+        known = self.numbered.get(found)
+        if known is None:
+            known = self.numbered[found] = {key: args[key] for key in _KEPT if key in args}
+        return known
 
     def events(self) -> Events:
         """Return the events on the clock that begins with the first; the table is empty then."""
-        starts = (min((event[1] for event in each), default=math.inf) for each in (self.operators, self.launches))
-        first = min(*starts, min((work[1] for work in self.works), default=math.inf))
+        held: tuple[Sequence[tuple[Any, ...]], ...] = (self.operators, self.launches, self.works)
+        first = min(min((event[1] for event in each), default=math.inf) for each in held)
         origin = 0.0 if first == math.inf else first
-        launches = _moved(self.launches, origin)
-        by_correlation: dict[int | None, HostEvent] = {
-            n: event for event in launches if (n := _correlation(event.args)) is not None
-        }
-        works = [
-            DeviceWork(
-                name, (start - origin) / 1e6, (end - origin) / 1e6, stream, size_bytes, by_correlation.get(correlation)
-            )
-            for name, start, end, stream, size_bytes, correlation in self.works
-        ]
-        waits = [event for event in launches if event.name in _WAITS]
+        used = {work[5] for work in self.works} - {None}
+        by_correlation: dict[int, HostEvent] = {}
+        waits = []
+        while self.launches:
+            name, start, end, thread, number = self.launches.pop()
+            if number in used or name in _WAITS:
+                made = HostEvent(name, (start - origin) / 1e6, (end - origin) / 1e6, thread, _NO_ARGS)
+                if name in _WAITS:
+                    waits.append(made)
+                if number is not None:
+                    by_correlation.setdefault(number, made)
+        works = cast("list[DeviceWork]", self.works)
+        for index, (name, start, end, stream, size_bytes, number) in enumerate(self.works):
+            launch = None if number is None else by_correlation.get(number)
+            works[index] = DeviceWork(name, (start - origin) / 1e6, (end - origin) / 1e6, stream, size_bytes, launch)
+        waits.sort(key=lambda event: (event.start_s, -event.end_s))
         works.sort(key=lambda work: (work.start_s, work.end_s))
         return Events(_moved(self.operators, origin), waits, works, origin / 1e6)
 

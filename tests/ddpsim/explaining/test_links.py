@@ -45,3 +45,9 @@ def test_the_mark_tells_without_a_table():
     assert _link(1.0, machine=None, lags=MARK).ranks == (1, 2)
     assert _link(1.0, machine=None) is None
     assert _link(1.0, machine=None, lags=MARK, agreed=False) is None
+
+
+def test_nccl_leaves_no_mark_and_is_told_by_its_table_alone():
+    made = ranks(wire_s=0.05, size_bytes=SIZE)
+    machine = Machine(load_topology("dgx-1v"), 1, 4, None)
+    assert slow_link(made, machine, "nccl", STEP_S, agreed=True).ranks == ()
