@@ -1,9 +1,10 @@
 """What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 10] [--pairs 48] [--model timed|NAME]`.
 
 Two ranks of stock DDP train in one set of processes, by turns without and with a trace, ABBA. A block's steps are timed
-from the second on; a traced block stamps two steps of them and writes the file of both, so that everything a long trace
-does is in it in proportion. `timed` are timed layers: as many gradients as ResNet-50 has, in a step of 150 ms, whose
-host waits between two of them, as it does on a GPU: what a stamp takes there is hidden. A model's name trains that on
+after its first stamped one; two of them are stamped and a file of two is written, so that all that a long trace does is
+in it, and of files, which have fifty otherwise, more than in proportion. `timed` are timed layers: as many gradients
+as ResNet-50 has, in a step of 150 ms, whose host waits between two of them, as it does on a GPU: what a stamp takes
+there is hidden. A model's name trains that on
 its CPU cores, where nothing hides; `host` has as many gradients as `timed` and nothing to compute, so that the
 processor time that a trace takes is known well even on a busy machine. The cost is the median over pairs, its bounds
 the 95 % interval of that by bootstrap; the exit code is 1 where the upper one is above 0.5 % of the step. Where it is
@@ -128,14 +129,13 @@ def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[P
         options = {"every": every, "warm_up": 1, "steps_per_file": STAMPED, "interval": steps}
         where = f"{folder}/{number}"
         with ddpexec.trace(where, **options) if traced else nullcontext():
-            step()
+            for _ in range(every + 1):  # the first stamped step is among them, and what is done once for all
+                step()
             torch.distributed.barrier()
             begin, busy = time.perf_counter(), time.process_time()
-            for _ in range(steps):
+            for _ in range(steps):  # the start of one writes a file
                 step()
-            step()  # whose start writes the file
-            count = steps + 1
-            return (time.perf_counter() - begin) / count, (time.process_time() - busy) / count
+            return (time.perf_counter() - begin) / steps, (time.process_time() - busy) / steps
 
     for _ in range(5):
         step()
