@@ -22,7 +22,7 @@ help:
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
 	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
-	@echo "make bench-exec    step time of our DDP against torch's"
+	@echo "make bench-exec    step time of our DDP against torch's, and what a trace costs"
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
 	@echo "make clean   remove .venv and $(OUT)"
 
@@ -94,6 +94,7 @@ published: .venv/.run
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)
 	$(BIN)/python tests/bench/executor.py --out $(OUT)/bench-exec.json
+	$(BIN)/python -m tests.bench.tracing
 
 gpu: .venv/.dev
 	$(BIN)/python -m tests.gpu.one_gpu --out $(OUT)/gpu
