@@ -16,7 +16,7 @@ from ddpsim.explaining.files import read_ranks
 from ddpsim.trace.json import write_trace
 from tests.traces import example_trace
 
-CPU = Path(__file__).parents[2] / "data" / "cpu-ddp"
+CPU = Path(__file__).parent / "cpu-ddp"
 """Two ranks of stock DDP over gloo on CPUs; rank 1 slept 20 ms before each forward."""
 LATE_S = 0.020
 
