@@ -21,7 +21,7 @@ class TraceSettings:
         interval: steps that one line of the summary tells of.
     """
 
-    every: int = 10
+    every: int = 20
     warm_up: int = 3
     steps_per_file: int = 50
     files: int = 4

@@ -1,4 +1,4 @@
-"""What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 10] [--pairs 48] [--model timed|NAME]`.
+"""What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 20] [--pairs 48] [--model timed|NAME]`.
 
 Two ranks of stock DDP train in one set of processes, by turns without and with a trace, ABBA. A block's steps are timed
 after its first stamped one; two of them are stamped and a file of two is written, so that all that a long trace does is
@@ -161,7 +161,7 @@ def cost(shares: Sequence[float]) -> tuple[float, float, float]:
 def main() -> None:
     """Print the cost beside its bound; exit with 1 where the upper end of its interval exceeds it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=48)
     parser.add_argument("--model", default="timed")
     arguments = parser.parse_args()
