@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.draws import Draw
 from ddpsim.simulation.pace import Pace, latest, paces
 from ddpsim.simulation.plans import Seen
 from ddpsim.simulation.rank import LATEST
-from ddpsim.workload import Workload
 from ddpsim.workload.order_trace import OrderTrace
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A draw is a simulated rank: itself, or the latest of several.
-
-    Attributes:
-        rank: its number, or `LATEST`.
-        stands_for: the ranks that it stands for, ascending.
-        pace: by iteration.
-        records: what `pace` is made of.
-        seen: what the order policies of the ranks it stands for see.
-    """
-
-    rank: int
-    stands_for: Sequence[int]
-    workload: Workload
-    pace: Callable[[int], Pace]
-    records: Sequence[Pace]
-    seen: Sequence[Seen]
 
 
 def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Draw]:

@@ -1,0 +1,164 @@
+"""Who is simulated for which ranks, at what pace, and with what settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.compiled import graphs_of, in_graphs
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
+from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
+from ddpsim.simulation.pace import Pace, paces
+from ddpsim.simulation.plans import Plans, Seen, plans_of
+from ddpsim.simulation.rank import LATEST, Setting
+from ddpsim.simulation.reduction import CodecCosts
+from ddpsim.simulation.variation import factors_of, varied
+from ddpsim.topology.graph import Placement
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of
+
+MOST_MOMENTS = 4_000_000
+"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A draw is a simulated rank: itself, or the latest of several.
+
+    Attributes:
+        rank: its number, or `LATEST`.
+        stands_for: the ranks that it stands for, ascending.
+        pace: by iteration.
+        records: what `pace` is made of.
+        seen: what the order policies of the ranks it stands for see.
+    """
+
+    rank: int
+    stands_for: Sequence[int]
+    workload: Workload
+    pace: Callable[[int], Pace]
+    records: Sequence[Pace]
+    seen: Sequence[Seen]
+
+
+def kinds_of(
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+) -> list[Kind]:
+    """Group the ranks by workload and straggler factor, lowest rank first."""
+    options.check_ranks(placement.world_size)
+    trainers = options.trainers(placement.world_size)
+    members: dict[tuple[str | None, float], list[int]] = {}
+    for node_class in placement.classes:
+        name = node_class.template.workload
+        if name is not None:
+            _check_template(node_class.template.name, name, workloads, workload)
+        for node in node_class.node_indices:
+            for gpu in range(placement.gpus_per_node):
+                rank = placement.rank_of(node, gpu)
+                if rank >= trainers:
+                    continue
+                members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
+    kinds = []
+    for (name, factor), ranks in members.items():
+        source = workload if name is None else workloads[name]
+        alone = source.ranks == 1 and not source.timed
+        shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        split = tuple(in_graphs(each, graphs_of(source, options), costs.graph_s) for each in scaled)
+        kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread))
+    return sorted(kinds, key=lambda kind: kind.first)
+
+
+def _check_template(template: str, name: str, workloads: dict[str, Workload], trained: Workload) -> None:
+    place = f"node template {template!r}"
+    if name not in workloads:
+        raise InputError(f"names the workload {name!r}, which is not given", place=place)
+    other = workloads[name]
+    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+    if ours != theirs or trained.buffers != other.buffers:
+        what = "parameters" if ours != theirs else "buffers"
+        remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+        raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
+
+
+def each_apart(kinds: list[Kind]) -> list[Kind]:
+    """Return one kind a rank, at the paces of the kind it is of."""
+    apart = [replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks]
+    return sorted(apart, key=lambda kind: kind.first)
+
+
+def check_extent(iterations: int, kinds: list[Kind]) -> None:
+    """Refuse what would record more moments than memory holds.
+
+    Raises:
+        InputError: too many iterations, for so many parameters and kinds of ranks.
+    """
+    parameters = len(kinds[0].workload.parameters)
+    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
+        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
+        raise InputError(what, remedy=remedy)
+
+
+def draws_of(kind: Kind, options: Options, total: int, world_size: int = 0) -> Iterator[Draw]:
+    """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
+
+    One process without DDP, a world of 0, is nobody's straggler.
+    """
+    factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
+    one_clock = kind.workload.one_clock
+    alone = own_draw(kind, options.seed, total)
+    scheme = scheme_named(options.scheme)
+    together = options.sync_every * (scheme.steps if scheme.apart else 1)
+    latest = latest_draw(kind, options.seed, total, together, options.accumulate)
+    if latest is None and factors is not None and kind.count > 1:
+        latest = alone
+    alike = kind.ranks if latest is None else kind.ranks[:1]
+    first = varied(alone, None if factors is None else factors[:1], one_clock=one_clock)
+    yield Draw(kind.first, alike, kind.workload, first, kind.paces, (Seen(first),))
+    if latest is not None:
+        latest = varied(latest, None if factors is None else factors[1:], one_clock=one_clock)
+        yield Draw(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (Seen(latest),))
+
+
+def settings_of(
+    draws: Sequence[Draw],
+    world_size: int,
+    options: Options,
+    backend: str,
+    calibration: Calibration | None,
+    total: int,
+    *,
+    ddp: bool = True,
+    planned: Plans | None = None,
+) -> list[Setting]:
+    """Return what each simulated rank runs."""
+    cycle, first = options.sync_every, draws[0].workload
+    drop_plan = options.drop_plan(first.parameters)
+    for draw in draws:
+        check_left(drop_plan, draw.records, first.parameters)
+    dropped = dropped_by(drop_plan, cycle)
+    plans = planned
+    if plans is None:
+        seen = [Seen(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
+        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
+    alone = world_size == 1 and ddp
+    settings = []
+    for draw in draws:
+        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
+        costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
+        codec = CodecCosts(options.codec, own, world_size, costs)
+        confers = plans.conferring(options, costs, world_size)
+        settings.append(
+            Setting(
+                own, plans.plan, options, costs, pace, dropped, codec, total,
+                ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
+            )
+        )  # fmt: skip
+    return settings
