@@ -24,7 +24,7 @@ def _duration(text: str, name: str) -> timedelta:
     return timedelta(seconds=parse_time(text, name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings(Job):
     """Options of one run; `scale_compute` may be below 1 for timed layers, where the machine can replay them so fast.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
@@ -34,7 +34,7 @@ def _as_it_is(text: str, name: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job:
     """A job is what a user asks of one training run, simulated or real.
 
@@ -149,6 +149,13 @@ class Job:
         float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F")
     ] = 1.0
     seed: Annotated[int, Option("Of every draw.", "S")] = 0
+
+    def __repr__(self) -> str:
+        """Return the options that are not as they are where nobody asks."""
+        asked = ", ".join(
+            f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != _default(each)
+        )
+        return f"{type(self).__name__}({asked})"
 
     def __post_init__(self) -> None:
         known_choices(self)
@@ -329,6 +336,10 @@ class Job:
             error.at("order")
         if self.assignment != "rebuilt":
             raise _both(f"order={self.order}", f"assignment={self.assignment}")
+
+
+def _default(field_: Field[Any]) -> Any:
+    return field_.default if field_.default_factory is MISSING else field_.default_factory()
 
 
 def _both(one: str, other: str) -> InputError:

@@ -109,7 +109,7 @@ def sleeping(name: str, device: torch.device) -> TrainingModel:
 
 def fastest(rank: int) -> list[float]:
     """Return the shortest forward and backward of a model that sleeps, rank 1 three times slower."""
-    with mock.patch("ddpexec.running.run.build", sleeping):
+    with mock.patch("ddpexec.running.subject.build", sleeping):
         run = Run(Settings(iterations=8, stragglers={1: 3.0}), torch.device("cpu"), model="sleeping")
     run.train()
     iterations = run.trace().iterations

@@ -189,7 +189,6 @@ def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: P
         (["--drop", "layer0:0.1", "--drop", "layer0:0.2"], ["--drop layer0", "twice", "keep one"]),
         (["--drop", "layer0:2"], ["--drop layer0", "2.0"]),
         (["--drop", "layer9:0.5"], ["'layer9'", "module's name"]),
-        (["--drop", "layer0:0.5", "--find-unused-parameters"], ["--drop", "--find-unused-parameters"]),
         (["--order", "twice"], ["--order", "'twice'", "once"]),
         (["--order", "drift:2"], ["--order", "2", "-1 to 1"]),
         (["--order", "once", "--assignment", "initial"], ["--order once", "--assignment initial"]),
