@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
@@ -45,7 +47,7 @@ class Scheme:
 
         Raises:
             PlanError: a schedule that cannot be carried out; it names the message or the parameter.
-            InputError: a scheme of one's own that returns no schedule.
+            InputError: a scheme of one's own that raises, or returns no schedule.
         """
         made = self.make(setup)
         if not isinstance(made, Schedule):
@@ -257,4 +259,18 @@ def _own(module: str, function: str) -> Make:
         raise InputError(f"cannot be imported: {error}", place=place, remedy="name package.module:function") from error
     if not callable(found):
         raise InputError("is no function", place=place, remedy="name a function from a setup to a schedule")
-    return found  # type: ignore[no-any-return]
+    return partial(_called, found, place)
+
+
+def _called(function: Make, place: str, setup: Setup) -> Schedule:
+    """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
+    try:
+        return function(setup)
+    except InputError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        its_file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        last = ([frame for frame in frames if frame.filename == its_file] or frames)[-1]
+        what = f"raised {type(error).__name__} at {os.path.basename(last.filename)}:{last.lineno}: {error}"
+        raise InputError(what, place=place, remedy="mend the scheme") from error

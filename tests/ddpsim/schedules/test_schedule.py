@@ -102,5 +102,14 @@ def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
         scheme_named("tests.ddpsim.schedules.test_schedule:nothing").schedule(SETUP)
 
 
+def test_what_a_scheme_of_ones_own_raises_says_where() -> None:
+    with pytest.raises(InputError, match=r"raised ZeroDivisionError at test_schedule.py:\d+: division by zero"):
+        scheme_named("tests.ddpsim.schedules.test_schedule:broken").schedule(SETUP)
+
+
 def nothing(setup: Setup) -> None:
     return None
+
+
+def broken(setup: Setup) -> float:
+    return setup.world_size / 0
