@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ddpexec.capturing.own_step import OwnStep, named_where_raised
 from ddpsim.errors import InputError
-from ddpsim.workload.input_stage import InputStage
+from ddpsim.options.input_stage import InputStage
 
 BATCHES = 10
 """Batches that are loaded to be timed, after one that is not."""

@@ -12,9 +12,9 @@ from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.straggling import Straggling
 from ddpsim.options.checks import at_least_one, positive
+from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option
 from ddpsim.options.text import percentage, phase_factors
-from ddpsim.workload.input_stage import InputStage, input_stage
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -39,7 +39,7 @@ class Options(Job):
         straggling: how the factors on ranks' computing times are distributed, as `ddpsim.jobs.straggling.Straggling`
             reads it; each rank keeps its own. None leaves all alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
-        input_stage: `none`, `recorded`, or what `ddpsim.workload.input_stage.input_stage` reads.
+        input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 

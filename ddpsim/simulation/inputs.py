@@ -11,11 +11,11 @@ from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import alone_s
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
+from ddpsim.options.input_stage import InputStage, Loader
 from ddpsim.simulation.processor import Process
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.paths import find_paths
-from ddpsim.workload.input_stage import InputStage, Loader
 
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""

@@ -10,6 +10,7 @@ import simpy
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import remapped, skipped_buckets
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.conferring import Conferring
 from ddpsim.simulation.costs import KERNELS, Costs
 from ddpsim.simulation.inputs import InputFeed
@@ -21,7 +22,6 @@ from ddpsim.simulation.scheduled import Scheduled, Stop
 from ddpsim.simulation.traffic import BucketTraffic, Parcel, ScheduleTraffic, Traffic
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 from ddpsim.workload import Workload
-from ddpsim.workload.input_stage import InputStage
 from ddpsim.workload.optimizers import ADDITION
 
 Progress = Callable[[int, int], None]

@@ -11,8 +11,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import WorkloadError
 from ddpsim.files import encoded, json_text, named, read_json, write_whole
+from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
-from ddpsim.workload.input_stage import InputStage
 from ddpsim.workload.operators_schema import operators_document, operators_from
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 from ddpsim.workload.schema import WorkloadFile

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
+from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
-from ddpsim.workload.input_stage import InputStage
 from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]

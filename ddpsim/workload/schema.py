@@ -102,7 +102,7 @@ class ForwardUseEntry(Document):
 
 
 class InputStageEntry(Document):
-    """How batches are loaded and copied; what each key means, `ddpsim.workload.input_stage.InputStage` says."""
+    """How batches are loaded and copied; what each key means, `ddpsim.options.input_stage.InputStage` says."""
 
     load_s: Amount
     workers: Index = 0

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.errors import InputError
+from ddpsim.options.input_stage import InputStage
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
-from ddpsim.workload.input_stage import InputStage
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 BATCH = 60e6

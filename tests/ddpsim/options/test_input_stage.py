@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.errors import InputError, WorkloadError
+from ddpsim.options.input_stage import InputStage, Loader, PAGEABLE_Bps, input_stage
 from ddpsim.workload.files import workload_document, workload_from
-from ddpsim.workload.input_stage import InputStage, Loader, PAGEABLE_Bps, input_stage
 from tests.ddpsim.simulation.builders import workload
 
 
