@@ -22,6 +22,7 @@ from ddpsim.simulation.draws import Draw
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, copies_on
 from ddpsim.simulation.lanes import Lanes
+from ddpsim.simulation.line import send_s
 from ddpsim.simulation.one_process import check_one_process, in_one_process
 from ddpsim.simulation.processor import Process, Processor
 from ddpsim.simulation.rank import Progress, Setting
@@ -91,7 +92,7 @@ class Cohort:
                 scheduled.schedule.patterns,
             )
 
-        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s)
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, lanes and lanes.steps)
 
         def transfer(launch: Launch) -> simpy.Event:
             return crowd.around(launch, sent(launch))
@@ -110,7 +111,7 @@ class Cohort:
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
             collectives.check_extent(sizes, every // self.options.sync_every)
         meetings = Meetings(env, len(settings), transfer) if self.options.comm == "real" else None
-        alone = self._alone(env, scheduled)
+        alone = self._alone(env, scheduled, collectives)
         on_busy = _busy_ranks(collectives, self.costs)
         world_size = self.placement.world_size
         count = self.options.process_groups if lanes is None else len(lanes.groups)
@@ -144,12 +145,15 @@ class Cohort:
         closed = self.options.fidelity == "closed"
         return InputFeed(env, stage, copies_on(network, self.placement, together, stage, closed=closed))
 
-    def _alone(self, env: simpy.Environment, scheduled: Scheduled | None) -> Callable[[int], Attendance] | None:
+    def _alone(
+        self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives
+    ) -> Callable[[int], Attendance] | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         asked = servers_named(self.options.scheme)
         if scheduled is None or asked is None or not asked.asynchronous or self.options.comm != "real":
             return None
-        links = ServerLinks(env, self.placement, self.backend, self.calibration, asked.servers)
+        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, asked.servers, latency_s)
         self.staleness = links.staleness
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
