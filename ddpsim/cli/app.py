@@ -13,6 +13,7 @@ from ddpsim.cli import (
     calibrate,
     collective,
     compare,
+    compression,
     constants,
     doctor,
     explain,
@@ -49,6 +50,7 @@ app.command()(predict.predict)
 app.command()(sweep.sweep)
 app.command()(plan.plan)
 app.command()(compare.compare)
+app.command()(compression.compression)
 app.command()(collective.allreduce)
 app.command()(collective.collective)
 app.command()(calibrate.calibrate)
