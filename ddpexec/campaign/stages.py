@@ -26,7 +26,7 @@ from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.options.arguments import as_arguments
 from ddpsim.prediction.document import load_prediction
-from ddpsim.schedules.named import fully_sharded
+from ddpsim.schedules.named import scheme_named
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
@@ -186,7 +186,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
     # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
-    sharded = fully_sharded(run.scheme) is not None
+    sharded = scheme_named(run.scheme).runner == "fully_shard"
     values = {
         **given(run, Settings),
         "backend": "gloo",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +13,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import ddpsim
 from ddpsim.errors import InputError
+from ddpsim.options.own import imported
 
 Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""
 
 _LONGEST = 300
 """Characters of another library's message that an error repeats; chosen by hand."""
-_NOT_THE_USERS = tuple(f"{path}{os.sep}" for path in (Path(torch.__path__[0]), Path(__file__).parents[1]))
+_NOT_THE_USERS = tuple(
+    f"{path}{os.sep}" for path in (Path(torch.__path__[0]), Path(ddpsim.__path__[0]), Path(__file__).parents[1])
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,9 @@ def factory(path: str) -> Factory:
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
         raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         with named_where_raised(path):
-            function = getattr(importlib.import_module(module_name), attribute)
+            function = imported(path)
     except (ImportError, AttributeError) as error:
         remedy = "run from the folder its package is in, or install it"
         raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error

@@ -11,7 +11,7 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import Job
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.option import Option
-from ddpsim.schedules.named import as_deepspeed, fully_sharded
+from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
 
 Implementation = Literal["ddpexec", "torch"]
@@ -63,7 +63,7 @@ class Settings(Job):
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
                 raise OptionError(f"{factor!r} makes no straggler", place=f"stragglers[{rank}]", remedy=remedy)
-        if as_deepspeed(self.scheme):
+        if scheme_named(self.scheme).runner == "DeepSpeed":
             what = "DeepSpeed's schemes are simulated, and not run"
             raise OptionError(
                 what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
@@ -76,7 +76,7 @@ class Settings(Job):
     @property
     def fully_sharded(self) -> bool:
         """Whether torch's `fully_shard` carries the scheme out, whichever implementation of DDP is named."""
-        return fully_sharded(self.scheme) is not None
+        return scheme_named(self.scheme).runner == "fully_shard"
 
     @property
     def carried_out_by(self) -> Implementation:

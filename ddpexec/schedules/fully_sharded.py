@@ -26,7 +26,7 @@ from ddpexec.schedules.wrapper import check_agreement
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.schedules.named import fully_sharded, scheme_named
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.precision import Precision
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import Setup
@@ -89,22 +89,22 @@ class FullySharded(nn.Module):
         check_shardable(model, scheme, [*blocks, root])
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
         setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
-        self.schedule: Schedule = scheme_named(scheme).schedule(setup)
-        asked = fully_sharded(scheme)
+        named = scheme_named(scheme)
+        self.schedule: Schedule = named.schedule(setup)
+        asked = named.fully_shard
         if asked is None:
             raise OptionError(f"{scheme!r} is not sharded by units", place="scheme", remedy="use fsdp2 or hsdp:S")
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
-        shards, options = asked
         if isinstance(module, CallingUnits):
             module.call_units()
         with naming_the_lost(self.communicator, "the construction of process groups"):
-            mesh = mesh_of(self.communicator, shards or world)
+            mesh = mesh_of(self.communicator, asked.shards or world)
         self._watch = Watch(self.schedule, observer)
-        named = dict(module.named_modules())
-        wrapped = [*((named[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
-        units = [self._shard(each, unit, mesh, options) for each, unit in wrapped]
+        modules = dict(module.named_modules())
+        wrapped = [*((modules[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
+        units = [self._shard(each, unit, mesh, asked) for each, unit in wrapped]
         place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
         self._sharded = {
             place[each.sharded_param]: each for unit in units for each in unit if each.sharded_param in place

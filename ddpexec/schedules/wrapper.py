@@ -30,8 +30,9 @@ from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
-from ddpsim.schedules.named import Scheme, scheme_named
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import Setup
 

@@ -16,10 +16,9 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.order.consensus import Consensus
-from ddpsim.schedules.named import scheme_named, servers_named
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
-from ddpsim.schedules.servers import check_servers
 from ddpsim.schedules.setup import Setup
 
 Backend = Literal["nccl", "gloo"]
@@ -259,17 +258,12 @@ class Job:
         Raises:
             PlanError: servers that leave none.
         """
-        servers = servers_named(self.scheme)
-        if servers is None:
-            return world_size
-        check_servers(servers, world_size)
-        return world_size - servers.servers
+        return scheme_named(self.scheme).trainers(world_size)
 
     @property
     def asynchronous(self) -> bool:
         """Whether each rank goes on without the others."""
-        servers = servers_named(self.scheme)
-        return servers is not None and servers.asynchronous
+        return scheme_named(self.scheme).asynchronous
 
     @property
     def periodic(self) -> dict[str, int]:

@@ -9,14 +9,13 @@ A package offers one by an entry point of the group `ddpsim.predictors`::
 from __future__ import annotations
 
 import copy
-import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.own import imported
 from ddpsim.order.learning import ByBranch, ByContext
 from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor
 
@@ -54,18 +53,14 @@ def predictor(asked: object) -> Predictor:
 
 def _found(name: str) -> Any:
     place, remedy = f"predictor {name!r}", "name package.module:Class"
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    load: Callable[[], Any]
+    if ":" not in name:
         offered = {each.name: each for each in entry_points(group=GROUP)}
         if name not in offered:
             raise UnknownNameError.among("predictor", name, [*PREDICTORS, *offered, "package.module:Class"])
-        load: Callable[[], Any] = offered[name].load
+        load = offered[name].load
     else:
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-
-        def load() -> Any:
-            return getattr(importlib.import_module(module), attribute)
+        load = partial(imported, name)
 
     try:
         return load()

@@ -1,15 +1,10 @@
-"""Schemes by name: the shipped ones, and anybody's own by `package.module:function`."""
+"""Schemes by name: the shipped ones with their options, and anybody's own by `package.module:function`."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import asked, count
@@ -17,165 +12,179 @@ from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, gradient
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
-from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.own import is_own, own_scheme
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.scheme import Make, Runner, Scheme
 from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sharded import FullyShard
 from ddpsim.units import parse_size
 
-Make = Callable[[Setup], Schedule]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
-    """A scheme is a name and what makes its schedule.
+class _Text:
+    """What a user wrote: the name of a scheme, a colon, its options.
 
     Attributes:
-        name: as it was asked for: `priority:4MiB`.
-        make: from a setup to a schedule.
-        steps: of the optimizer, after which what is sent repeats.
-        apart: whether ranks send each other nothing in the steps between.
+        whole: the name and the options.
+        options: those that have not been read.
     """
 
+    whole: str
     name: str
-    make: Make
-    steps: int = 1
-    apart: bool = False
+    options: str
 
-    def schedule(self, setup: Setup) -> Schedule:
-        """Return the schedule of `setup`, checked.
+    @classmethod
+    def of(cls, whole: str) -> _Text:
+        name, _, options = whole.partition(":")
+        return cls(whole, name, options)
 
-        Raises:
-            PlanError: a schedule that cannot be carried out; it names the message or the parameter.
-            InputError: a scheme of one's own that raises, or returns no schedule.
-        """
-        made = self.make(setup)
-        if not isinstance(made, Schedule):
-            what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
-            raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
-        made = replace(made, scheme=self.name)
-        check(made, setup.parameters, setup.world_size)
-        return made
+    @property
+    def place(self) -> str:
+        return f"scheme {self.name!r}"
+
+    def first(self) -> tuple[str, _Text]:
+        """Return the first option, and the text without it."""
+        first, _, rest = self.options.partition(",")
+        return first, replace(self, options=rest)
+
+    def asks(self, kind: type[T]) -> T:
+        """Return the options as a `kind`."""
+        return asked(kind, self.options, self.place)
+
+    def ends(self, remedy: str) -> None:
+        """Refuse options that are left."""
+        if self.options:
+            self.refuse(f"it takes no option {self.options!r}", remedy)
+
+    def refuse(self, what: str, remedy: str) -> NoReturn:
+        raise InputError(what, place=self.place, remedy=remedy)
 
 
-def _plain(make: Make) -> Callable[[str, str], Make]:
-    def read(name: str, options: str) -> Make:
-        if options:
-            raise InputError(f"takes no options, got {options!r}", place=f"scheme {name!r}", remedy=f"write {name}")
-        return make
+Read = Callable[[_Text], Scheme]
+
+
+def _plain(make: Make, runner: Runner = "ddpexec") -> Read:
+    """Return what reads the name of a scheme without options."""
+
+    def read(text: _Text) -> Scheme:
+        if text.options:
+            text.refuse(f"takes no options, got {text.options!r}", f"write {text.name}")
+        return Scheme(text.whole, make, runner=runner)
 
     return read
 
 
-def _priority(name: str, options: str) -> Make:
-    place = f"scheme {name!r}"
-    first, _, rest = options.partition(",")
-    if "=" in first:
-        first, rest = "", options
-    segment = round(parse_size(first, place)) if first else None
-    if segment is not None and segment < 1:
-        raise InputError("a segment of 0 bytes", place=place, remedy="write e.g. priority:4MiB")
-    credit = asked(schemes.Credit, rest, place).credit
-    return lambda setup: schemes.priority(setup, segment, credit)
-
-
-def _fsdp2(name: str, options: str) -> Make:
-    given = asked(sharded.FullyShard, options, f"scheme {name!r}")
-    return lambda setup: sharded.fsdp2(setup, reshard=given.reshard, precision=given.precision)
-
-
-def _hsdp(name: str, options: str) -> Make:
-    shards, given = _hsdp_asked(name, options)
-    return lambda setup: sharded.hsdp(setup, shards, reshard=given.reshard, precision=given.precision)
-
-
-def _hsdp_asked(name: str, options: str) -> tuple[int, sharded.FullyShard]:
-    shards, _, rest = options.partition(",")
-    if not (shards.isascii() and shards.isdigit() and int(shards)):
-        what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
-        raise InputError(what, place=f"scheme {name!r}", remedy="write e.g. hsdp:8")
-    return int(shards), asked(sharded.FullyShard, rest, f"scheme {name!r}")
-
-
-def _with(kind: type[T], make: Callable[[Setup, T], Schedule]) -> Callable[[str, str], Make]:
+def _with(kind: type[T], make: Callable[[Setup, T], Schedule], runner: Runner = "ddpexec") -> Read:
     """Return what reads the options of a scheme as a `kind`."""
 
-    def read(name: str, options: str) -> Make:
-        given = asked(kind, options, f"scheme {name!r}")
-        return lambda setup: make(setup, given)
+    def read(text: _Text) -> Scheme:
+        given = text.asks(kind)
+        return Scheme(text.whole, lambda setup: make(setup, given), runner=runner)
 
     return read
 
 
-def _averaging(name: str, options: str) -> Make:
-    steps, rest = _steps(name, options)
-    if rest:
-        raise InputError(f"it takes no option {rest!r}", place=f"scheme {name!r}", remedy=f"write {name}:{steps}")
-    return lambda setup: averaging.averaging(setup, steps)
+def _priority(text: _Text) -> Scheme:
+    first, rest = text.first()
+    if "=" in first:
+        first, rest = "", text
+    segment = round(parse_size(first, text.place)) if first else None
+    if segment is not None and segment < 1:
+        text.refuse("a segment of 0 bytes", "write e.g. priority:4MiB")
+    credit = rest.asks(schemes.Credit).credit
+    return Scheme(text.whole, lambda setup: schemes.priority(setup, segment, credit))
 
 
-def _slowmo(name: str, options: str) -> Make:
-    steps, rest = _steps(name, options)
-    outer = asked(Outer, rest, f"scheme {name!r}")
-    return lambda setup: averaging.slowmo(setup, steps, outer)
+def _fsdp2(text: _Text) -> Scheme:
+    return _fully_sharded(text.whole, text.asks(FullyShard))
 
 
-def _local_sgd(name: str, options: str) -> Make:
-    steps, rest = _steps(name, options)
-    given = asked(averaging.LocalSgd, rest, f"scheme {name!r}")
-    return lambda setup: averaging.local_sgd(setup, steps, given)
+def _hsdp(text: _Text) -> Scheme:
+    shards, rest = text.first()
+    if not (shards.isascii() and shards.isdigit() and int(shards)):
+        what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
+        text.refuse(what, "write e.g. hsdp:8")
+    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=int(shards)))
 
 
-def _steps(name: str, options: str) -> tuple[int, str]:
-    """Return the steps from average to average, and the options behind them."""
-    steps, _, rest = options.partition(",")
-    if not steps:
-        raise InputError(
-            "needs how many steps are between averages", place=f"scheme {name!r}", remedy=f"write e.g. {name}:8"
-        )
-    return count(steps, f"scheme {name!r}"), rest
+def _fully_sharded(name: str, given: FullyShard) -> Scheme:
+    return Scheme(name, lambda setup: sharded.fully_shard(setup, given), runner="fully_shard", fully_shard=given)
 
 
-def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Callable[[str, str], Make]:
+def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Read:
     """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
 
-    def read(name: str, options: str) -> Make:
-        word, _, rest = options.partition(",")
+    def read(text: _Text) -> Scheme:
+        word, rest = text.first()
         if word == "deepspeed":
-            return _with(DeepSpeed, theirs)(name, rest)
-        if options:
-            remedy = f"write {name}, or {name}:deepspeed with its options behind"
-            raise InputError(f"it takes no option {options!r}", place=f"scheme {name!r}", remedy=remedy)
-        return ours
+            return _with(DeepSpeed, theirs, "DeepSpeed")(rest)
+        text.ends(f"write {text.name}, or {text.name}:deepspeed with its options behind")
+        return Scheme(text.whole, ours)
 
     return read
 
 
-_SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
+def _parameter_server(text: _Text) -> Scheme:
+    given = text.asks(Servers)
+    return Scheme(
+        text.whole,
+        lambda setup: servers.parameter_server(setup, given),
+        servers=given.servers,
+        asynchronous=given.asynchronous,
+    )
+
+
+def _averaging(text: _Text) -> Scheme:
+    steps, rest = _steps(text)
+    rest.ends(f"write {text.name}:{steps}")
+    return Scheme(text.whole, lambda setup: averaging.averaging(setup, steps), steps, apart=True)
+
+
+def _slowmo(text: _Text) -> Scheme:
+    steps, rest = _steps(text)
+    outer = rest.asks(Outer)
+    return Scheme(text.whole, lambda setup: averaging.slowmo(setup, steps, outer), steps, apart=True)
+
+
+def _local_sgd(text: _Text) -> Scheme:
+    steps, rest = _steps(text)
+    given = rest.asks(averaging.LocalSgd)
+    return Scheme(text.whole, lambda setup: averaging.local_sgd(setup, steps, given), steps)
+
+
+def _steps(text: _Text) -> tuple[int, _Text]:
+    """Return the steps from average to average, and the text behind them."""
+    steps, rest = text.first()
+    if not steps:
+        text.refuse("needs how many steps are between averages", f"write e.g. {text.name}:8")
+    return count(steps, text.place), rest
+
+
+_SCHEMES: Mapping[str, Read] = {
     "ddp": _plain(schemes.ddp),
     "naive": _plain(schemes.naive),
     "flat": _plain(schemes.flat),
-    "dataparallel": _plain(dataparallel.dataparallel),
+    "dataparallel": _plain(dataparallel.dataparallel, "DataParallel"),
     "priority": _priority,
     "dear": _plain(schemes.dear),
-    "zero0": _with(DeepSpeed, deepspeed.zero0),
+    "zero0": _with(DeepSpeed, deepspeed.zero0, "DeepSpeed"),
     "zero1": _zero(schemes.zero1, deepspeed.zero1),
     "zero2": _zero(schemes.zero2, deepspeed.zero2),
-    "zero3": _with(DeepSpeed, deepspeed.zero3),
+    "zero3": _with(DeepSpeed, deepspeed.zero3, "DeepSpeed"),
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
     "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
-    "parameter-server": _with(Servers, servers.parameter_server),
+    "parameter-server": _parameter_server,
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,
 }
 """By name, what reads a scheme's options."""
-
-_PERIODIC = ("averaging", "slowmo", "local-sgd")
-"""Schemes whose first option is the steps of the optimizer after which what they send repeats."""
 
 
 def scheme_named(text: str) -> Scheme:
@@ -185,60 +194,26 @@ def scheme_named(text: str) -> Scheme:
         UnknownNameError: no such scheme; it names the nearest.
         InputError: options that the scheme does not take, or a function that cannot be imported.
     """
-    name, _, options = text.partition(":")
-    if "." in name:
-        return Scheme(text, _own(name, options))
-    if name not in _SCHEMES:
-        raise UnknownNameError.among("scheme", name, list(_SCHEMES), place="scheme")
-    make = _SCHEMES[name](name, options)
-    steps = _steps(name, options)[0] if name in _PERIODIC else 1
-    return Scheme(text, make, steps, apart=name in _PERIODIC and name != "local-sgd")
-
-
-def fully_sharded(text: str) -> tuple[int | None, sharded.FullyShard] | None:
-    """Return what `text` asks of `fully_shard`: ranks that share a copy (None: all), and its options.
-
-    None where `text` names a scheme of another kind.
-
-    Raises:
-        InputError: options that the scheme does not take.
-    """
-    name, _, options = text.partition(":")
-    if name == "fsdp2":
-        return None, asked(sharded.FullyShard, options, f"scheme {name!r}")
-    return _hsdp_asked(name, options) if name == "hsdp" else None
-
-
-def as_deepspeed(text: str) -> bool:
-    """Return whether `text` names a scheme as DeepSpeed carries it out: `zero3`, `zero1:deepspeed`."""
-    name, _, options = text.partition(":")
-    return name in ("zero0", "zero3") or (name in ("zero1", "zero2") and options.partition(",")[0] == "deepspeed")
-
-
-def servers_named(text: str) -> Servers | None:
-    """Return what `text` asks of parameter servers; None where it names a scheme of another kind.
-
-    Raises:
-        InputError: options that the scheme does not take.
-    """
-    name, _, options = text.partition(":")
-    return asked(Servers, options, f"scheme {name!r}") if name == "parameter-server" else None
+    given = _Text.of(text)
+    if given.name in _SCHEMES:
+        return _SCHEMES[given.name](given)
+    if is_own(text):
+        return own_scheme(text)
+    raise UnknownNameError.among("scheme", given.name, list(_SCHEMES), place="scheme")
 
 
 def schemes_named(text: str) -> list[str]:
     """Return the schemes of a list: `ddp,fsdp2:noreshard,gather=bf16,hsdp:8`.
 
-    What is no scheme's name is an option of the scheme before it.
+    What names no scheme, a shipped one or one of one's own, is an option of the scheme before it.
 
     Raises:
         InputError: a scheme that `scheme_named` refuses, or one named twice.
     """
     found: list[str] = []
     for piece in text.split(","):
-        name = piece.partition(":")[0]
-        option = "=" in name or (name not in _SCHEMES and "." not in name)
-        behind = found and ":" in found[-1] and option
-        if behind:
+        names_one = _Text.of(piece).name in _SCHEMES or is_own(piece)
+        if found and ":" in found[-1] and not names_one:
             found[-1] += f",{piece}"
         else:
             found.append(piece)
@@ -247,30 +222,3 @@ def schemes_named(text: str) -> list[str]:
         if found.count(each) > 1:
             raise InputError(f"{each} is named twice", place="schemes", remedy="name it once")
     return found
-
-
-def _own(module: str, function: str) -> Make:
-    place = f"scheme '{module}:{function}'"
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"cannot be imported: {error}", place=place, remedy="name package.module:function") from error
-    if not callable(found):
-        raise InputError("is no function", place=place, remedy="name a function from a setup to a schedule")
-    return partial(_called, found, place)
-
-
-def _called(function: Make, place: str, setup: Setup) -> Schedule:
-    """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
-    try:
-        return function(setup)
-    except InputError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        its_file = getattr(getattr(function, "__code__", None), "co_filename", None)
-        last = ([frame for frame in frames if frame.filename == its_file] or frames)[-1]
-        what = f"raised {type(error).__name__} at {os.path.basename(last.filename)}:{last.lineno}: {error}"
-        raise InputError(what, place=place, remedy="mend the scheme") from error

@@ -45,7 +45,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     Raises:
         PlanError: where servers leave no rank to train.
     """
-    check_servers(given, setup.world_size)
+    check_servers(given.servers, setup.world_size)
     pushes = [
         Message(
             id=f"push {place}",
@@ -89,14 +89,13 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     )
 
 
-def check_servers(given: Servers, world_size: int) -> None:
-    """Refuse servers that leave no rank to train.
+def check_servers(servers: int, world_size: int) -> None:
+    """Refuse `servers` that leave no rank to train.
 
     Raises:
         PlanError: it says how many there may be.
     """
-    if given.servers >= world_size:
-        what = f"{given.servers} of {world_size} ranks are servers, which leaves them without clients"
-        raise PlanError(
-            what, place="scheme 'parameter-server'", remedy=f"give servers={max(1, world_size - 1)} at most"
-        )
+    if servers >= world_size:
+        what = f"{servers} of {world_size} ranks are servers, which leaves them without clients"
+        remedy = f"give servers={max(1, world_size - 1)} at most"
+        raise PlanError(what, place="scheme 'parameter-server'", remedy=remedy)

@@ -44,27 +44,22 @@ Reshard = Literal["blocks", "all", "nothing"]
 True for the root too, or as False."""
 
 
-def fsdp2(setup: Setup, *, reshard: Reshard = "blocks", precision: Precision | None = None) -> Schedule:
-    """`fully_shard` on every block and on the root: gathered before use, gradients reduce-scattered over all ranks.
+def fully_shard(setup: Setup, given: FullyShard) -> Schedule:
+    """`fully_shard` on every block and on the root: gathered before use, gradients reduce-scattered.
 
-    Args:
-        precision: dtypes of what is sent.
-    """
-    return replace(hsdp(setup, setup.world_size, reshard=reshard, precision=precision), scheme="fsdp2")
-
-
-def hsdp(setup: Setup, shards: int, *, reshard: Reshard = "blocks", precision: Precision | None = None) -> Schedule:
-    """`fully_shard` on a mesh of two dimensions: a copy of the model on every `shards` ranks, summed over copies.
+    Over all ranks (FSDP2), or on a mesh of two dimensions (HSDP): a copy of the model on every `given.shards` ranks,
+    summed over copies.
 
     Raises:
-        PlanError: where `shards` does not divide the ranks.
+        PlanError: where the shards do not divide the ranks.
     """
-    name, world = f"hsdp:{shards}", setup.world_size
+    world = setup.world_size
+    name, shards = ("fsdp2", world) if given.shards is None else (f"hsdp:{given.shards}", given.shards)
     if shards < 1 or world % shards:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
     setup.check_parameters(name)
-    units = _Units(setup, shards, "nothing" if shards == 1 else reshard, precision or Precision())
+    units = _Units(setup, shards, "nothing" if shards == 1 else given.reshard, given.precision)
     messages = [] if shards == 1 else units.gathered()
     for place, unit in enumerate(units.backward):
         messages += units.gathered_again(place)
@@ -88,12 +83,14 @@ class FullyShard:
         noreshard: what forward gathered is kept for backward.
         reshard_root: the root unit is given up after forward too.
         gather, reduce: dtypes of what is sent.
+        shards: ranks that share a copy of the model; None is all of them.
     """
 
     noreshard: bool = flag("noreshard")
     reshard_root: bool = flag("reshard_root")
     gather: str | None = value(dtype_named)
     reduce: str | None = value(dtype_named)
+    shards: int | None = None
 
     @property
     def reshard(self) -> Reshard:

@@ -13,7 +13,6 @@ from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
-from ddpsim.schedules.named import servers_named
 from ddpsim.simulation.beside import Beside
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.cpu_rank import CpuRank
@@ -149,11 +148,11 @@ class Cohort:
         self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives
     ) -> Callable[[int], Attendance] | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
-        asked = servers_named(self.options.scheme)
-        if scheduled is None or asked is None or not asked.asynchronous or self.options.comm != "real":
+        if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
-        links = ServerLinks(env, self.placement, self.backend, self.calibration, asked.servers, latency_s)
+        servers = scheduled.schedule.sharding.servers
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s)
         self.staleness = links.staleness
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]

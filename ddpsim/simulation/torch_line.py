@@ -7,16 +7,25 @@ do not come, for which it raises unless it searches for them, or was told that t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
 from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.jobs.job import Job
 from ddpsim.order import Once, rebuild
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.scheme import Runner
 from ddpsim.workload import Workload
 
 Order = Sequence[int]
+
+_RUNNERS: Mapping[Runner, str] = {
+    "ddpexec": "run it with ddpexec",
+    "DataParallel": "torch.nn.DataParallel(model) is it",
+    "fully_shard": "torch.distributed.fsdp.fully_shard is it",
+    "DeepSpeed": "DeepSpeed runs it",
+}
 
 
 def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> TorchCall:
@@ -95,14 +104,7 @@ def _beyond_torch(job: Job) -> str | None:
 
 def _runs(scheme: str) -> str:
     """Return what runs a job that stock torch's DistributedDataParallel cannot."""
-    name, _, options = scheme.partition(":")
-    if name == "dataparallel":
-        return "torch.nn.DataParallel(model) is it"
-    if name in ("fsdp2", "hsdp"):
-        return "torch.distributed.fsdp.fully_shard is it"
-    if name in ("zero0", "zero3") or options.startswith("deepspeed"):
-        return "DeepSpeed runs it"
-    return "run it with ddpexec"
+    return _RUNNERS[scheme_named(scheme).runner]
 
 
 def _orders(job: Job, workload: Workload) -> Iterable[Order] | None:

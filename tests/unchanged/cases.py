@@ -26,6 +26,15 @@ OPTIONS = (
     "--bucket-cap-mb 0", "--seed 3 --iterations 5", "--gpus-per-node 2", "--backend gloo",
 )  # fmt: skip
 
+SCHEMES = (
+    "naive", "flat", "dataparallel", "priority", "priority:4MiB,credit=16MiB", "dear", "zero0", "zero1", "zero2",
+    "zero1:deepspeed", "zero3", "fsdp2", "fsdp2:noreshard,gather=bf16", "hsdp:8", "horovod", "multiworker-mirrored",
+    "multiworker-mirrored:pack=8MiB", "gradientflow", "parameter-server", "parameter-server:servers=2,async",
+    "averaging:4", "slowmo:4", "local-sgd:4", "local-sgd:4,ranks=2",
+)  # fmt: skip
+BESIDE_SCHEMES = ("", "--no-sync-every 2", "--overlap off", "--backend gloo", "--input-stage load=20ms,copy=38MB")
+"""Options that go with schemes, in turn."""
+
 TABLE, MACHINE, NODES = "tests/accuracy/tables/crusoe_2node_16xA100_ib.csv", "dgx-a100", 2
 CALIBRATION = "out/unchanged.json"
 """Where the calibration is written that TABLE gives on MACHINE."""
@@ -49,6 +58,13 @@ def cases() -> Iterator[str]:
     for option in OPTIONS:
         yield f"predict --workload resnet50 --topology dgx-1v --nodes 2 {option}".strip()
         yield f"predict --workload bert-base@a100-amp-b32 --topology dgx-a100 --nodes 4 {option}".strip()
+    beside = cycle(BESIDE_SCHEMES)
+    for scheme in SCHEMES:
+        nodes = 1 if scheme == "dataparallel" else 2
+        yield f"predict --workload resnet50 --topology dgx-1v --nodes {nodes} --scheme {scheme} {next(beside)}".strip()
+        yield f"predict --workload mlp --topology lab-flat --scheme {scheme}"
+    yield "compare --workload gpt2-small@a100-amp-b8 --topology dgx-a100 --nodes 2 --schemes ddp,zero2,fsdp2,priority"
+    yield "plan --workload resnet50 --topology dgx-1v --nodes 1,2 --schemes ddp,zero1,hsdp:8,dear"
     for machine in MACHINES[::3]:
         for model in MODELS[:2]:
             nodes = "1" if machine in ALONE else "1,2"

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ddpsim.errors import InputError, PlanError
+from ddpsim.errors import InputError, PlanError, UnknownNameError
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.named import scheme_named, schemes_named
 from ddpsim.schedules.points import Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.schemes import ddp, dear
@@ -91,7 +92,9 @@ def test_points_are_read_back() -> None:
         assert Point.parse(str(point)) == point
 
 
-@pytest.mark.parametrize("text", ["dpp", "ddp:4", "priority:0B", "priority:fast", "json:dumps", "nowhere.module:f"])
+@pytest.mark.parametrize(
+    "text", ["dpp", "ddp:4", "priority:0B", "priority:fast", "jsn:dumps", "json:dumps_all", "nowhere.module:f"]
+)
 def test_names_that_are_no_scheme_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         scheme_named(text)
@@ -105,6 +108,24 @@ def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
 def test_what_a_scheme_of_ones_own_raises_says_where() -> None:
     with pytest.raises(InputError, match=r"raised ZeroDivisionError at test_schedule.py:\d+: division by zero"):
         scheme_named("tests.ddpsim.schedules.test_schedule:broken").schedule(SETUP)
+
+
+@pytest.mark.parametrize("text", ["priorty:4MiB", "fsdp:noreshard"])
+def test_a_name_of_no_module_is_taken_for_a_typing_error(text: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown scheme .*did you mean"):
+        scheme_named(text)
+
+
+def test_a_module_of_ones_own_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["from ddpsim.schedules.schemes import naive", "def mine(setup):", "    return naive(setup)"]
+    (tmp_path / "lone_schemes.py").write_text("\n".join(lines))
+    (tmp_path / "broken_schemes.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert schemes_named("fsdp2:noreshard,lone_schemes:mine") == ["fsdp2:noreshard", "lone_schemes:mine"]
+    assert scheme_named("lone_schemes:mine").schedule(SETUP).messages == scheme_named("naive").schedule(SETUP).messages
+    with pytest.raises(InputError, match="cannot be imported: ZeroDivisionError"):
+        scheme_named("broken_schemes:mine")
 
 
 def nothing(setup: Setup) -> None:

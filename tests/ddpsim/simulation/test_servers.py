@@ -13,7 +13,7 @@ from ddpsim.collectives.schedules import parameter_server_apart, parameter_serve
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.prediction.predict import predict
-from ddpsim.schedules.named import scheme_named, servers_named
+from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.graph import Placement
@@ -149,4 +149,4 @@ def test_what_leaves_no_client_is_refused() -> None:
         Collectives(None, flat(2), backend="gloo", options=CollectiveOptions(algorithm="parameter-server:2"))
     with pytest.raises(InputError, match="above 0"):
         scheme_named("parameter-server:servers=0")
-    assert servers_named("ddp") is None
+    assert scheme_named("ddp").servers == 0

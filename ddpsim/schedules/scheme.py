@@ -1,0 +1,67 @@
+"""A scheme: a name, what makes its schedule, and what is known of it before there is a setup to make one for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ddpsim.errors import InputError
+from ddpsim.schedules.schedule import Schedule, check
+from ddpsim.schedules.servers import check_servers
+from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sharded import FullyShard
+
+Make = Callable[[Setup], Schedule]
+Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed"]
+"""Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, or DeepSpeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A scheme is a name and what makes its schedule.
+
+    Attributes:
+        name: as it was asked for: `priority:4MiB`.
+        make: from a setup to a schedule.
+        steps: of the optimizer, after which what is sent repeats.
+        apart: whether ranks send each other nothing in the steps between.
+        servers: ranks that do not train.
+        asynchronous: whether each rank goes on without the others.
+        runner: who trains by it for real.
+        fully_shard: what is asked of torch's `fully_shard`, where that is the runner.
+    """
+
+    name: str
+    make: Make
+    steps: int = 1
+    apart: bool = False
+    servers: int = 0
+    asynchronous: bool = False
+    runner: Runner = "ddpexec"
+    fully_shard: FullyShard | None = None
+
+    def trainers(self, world_size: int) -> int:
+        """Return how many of the ranks train.
+
+        Raises:
+            PlanError: servers that leave none.
+        """
+        if self.servers:
+            check_servers(self.servers, world_size)
+        return world_size - self.servers
+
+    def schedule(self, setup: Setup) -> Schedule:
+        """Return the schedule of `setup`, checked.
+
+        Raises:
+            PlanError: a schedule that cannot be carried out; it names the message or the parameter.
+            InputError: a scheme of one's own that raises, or returns no schedule.
+        """
+        made = self.make(setup)
+        if not isinstance(made, Schedule):
+            what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
+            raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
+        made = replace(made, scheme=self.name)
+        check(made, setup.parameters, setup.world_size)
+        return made
