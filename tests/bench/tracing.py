@@ -1,4 +1,4 @@
-"""What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 20] [--pairs 48] [--model timed|NAME] [--kept F]`.
+"""What `ddpexec.trace` costs: `python -m tests.bench.tracing [--every 20] [--pairs 48] [--model timed|NAME]`.
 
 Two ranks of stock DDP train in one set of processes, by turns without and with a trace, ABBA. A block's steps are timed
 after its first stamped one; two of them are stamped and a file of two is written, so that all that a long trace does is
@@ -34,7 +34,7 @@ from torch import nn
 import ddpexec
 from ddpexec.models import Batch, TrainingModel, build
 from ddpexec.models.training import as_tensor
-from ddpexec.running import timed
+from ddpexec.running import replay, timed
 from ddpsim.bucketing import Parameter
 from ddpsim.workload import Phase, Workload
 from tests.ddpexec.groups import ranks
@@ -125,7 +125,7 @@ def _ones(size: int, device: torch.device, generator: torch.Generator | None) ->
 
 def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[Pair]:
     """Return what each pair of blocks took."""
-    mock.patch.object(timed, "keep_time").start()  # all threads keep their priority
+    mock.patch.object(replay, "keep_time").start()  # all threads keep their priority
     step, steps = training(name, rank), STAMPED * every
 
     def block(number: int, traced: bool) -> tuple[float, float]:
