@@ -23,8 +23,8 @@ NORM_BYTES = 4
 SUMMING_PASSES = 3.0
 """Passes of a copy's size before norms are there: gradients are added to what was left, and each chunk's sizes summed.
 
-Reads two and writes one, then, as torch has no sum of sizes at once that is as fast, reads one and writes one, and reads
-one: six times a gradient's bytes, of which a copy moves two.
+Reads two and writes one, then, as torch has no sum of sizes at once that is as fast, reads one and writes one, and
+reads one: six times a gradient's bytes, of which a copy moves two.
 """
 
 
