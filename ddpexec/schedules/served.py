@@ -7,7 +7,6 @@ server sends what it has updated as soon as all before it in the order of the pu
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
+from ddpsim.schedules.servers import sendable
 
 CONTROL_TAG = 0
 """Tag of what says whether a rank goes on; messages have their number plus one."""
@@ -91,16 +91,6 @@ def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
     """Return the part of each server: consecutive, of as equal sizes as whole elements allow."""
     flat, count = tensor.view(-1), tensor.numel()
     return [flat[count * k // servers : count * (k + 1) // servers] for k in range(servers)]
-
-
-def sendable(order: Sequence[int]) -> list[int]:
-    """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
-
-    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
-    ([1, 2, 3], [0, 0, 3])
-    """
-    latest = list(itertools.accumulate(order, max))
-    return [sum(needed <= place for needed in latest) for place in range(len(order))]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@ ParameterServerStrategy; the order of pulls, TicTac (Hashemi et al., 2019), wher
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.errors import PlanError
@@ -99,3 +101,13 @@ def check_servers(servers: int, world_size: int) -> None:
         what = f"{servers} of {world_size} ranks are servers, which leaves them without clients"
         remedy = f"give servers={max(1, world_size - 1)} at most"
         raise PlanError(what, place="scheme 'parameter-server'", remedy=remedy)
+
+
+def sendable(order: Sequence[int]) -> list[int]:
+    """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
+
+    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
+    ([1, 2, 3], [0, 0, 3])
+    """
+    latest = list(itertools.accumulate(order, max))
+    return [sum(needed <= place for needed in latest) for place in range(len(order))]

@@ -10,6 +10,7 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport
+from ddpsim.collectives.gloo.groups import among
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
@@ -164,11 +165,14 @@ class Cohort:
         self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
     ) -> Collectives:
         options = replace(self.options.collective, rings=rings)
+        calibration = self.calibration
+        if calibration is not None and self.backend == "gloo":
+            calibration = among(calibration, self.placement.world_size, placement.world_size)
         return Collectives(
             env,
             placement,
             backend=self.backend,
-            calibration=self.calibration,
+            calibration=calibration,
             options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
         )
