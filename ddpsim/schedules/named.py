@@ -13,7 +13,17 @@ from typing import TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import asked, count
-from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, gradientflow, schemes, servers, sharded
+from ddpsim.schedules import (
+    averaging,
+    dataparallel,
+    deepspeed,
+    fused,
+    gradientflow,
+    parallax,
+    schemes,
+    servers,
+    sharded,
+)
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
@@ -168,6 +178,7 @@ _SCHEMES: Mapping[str, Callable[[str, str], Make]] = {
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
     "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
     "parameter-server": _with(Servers, servers.parameter_server),
+    "parallax": _with(parallax.Parallax, parallax.parallax),
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,
@@ -222,6 +233,8 @@ def servers_named(text: str) -> Servers | None:
         InputError: options that the scheme does not take.
     """
     name, _, options = text.partition(":")
+    if name == "parallax":
+        return Servers(asked(parallax.Parallax, options, f"scheme {name!r}").servers)
     return asked(Servers, options, f"scheme {name!r}") if name == "parameter-server" else None
 
 

@@ -89,7 +89,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     )
 
 
-def check_servers(given: Servers, world_size: int) -> None:
+def check_servers(given: Servers, world_size: int, scheme: str = "parameter-server") -> None:
     """Refuse servers that leave no rank to train.
 
     Raises:
@@ -97,6 +97,4 @@ def check_servers(given: Servers, world_size: int) -> None:
     """
     if given.servers >= world_size:
         what = f"{given.servers} of {world_size} ranks are servers, which leaves them without clients"
-        raise PlanError(
-            what, place="scheme 'parameter-server'", remedy=f"give servers={max(1, world_size - 1)} at most"
-        )
+        raise PlanError(what, place=f"scheme {scheme!r}", remedy=f"give servers={max(1, world_size - 1)} at most")
