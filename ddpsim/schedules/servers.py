@@ -47,7 +47,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     Raises:
         PlanError: where servers leave no rank to train.
     """
-    check_servers(given.servers, setup.world_size)
+    check_servers(given.servers, setup.world_size, "parameter-server")
     pushes = [
         Message(
             id=f"push {place}",
@@ -91,7 +91,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     )
 
 
-def check_servers(servers: int, world_size: int) -> None:
+def check_servers(servers: int, world_size: int, scheme: str) -> None:
     """Refuse `servers` that leave no rank to train.
 
     Raises:
@@ -100,7 +100,7 @@ def check_servers(servers: int, world_size: int) -> None:
     if servers >= world_size:
         what = f"{servers} of {world_size} ranks are servers, which leaves them without clients"
         remedy = f"give servers={max(1, world_size - 1)} at most"
-        raise PlanError(what, place="scheme 'parameter-server'", remedy=remedy)
+        raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
 
 def sendable(order: Sequence[int]) -> list[int]:

@@ -92,7 +92,9 @@ class Cohort:
                 scheduled.schedule.patterns,
             )
 
-        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, lanes.steps if lanes else None)
+        crowd = Crowd(
+            env, self.costs, self.placement.world_size, collectives.estimate_s, lanes.steps if lanes else None
+        )
 
         def transfer(launch: Launch) -> simpy.Event:
             return crowd.around(launch, sent(launch))
