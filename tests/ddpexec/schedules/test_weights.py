@@ -23,9 +23,8 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     wrapped,
 )
 
-
 FEWER = 8
-"""Steps of what two ranks do twenty of, of other sizes or otherwise: an order that is learned from the third on, too."""
+"""Steps of what two ranks do twenty of, with other options; an order that is learned after three is among them."""
 
 
 def trained(
