@@ -9,7 +9,7 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, make_transport
+from ddpsim.collectives.execute import Collectives
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
@@ -21,18 +21,15 @@ from ddpsim.simulation.draws import Draw
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, copies_on
 from ddpsim.simulation.lanes import Lanes
-from ddpsim.simulation.one_process import check_one_process, in_one_process
+from ddpsim.simulation.parcels import in_rings
 from ddpsim.simulation.processor import Process, Processor
 from ddpsim.simulation.rank import Progress, Setting
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
-from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
+from ddpsim.simulation.scheduled import Scheduled
 from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration
-
-SEGMENT_ALIGNMENT = 16
-"""Bytes at multiples of which messages are cut, as NCCL aligns what it copies fastest."""
 
 
 @dataclass(slots=True)
@@ -51,26 +48,6 @@ class Cohort:
     wire_factor: Callable[[int], float] | None
     progress: Progress | None
     staleness: Staleness | None = None
-
-    def scheduled(self, settings: list[Setting]) -> list[Setting]:
-        """Return `settings` with the job's schedule."""
-        first, options = settings[0].workload, self.options
-        ours = replace(options.collective, rings=True)
-        transport = make_transport(self.placement, self.backend, self.calibration, ours)
-        plan = settings[0].plan(0)
-        gloo = self.backend == "gloo"
-        setup = setup_of(options, first, plan, self.placement, transport.time_s, blocking=gloo)
-        schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-        if schedule.one_process:
-            check_one_process(schedule, self.placement, self.backend, first)
-            settings = [in_one_process(setting, self.placement.world_size) for setting in settings]
-        return [
-            replace(
-                setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=gloo),
-            )
-            for setting in settings
-        ]
 
     def run(self, draws: Sequence[Draw], settings: list[Setting]) -> list[Iteration]:
         """Run the setting of each simulated rank to its end and return their records."""
