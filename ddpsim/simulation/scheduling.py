@@ -15,8 +15,8 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import Setup
 from ddpsim.simulation.one_process import check_one_process, in_one_process
-from ddpsim.simulation.rank import Setting
 from ddpsim.simulation.scheduled import Scheduled
+from ddpsim.simulation.setting import Setting
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
