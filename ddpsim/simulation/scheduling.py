@@ -51,12 +51,16 @@ def schedule_of(
 
 
 def carrying_out(schedule: Schedule, settings: Sequence[Setting], world_size: int, backend: str) -> list[Setting]:
-    """Return `settings` of ranks that carry out `schedule`."""
+    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
     found = [in_one_process(each, world_size) for each in settings] if schedule.one_process else settings
-    return [
-        replace(each, scheduled=Scheduled.of(schedule, each.workload, each.costs, each.options, gloo=backend == "gloo"))
-        for each in found
-    ]
+    carried: list[Setting] = []
+    for each in found:
+        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
+        made = next(alike, None) or Scheduled.of(
+            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo"
+        )
+        carried.append(replace(each, scheduled=made))
+    return carried
 
 
 def setup_of(
