@@ -9,7 +9,8 @@ from pathlib import Path
 from ddpexec.capturing.estimate import estimate_step
 from ddpexec.demo.saying import progress, say
 from ddpsim.cli.output import write
-from ddpsim.cli.plan import draw, text, write_plan
+from ddpsim.cli.plan import draw, write_plan
+from ddpsim.cli.plan_text import text
 from ddpsim.planning.planner import plan
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.topology.spec import load_topology

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
@@ -22,6 +23,7 @@ class Constant:
         source: where the value comes from: a page, a source file, or `fitted to FILE`.
         fitted: whether measurements determined it; a prior otherwise.
         log_std: standard deviation of its natural logarithm; None where unknown.
+        most: that makes sense of it where somebody sets it outright; what is fitted may come out above, by noise.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Constant:
     source: str
     fitted: bool = False
     log_std: float | None = None
+    most: float = math.inf
 
     @property
     def measured(self) -> bool:

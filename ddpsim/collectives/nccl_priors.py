@@ -101,6 +101,7 @@ PRIORS: tuple[Constant, ...] = (
         f"of the rate between nodes that one rank a node has, over RoCE and EFA; {_TUNING} (0.7 of 0.92 below two "
         f"ranks a node, before 2.9); {_TABLES}",
         log_std=0.3,
+        most=1.0,
     ),
     Constant("nccl.nvls.start_s", 3.85e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
     Constant("nccl.nvls.efficiency", 0.817, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),

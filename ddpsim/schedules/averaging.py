@@ -19,6 +19,7 @@ from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sums import sums
 
 NODE = "node"
 """Name of the group of consecutive ranks among which gradients are averaged in each step."""
@@ -72,24 +73,11 @@ def local_sgd(setup: Setup, steps: int, given: LocalSgd) -> Schedule:
         what = f"groups of {ranks} ranks do not divide a world of {setup.world_size}"
         raise PlanError(what, place="scheme local-sgd", remedy=f"write local-sgd:{steps},ranks=R, R a divisor")
     group, groups = (WORLD, {}) if ranks == setup.world_size else (NODE, {NODE: ranks})
-    sums = [
-        Message(
-            id=f"bucket {place}",
-            op=Operation.ALLREDUCE,
-            size_bytes=setup.size_bytes(bucket),
-            parameters=bucket,
-            after=points(Kind.GRADIENT, bucket),
-            blocks=(BACKWARD_END,),
-            group=group,
-            every=setup.every,
-        )
-        for place, bucket in enumerate(setup.buckets)
-        if ranks > 1
-    ]
-    sharding = Sharding() if sums else Sharding(staging_bytes=0)
+    summed = [replace(each, blocks=(BACKWARD_END,), group=group) for each in sums(setup, setup.buckets) if ranks > 1]
+    sharding = Sharding() if summed else Sharding(staging_bytes=0)
     return Schedule(
         scheme=f"local-sgd:{steps}",
-        messages=(*sums, *(replace(message, stream="averages") for message in _averages(setup, steps))),
+        messages=(*summed, *(replace(message, stream="averages") for message in _averages(setup, steps))),
         sharding=sharding,
         groups=groups,
     )

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
-from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import Kind, points
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sums import sums
 from ddpsim.units import parse_time
 
 
@@ -56,40 +56,21 @@ def horovod(setup: Setup, given: Horovod) -> Schedule:
     cycle begins when those of the one before have ended, and takes what came meanwhile. Where nobody knows when
     gradients come, buffers are filled in their order and sent at once.
     """
-    everything = tuple(range(len(setup.parameters)))
+    blocks, cycles = points(Kind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
     messages = [
-        Message(
-            id=f"fused {number}",
-            op=Operation.ALLREDUCE,
-            size_bytes=setup.size_bytes(group),
-            parameters=group,
-            after=points(Kind.GRADIENT, group),
-            blocks=points(Kind.OPTIMIZER, everything),
-            every=setup.every,
-            delay_s=delay_s,
-        )
-        for number, (group, delay_s) in enumerate(_cycles(setup, given))
+        replace(message, blocks=blocks, delay_s=delay_s)
+        for message, (_, delay_s) in zip(sums(setup, (group for group, _ in cycles), "fused"), cycles, strict=True)
     ]
     return Schedule(scheme="horovod", messages=tuple(messages))
 
 
 def multiworker_mirrored(setup: Setup, given: Packs) -> Schedule:
     """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
-    everything = tuple(range(len(setup.parameters)))
-    order = everything[::-1]
-    packs = [tuple(order)] if given.pack is None else packed(setup, order, given.pack)
-    messages = [
-        Message(
-            id=f"pack {number}",
-            op=Operation.ALLREDUCE,
-            size_bytes=setup.size_bytes(pack),
-            parameters=pack,
-            after=points(Kind.GRADIENT, pack),
-            blocks=points(Kind.OPTIMIZER, everything),
-            every=setup.every,
-        )
-        for number, pack in enumerate(part for pack in packs for part in _by_dtype(setup, pack))
-    ]
+    order = tuple(range(len(setup.parameters)))[::-1]
+    packs = [order] if given.pack is None else packed(setup, order, given.pack)
+    groups = (group for pack in packs for group in _by_dtype(setup, pack))
+    blocks = points(Kind.OPTIMIZER, order[::-1])
+    messages = [replace(message, blocks=blocks) for message in sums(setup, groups, "pack")]
     return Schedule(scheme="multiworker-mirrored", messages=tuple(messages))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
@@ -13,23 +12,19 @@ from ddpsim.schedules.planned import by_credit, urgent_first
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, averages
 from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sums import sums
 
 
 def ddp(setup: Setup) -> Schedule:
     """Torch's DDP: an allreduce a bucket, launched in order under backward, whose end waits for all."""
-    return Schedule(
-        scheme="ddp",
-        messages=tuple(
-            replace(message, blocks=(BACKWARD_END,))
-            for message in _reductions(setup, setup.buckets, Operation.ALLREDUCE, "bucket")
-        ),
-    )
+    messages = tuple(replace(message, blocks=(BACKWARD_END,)) for message in sums(setup, setup.buckets))
+    return Schedule(scheme="ddp", messages=messages)
 
 
 def naive(setup: Setup) -> Schedule:
     """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
     alone = [(index,) for index in range(len(setup.parameters))]
-    messages = tuple(_reductions(setup, alone, Operation.ALLREDUCE, "p"))
+    messages = tuple(sums(setup, alone, "p"))
     return _after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
 
 
@@ -39,9 +34,7 @@ def flat(setup: Setup) -> Schedule:
     for index, parameter in enumerate(setup.parameters):
         by_dtype.setdefault(parameter.dtype, []).append(index)
     groups = [tuple(group) for group in by_dtype.values()]
-    return _after_backward(
-        Schedule(scheme="flat", messages=tuple(_reductions(setup, groups, Operation.ALLREDUCE, "all")))
-    )
+    return _after_backward(Schedule(scheme="flat", messages=tuple(sums(setup, groups, "all"))))
 
 
 def without_overlap(schedule: Schedule) -> Schedule:
@@ -70,10 +63,13 @@ def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int |
     """
     places = {place: rank for rank, place in enumerate(setup.in_forward_order(setup.buckets))}
     whole = [
-        replace(message, priority=places[place], segment_bytes=segment_bytes, blocks=points(Kind.OPTIMIZER, group))
-        for place, (message, group) in enumerate(
-            zip(_reductions(setup, setup.buckets, Operation.ALLREDUCE, "bucket"), setup.buckets, strict=True)
+        replace(
+            message,
+            priority=places[place],
+            segment_bytes=segment_bytes,
+            blocks=points(Kind.OPTIMIZER, message.parameters),
         )
+        for place, message in enumerate(sums(setup, setup.buckets))
     ]
     pieces = [piece for message in whole for piece in message.segments(align_bytes=16)]
     if setup.time_s is not None and setup.ready_s:
@@ -107,17 +103,15 @@ def dear(setup: Setup) -> Schedule:
 
     Source: DeAR (Zhang et al., 2023).
     """
-    halves = list(_reductions(setup, setup.buckets, Operation.REDUCE_SCATTER, "scatter"))
+    halves = sums(setup, setup.buckets, "scatter", Operation.REDUCE_SCATTER)
     gathers = [
-        Message(
+        replace(
+            halves[place],
             id=f"gather {place}",
             op=Operation.ALL_GATHER,
-            size_bytes=halves[place].size_bytes,
-            parameters=setup.buckets[place],
             after=(BACKWARD_END,),
             after_messages=(halves[place].id,),
             blocks=points(Kind.OPTIMIZER, setup.buckets[place]),
-            every=setup.every,
         )
         for place in setup.in_forward_order(setup.buckets)
     ]
@@ -144,36 +138,20 @@ def zero2(setup: Setup) -> Schedule:
 def _zero(setup: Setup) -> Schedule:
     everything = tuple(range(len(setup.parameters)))
     halves = [
-        replace(message, blocks=points(Kind.OPTIMIZER, group))
-        for message, group in zip(
-            _reductions(setup, setup.buckets, Operation.REDUCE_SCATTER, "scatter"), setup.buckets, strict=True
-        )
+        replace(message, blocks=points(Kind.OPTIMIZER, message.parameters))
+        for message in sums(setup, setup.buckets, "scatter", Operation.REDUCE_SCATTER)
     ]
     gathers = [
-        Message(
+        replace(
+            halves[place],
             id=f"gather {place}",
             op=Operation.ALL_GATHER,
-            size_bytes=halves[place].size_bytes,
-            parameters=setup.buckets[place],
             after=points(Kind.UPDATED, setup.buckets[place]),
             blocks=points(Kind.FORWARD, everything),
-            every=setup.every,
         )
         for place in setup.in_forward_order(setup.buckets)
     ]
     return Schedule(scheme="zero", messages=(*halves, *gathers))
-
-
-def _reductions(setup: Setup, groups: Sequence[tuple[int, ...]], operation: Operation, name: str) -> Iterator[Message]:
-    for place, group in enumerate(groups):
-        yield Message(
-            id=f"{name} {place}",
-            op=operation,
-            size_bytes=setup.size_bytes(group),
-            parameters=group,
-            after=points(Kind.GRADIENT, group),
-            every=setup.every,
-        )
 
 
 def _after_backward(schedule: Schedule) -> Schedule:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value
-from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.sums import sums
 
 SERVERS = "servers"
 """Name of the group of training ranks and servers together."""
@@ -49,33 +49,21 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     """
     check_servers(given.servers, setup.world_size, "parameter-server")
     pushes = [
-        Message(
-            id=f"push {place}",
-            op=Operation.REDUCE,
-            size_bytes=setup.size_bytes(bucket),
-            parameters=bucket,
-            after=points(Kind.GRADIENT, bucket),
-            group=SERVERS,
-            stream="push",
-            every=setup.every,
-        )
-        for place, bucket in enumerate(setup.buckets)
+        replace(message, group=SERVERS, stream="push")
+        for message in sums(setup, setup.buckets, "push", Operation.REDUCE)
     ]
     places = setup.in_forward_order(setup.buckets) if given.tictac else range(len(pushes))
     whole = setup.size_bytes(range(len(setup.parameters)))
     pulls = [
-        Message(
+        replace(
+            pushes[place],
             id=f"pull {place}",
             op=Operation.BROADCAST,
-            size_bytes=pushes[place].size_bytes,
-            parameters=setup.buckets[place],
             after=(BACKWARD_END,),
             after_messages=(pushes[place].id,),
             blocks=points(Kind.FORWARD, setup.buckets[place]),
-            group=SERVERS,
             stream="pull",
             delay_s=setup.update_s * pushes[place].size_bytes / whole / given.servers if whole else 0.0,
-            every=setup.every,
         )
         for place in places
     ]

@@ -9,7 +9,7 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, make_transport
+from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
@@ -23,18 +23,48 @@ from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, copies_on
 from ddpsim.simulation.lanes import Lanes
 from ddpsim.simulation.line import send_s
-from ddpsim.simulation.one_process import check_one_process, in_one_process
+from ddpsim.simulation.parcels import in_rings
 from ddpsim.simulation.processor import Process, Processor
-from ddpsim.simulation.rank import Progress, Setting
+from ddpsim.simulation.rank import Progress
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
-from ddpsim.simulation.scheduled import Scheduled, in_rings, setup_of
+from ddpsim.simulation.scheduled import Scheduled
 from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
+from ddpsim.simulation.setting import Setting
 from ddpsim.simulation.timed_rank import TimedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration
 
-SEGMENT_ALIGNMENT = 16
-"""Bytes at multiples of which messages are cut, as NCCL aligns what it copies fastest."""
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A wire carries what ranks launch: DDP's buckets, a schedule's messages in their lanes, module buffers.
+
+    Attributes:
+        collectives: of all ranks.
+        lanes: of a schedule's groups and streams; None where DDP's buckets go.
+        crowd: what collectives in flight cost each other.
+        on_busy: told when a processor becomes busy or idle.
+    """
+
+    env: simpy.Environment
+    costs: Costs
+    collectives: Collectives
+    lanes: Lanes | None
+    crowd: Crowd
+    on_busy: Callable[[bool], None]
+
+    def transfer(self, launch: Launch) -> simpy.Event:
+        """Carry out `launch`, whose ranks are all there, and return the event of its end."""
+        return self.crowd.around(launch, self._sent(launch))
+
+    def _sent(self, launch: Launch) -> simpy.Event:
+        if launch.operation == BUFFERS:
+            return self.collectives.broadcast(launch.size_bytes) & self.env.timeout(self.costs.broadcast_s)
+        if self.lanes is not None:
+            return self.lanes.run(launch)
+        if launch.operation == Operation.ALLREDUCE:
+            return self.collectives.allreduce(launch.size_bytes, launch.lane)
+        return self.collectives.run(Operation(launch.operation), launch.size_bytes, launch.lane)
 
 
 @dataclass(slots=True)
@@ -54,85 +84,53 @@ class Cohort:
     progress: Progress | None
     staleness: Staleness | None = None
 
-    def scheduled(self, settings: list[Setting]) -> list[Setting]:
-        """Return `settings` with the job's schedule."""
-        first, options = settings[0].workload, self.options
-        ours = replace(options.collective, rings=True)
-        transport = make_transport(self.placement, self.backend, self.calibration, ours)
-        plan = settings[0].plan(0)
-        gloo = self.backend == "gloo"
-        setup = setup_of(options, first, plan, self.placement, transport.time_s, blocking=gloo)
-        schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-        if schedule.one_process:
-            check_one_process(schedule, self.placement, self.backend, first)
-            settings = [in_one_process(setting, self.placement.world_size) for setting in settings]
-        return [
-            replace(
-                setting,
-                scheduled=Scheduled.of(schedule, setting.workload, setting.costs, options, gloo=gloo),
-            )
-            for setting in settings
-        ]
-
     def run(self, draws: Sequence[Draw], settings: list[Setting]) -> list[Iteration]:
         """Run the setting of each simulated rank to its end and return their records."""
-        env = simpy.Environment()
-        scheduled = settings[0].scheduled
-        rings = scheduled is not None and in_rings(scheduled.schedule)
-        collectives = self._collectives(env, rings, self.placement)
-        lanes = None
-        if scheduled is not None:
-            groups = scheduled.schedule.groups
-            lanes = Lanes.of(
-                scheduled.lanes,
-                groups,
-                collectives,
-                self.placement,
-                partial(self._collectives, env, rings),
-                scheduled.schedule.patterns,
-            )
-
-        crowd = Crowd(
-            env, self.costs, self.placement.world_size, collectives.estimate_s, lanes.steps if lanes else None
-        )
-
-        def transfer(launch: Launch) -> simpy.Event:
-            return crowd.around(launch, sent(launch))
-
-        def sent(launch: Launch) -> simpy.Event:
-            if launch.operation == BUFFERS:
-                return collectives.broadcast(launch.size_bytes) & env.timeout(self.costs.broadcast_s)
-            if lanes is None and launch.operation == Operation.ALLREDUCE:
-                return collectives.allreduce(launch.size_bytes, launch.lane)
-            if lanes is None:
-                return collectives.run(Operation(launch.operation), launch.size_bytes, launch.lane)
-            return lanes.run(launch)
-
+        env, scheduled = simpy.Environment(), settings[0].scheduled
+        wire = self._wire(env, scheduled)
         if self.options.comm == "real":
             every = settings[0].iterations
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
-            collectives.check_extent(sizes, every // self.options.sync_every)
-        meetings = Meetings(env, len(settings), transfer) if self.options.comm == "real" else None
-        alone = self._alone(env, scheduled, collectives)
-        on_busy = _busy_ranks(collectives, self.costs)
-        world_size = self.placement.world_size
-        count = self.options.process_groups if lanes is None else len(lanes.groups)
-        ranks = []
-        for draw, setting in zip(draws, settings, strict=True):
-            of_lanes = () if lanes is None else lanes.transports()
-            beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
-            processor = Processor(env, beside, on_busy, self.costs.copy_slowdown)
-            communicator = SimulatedCommunicator(
-                env, meetings if alone is None else alone(draw.rank), count, collectives.streams_per_group, processor,
-                setting.late_s,
-            )  # fmt: skip
-            rank = make_rank(env, draw.rank, setting, processor, communicator)
-            rank.feed = self._feed(env, setting, collectives.network, draw.stands_for)
-            ranks.append(rank)
+            wire.collectives.check_extent(sizes, every // self.options.sync_every)
+        meetings = Meetings(env, len(settings), wire.transfer) if self.options.comm == "real" else None
+        alone = self._alone(env, scheduled, wire.collectives)
+        ranks = [
+            self._rank(env, draw, setting, wire, meetings if alone is None else alone(draw.rank))
+            for draw, setting in zip(draws, settings, strict=True)
+        ]
         ranks[0].progress = self.progress
         apart_s = 0.0 if alone is None else _computing_s(settings[0]) / len(ranks)
         env.run(env.all_of([env.process(_later(env, place * apart_s, rank)) for place, rank in enumerate(ranks)]))
         return [record for rank in ranks for record in rank.records]
+
+    def _wire(self, env: simpy.Environment, scheduled: Scheduled | None) -> _Wire:
+        """Return what carries the launches of all ranks."""
+        rings = scheduled is not None and in_rings(scheduled.schedule)
+        collectives, lanes = self._collectives(env, rings, self.placement), None
+        if scheduled is not None:
+            made = partial(self._collectives, env, rings)
+            groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
+            lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
+        steps = lanes.steps if lanes else None
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
+        return _Wire(env, self.costs, collectives, lanes, crowd, _busy_ranks(collectives, self.costs))
+
+    def _rank(
+        self, env: simpy.Environment, draw: Draw, setting: Setting, wire: _Wire, meetings: Meetings | Attendance | None
+    ) -> CpuRank | GpuRank:
+        """Return one simulated rank, with its processor, its part in all communication and its batches."""
+        collectives, lanes = wire.collectives, wire.lanes
+        of_lanes = () if lanes is None else lanes.transports()
+        count = self.options.process_groups if lanes is None else len(lanes.groups)
+        world_size = self.placement.world_size
+        beside = Beside.of(setting.costs, setting.workload, collectives.transport, world_size, of_lanes)
+        processor = Processor(env, beside, wire.on_busy, self.costs.copy_slowdown)
+        communicator = SimulatedCommunicator(
+            env, meetings, count, collectives.streams_per_group, processor, setting.late_s
+        )
+        rank = make_rank(env, draw.rank, setting, processor, communicator)
+        rank.feed = self._feed(env, setting, collectives.network, draw.stands_for)
+        return rank
 
     def _feed(
         self, env: simpy.Environment, setting: Setting, network: Network, ranks: Sequence[int]
@@ -153,8 +151,8 @@ class Cohort:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
-        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         servers = scheduled.schedule.sharding.servers
+        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s)
         self.staleness = links.staleness
         buckets = [

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.simulation.books import Book, Sent
 from ddpsim.simulation.processor import Process
-from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank, Sent
+from ddpsim.simulation.rank import BITMAP_BYTES, Rank
 from ddpsim.simulation.reduction import Reduction
 from ddpsim.simulation.rendezvous import BUFFERS, Launch
 from ddpsim.simulation.scheduled import Stop, Update

@@ -15,8 +15,9 @@ from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
 from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
 from ddpsim.simulation.pace import Pace, paces
 from ddpsim.simulation.plans import Plans, Seen, plans_of
-from ddpsim.simulation.rank import LATEST, Setting
+from ddpsim.simulation.rank import LATEST
 from ddpsim.simulation.reduction import CodecCosts
+from ddpsim.simulation.setting import Setting
 from ddpsim.simulation.variation import factors_of, varied
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import simpy
 
@@ -22,6 +23,8 @@ from ddpsim.simulation.plans import Plans
 from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import Progress
 from ddpsim.simulation.rendezvous import SimulatedCommunicator
+from ddpsim.simulation.scheduling import carrying_out, schedule_of
+from ddpsim.simulation.servers import Staleness
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, Trace
@@ -43,6 +46,33 @@ class Simulated(Trace):
 
     plan: BucketPlan
     schedule: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """An extent says which iterations are simulated, and which of them count.
+
+    Attributes:
+        begin, end: of those that count, half open.
+        total: that are simulated.
+    """
+
+    begin: int
+    end: int
+    total: int
+
+    @classmethod
+    def of(cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool) -> Extent:
+        """Return the extent of a run that counts so many periods, each of which sends the same.
+
+        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
+        makes updates, it takes `WARM_UP` until periods are alike.
+        """
+        if schedule is not None and schedule.update != "after_backward":
+            warm_up = max(warm_up, WARM_UP)
+        begin, period = warm_up * options.period, options.period
+        end = begin + iterations * period
+        return cls(begin, end, end + (period if schedule is not None and whole else 0))
 
 
 def simulate(
@@ -87,29 +117,35 @@ def simulate(
     kinds = kinds_of(workload, placement, options, workloads or {}, costs)
     if every_rank or options.asynchronous:
         kinds = each_apart(kinds)
-    cycle = options.period
-    total = (warm_up + max(options.iterations_of(kind.workload) for kind in kinds)) * cycle
-    check_extent(total, kinds)
-    ending = (
-        cycle if options.scheduled and whole else 0
-    )  # what a schedule's last iteration leaves in flight needs one more
-    world_size = placement.world_size
-    drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, total + ending, world_size)]
-    settings = settings_of(drawn, world_size, options, backend, calibration, total + ending, planned=planned)
-    cohort = Cohort(placement, options, calibration, backend, costs, wire_factor, progress)
+    schedule = None
     if options.scheduled:
-        settings = cohort.scheduled(settings)
-        if warm_up < WARM_UP and settings[0].scheduled and not settings[0].scheduled.updates:
-            return simulate(
-                workload, placement, options, calibration, workloads=workloads, wire_factor=wire_factor,
-                every_rank=every_rank, progress=progress, warm_up=WARM_UP, whole=whole, draws=draws, planned=planned,
-            )  # fmt: skip
-    records = cohort.run(drawn, settings)
-    counted_gradients = {} if cohort.staleness is None else {"servers": cohort.staleness.document()}
-    counted = [record for record in records if record.rank >= 0 and warm_up * cycle <= record.index < total]
-    plan = settings[0].plan(total - 1)
+        first = kinds[0].workload
+        plan = options.bucket_plan(first) if planned is None else planned.plan(0)
+        schedule = schedule_of(options, first, plan, placement, backend, calibration)
+    iterations = max(options.iterations_of(kind.workload) for kind in kinds)
+    extent = Extent.of(options, iterations, warm_up, schedule, whole=whole)
+    check_extent(extent.end, kinds)
+    drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, placement.world_size)]
+    settings = settings_of(drawn, placement.world_size, options, backend, calibration, extent.total, planned=planned)
+    if schedule is not None:
+        settings = carrying_out(schedule, settings, placement.world_size, backend)
+    cohort = Cohort(placement, options, calibration, backend, costs, wire_factor, progress)
+    records = [record for record in cohort.run(drawn, settings) if record.rank >= 0]
+    counted = [record for record in records if extent.begin <= record.index < extent.end]
+    plan = settings[0].plan(extent.end - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
-    provenance = {
+    provenance = _provenance(workload, placement, options, plan, cohort.staleness)
+    done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
+    return Simulated(
+        placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan, schedule=done
+    )
+
+
+def _provenance(
+    workload: Workload, placement: Placement, options: Options, plan: BucketPlan, staleness: Staleness | None
+) -> dict[str, Any]:
+    """Return what a trace says of the run that left it."""
+    return {
         "simulated": True,
         "seed": options.seed,
         "plan": plan.document(),
@@ -117,7 +153,7 @@ def simulate(
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
         "workload": workload.name,
-        **counted_gradients,
+        **({} if staleness is None else {"servers": staleness.document()}),
         "options": {
             "drop": dict(options.drop),
             "scheme": options.scheme,
@@ -125,9 +161,6 @@ def simulate(
             **options.periodic,
         },
     }
-    spans, scheduled = spans_of(counted, backend), settings[0].scheduled
-    schedule = None if scheduled is None else scheduled.schedule
-    return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=schedule)
 
 
 def simulate_local(

@@ -9,9 +9,10 @@ from functools import partial
 import simpy
 
 from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.simulation.books import Book, Sent
 from ddpsim.simulation.inputs import InputFeed
 from ddpsim.simulation.processor import Process, Stream
-from ddpsim.simulation.rank import BITMAP_BYTES, Book, Rank, Sent
+from ddpsim.simulation.rank import BITMAP_BYTES, Rank
 from ddpsim.simulation.reduction import Reduction
 from ddpsim.simulation.rendezvous import BUFFERS, Launch
 from ddpsim.simulation.scheduled import Stop, Update

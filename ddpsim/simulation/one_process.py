@@ -7,7 +7,7 @@ from dataclasses import replace
 from ddpsim.errors import InputError
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.pace import Pace
-from ddpsim.simulation.rank import Setting
+from ddpsim.simulation.setting import Setting
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 

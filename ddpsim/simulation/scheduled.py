@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsim.bucketing import BucketPlan
 from ddpsim.jobs.simulated import Options
-from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import IssueQueue, Lane
-from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import Schedule, averages, parameters_at
+from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.points import Kind, Point, points
+from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.servers import SERVERS
-from ddpsim.schedules.setup import Setup
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.first_points import at_first_points
-from ddpsim.simulation.reduction import Sends
+from ddpsim.simulation.parcels import filled_by_hooks, parcels_of
 from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
-from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
@@ -99,7 +95,7 @@ class Scheduled:
         count = len(workload.parameters)
         lanes = tuple(dict.fromkeys([BUFFERS_LANE, *((message.group, message.stream) for message in schedule)]))
         backward = parameters_at(schedule, Kind.BACKWARD)
-        filled = (index for each in schedule if _filled_by_hooks(each) for index in each.parameters)
+        filled = (index for each in schedule if filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
         groups = _groups(schedule, count, clipping=options.clip_gradients)
         if not late and not _updates_apart(schedule, count):
@@ -108,7 +104,7 @@ class Scheduled:
         groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
         return cls(
             schedule,
-            _parcels(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
+            parcels_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
             lanes,
             _stops(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group) for group in groups),
@@ -120,135 +116,6 @@ class Scheduled:
         """Return what one rank launches and waits for, from its first iteration on."""
         of = {message.id: parcel for message, parcel in zip(self.schedule, self.parcels, strict=True)}
         return ScheduleTraffic(IssueQueue(self.schedule), of, len(self.needed))
-
-
-def setup_of(
-    options: Options,
-    workload: Workload,
-    plan: BucketPlan,
-    placement: Placement,
-    time_s: Callable[[Operation, int], float] | None,
-    *,
-    blocking: bool,
-) -> Setup:
-    """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
-    ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
-    shares = workload.forward_shares().device_s
-    forward_s = float(np.median(workload.forward.device_s)) * options.scale_compute
-    known = workload.forward_use_known
-    return Setup(
-        parameters=workload.parameters,
-        buckets=plan.groups(),
-        world_size=placement.world_size,
-        every=options.sync_every,
-        accumulate=options.accumulate,
-        ranks_per_node=placement.gpus_per_node,
-        update_s=float(np.median(workload.optimizer.device_s)) * options.scale_compute,
-        ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
-        use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
-        time_s=time_s,
-        blocking=blocking,
-    )
-
-
-def _parcels(
-    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool, gloo: bool
-) -> tuple[Parcel, ...]:
-    rung = {(each.group, each.stream) for each in schedule if in_rings(schedule) and each.op.in_parts}
-    numbers = {message.id: number for number, message in enumerate(schedule)}
-    found = []
-    for number, message in enumerate(schedule):
-        whole = sum(workload.parameters[index].size_bytes for index in message.parameters)
-        tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
-        copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
-        copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
-        found.append(
-            Parcel(
-                number,
-                message.size_bytes,
-                message.parameters,
-                Sends(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
-                (message.passes or float(_copied_out(message, schedule, view=view))) * copy_s,
-                message.op,
-                lanes.index((message.group, message.stream)),
-                tuple(numbers[name] for name in message.after_messages),
-                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s
-                + _unit_s(message, costs),
-                _host_awaits(message, gloo=gloo) and (message.group, message.stream) not in rung,
-                message.delay_s,
-                message.blocking,
-            )
-        )
-    return tuple(found)
-
-
-def _host_awaits(message: Message, *, gloo: bool) -> bool:
-    """Whether the host waits for what comes before a message; a server does before it sends what it has updated."""
-    return gloo and bool(message.after_messages) and message.group != SERVERS
-
-
-def _in_place(message: Message) -> bool:
-    """Whether a message is sent from where its tensors lie: it says so, or is a late allreduce of one gradient."""
-    if message.in_place:
-        return True
-    late = BACKWARD_END in message.after
-    return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
-
-
-def _filled_by_hooks(message: Message) -> bool:
-    """Whether gradients are copied into it as they come, as DDP does; rows, and what a host waits for, go at once."""
-    late = BACKWARD_END in message.after or message.blocking or message.sparse
-    return message.op.reduces and not late and not averages(message)
-
-
-def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
-    """Return the share of its bytes that the launch passes over: copies them in, or divides them where they lie.
-
-    Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
-    a copy does. A host that waits for what it launches copies in what it sends: gradients, or its shard of parameters.
-    """
-    if averages(message):
-        return float(gloo)
-    if message.sparse:
-        return float(message.op.reduces)
-    if message.blocking and message.op.reduces:
-        return 0.0 if message.after_messages else 1.0
-    if message.blocking:
-        return 1 / schedule.sharding.parameters
-    late = message.op.reduces and BACKWARD_END in message.after
-    return float(late and not message.in_place and (gloo or not _in_place(message)))
-
-
-def _unit_s(message: Message, costs: Costs) -> float:
-    """Return what the hooks of `fully_shard` take beside the launch and the end of a collective of a unit.
-
-    A sum over copies is part of what comes before it.
-    """
-    if not message.blocking or message.after_messages:
-        return 0.0
-    return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
-
-
-def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
-    """Whether it is copied out where it has ended.
-
-    Sums and gathered gradients are copied where the optimizer updates whole parameters after backward and gradients
-    are no views: an optimizer that updates before use, or a part, takes them where they lie. Parameters are copied
-    out where they are sharded; where only the optimizer is, they lie in what is gathered.
-    """
-    if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
-        return False
-    if not message.op.reduces and all(point.kind is not Kind.OPTIMIZER for point in message.blocks):
-        return schedule.sharding.parameters > 1
-    return not view and schedule.update == "after_backward" and schedule.sharding.optimizer == 1
-
-
-def in_rings(schedule: Schedule) -> bool:
-    """Whether over gloo reduce-scatters and all-gathers are rings of sends, carried out by threads of their own.
-
-    They are where this project's executor carries the schedule out; torch's `fully_shard` takes gloo's own operations.
-    """
-    return schedule.sharding.parameters == 1
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:

@@ -13,7 +13,8 @@ from statistics import fmean
 from ddpsim.errors import InputError, TraceError
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, by_schedule, fused_by_times, summarise, sync_length
+from ddpsim.trace.cycles import by_schedule, fused_by_times, sync_length
+from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.units import format_time

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.rank import ADDED
+from ddpsim.simulation.setting import ADDED
 from tests.accuracy.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps
 from tests.accuracy.gpu_steps import Judged, judged
 from tests.accuracy.gpu_systems import SYSTEMS, cases, systems

@@ -64,6 +64,7 @@ def test_set_moves_the_allreduce_that_it_names(capsys):
         ("nccl.ddp.compute_slowdown=fast", "out of range or no number"),
         ("nccl.ddp.compute_slowdown=-1", "out of range or no number"),
         ("nccl.ddp.compute_slowdown=0.2", "'0.2' is below 1, which is no slow-down"),
+        ("nccl.nic.lone=5", "'5' is more than all of what it is a share of; give at most 1"),
         ("gloo.step_s=1us", "is of gloo, the process group is nccl"),
         ("nccl.ddp.hook_s=1us --set nccl.ddp.hook_s=2us", "given twice"),
     ],

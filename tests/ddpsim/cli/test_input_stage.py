@@ -34,6 +34,16 @@ def test_a_prediction_says_it_in_words(capsys):
     assert "waiting for the batch" not in capsys.readouterr().out
 
 
+def test_a_plan_s_table_has_a_column_of_it(capsys):
+    job = ["plan", *JOB]
+    job.remove("--json")
+    headers = []
+    for stage in ([], ["--input-stage", "copy=19MB"]):
+        assert run([*job, *stage]) == 0
+        headers.append(capsys.readouterr().out.partition("\n")[0].split())
+    assert [name for name in headers[1] if name not in headers[0]] == ["input"]
+
+
 @pytest.mark.parametrize(
     ("stage", "named"),
     [("load=12", "input_stage, load"), ("recorded", "no input stage recorded"), ("loud=3ms", "'loud=3ms'")],

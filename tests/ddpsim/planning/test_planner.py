@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.cli.plan import _hidden, text
+from ddpsim.cli.plan_text import _hidden, text
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning import best_buckets
 from ddpsim.planning.best_buckets import TELLING, pipeline_plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import initial_plan
-from ddpsim.cli.plan import text
+from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory

@@ -1,0 +1,162 @@
+"""A plan as text: a table, the lines to paste, where a gain comes from and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.breakdown import step_line
+from ddpsim.cli.output import ms, percent, table
+from ddpsim.cli.predict import largest_doubt
+from ddpsim.units import GIB, counted
+
+if TYPE_CHECKING:
+    from ddpsim.planning.rows import PlanReport, PlanRow
+
+_RUN = ("machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band")
+_INPUT = "input"
+_PARTS = (
+    "forward", "backward", "exposed", "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain", "memory GiB",
+)  # fmt: skip
+_LEFT = (0, 1, 4)
+"""Columns of words."""
+
+_TENTH = 0.1
+"""Share of a saving from which a part of it is told; chosen by hand."""
+
+
+def text(report: PlanReport) -> str:
+    """Return the report as a table and the lines to paste."""
+    lines = [_table(report.rows), ""]
+    for row in report.rows:
+        steps = step_line(row.chosen.options, row.chosen.iteration_s)
+        lines += [f"{_where([row])}: {line}" for line in steps]
+    kept = [row for row in report.rows if row.keep_default]
+    if kept:
+        most = max(kept, key=lambda row: row.most)
+        found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
+        lines += [f"keep torch's default on {_where(kept)} ({found}):", f"    {kept[0].advice}"]
+    changed = [row for row in report.rows if not row.keep_default]
+    for advice in dict.fromkeys(row.advice for row in changed):
+        lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+    lines += [_why(row) for row in changed]
+    if unsure := [row for row in changed if row.rests_on_priors]:
+        lines += ["", *_priors(unsure)]
+    lines += [*_hidden(changed), "", *_doubts(report.rows), *_transports(report.rows)]
+    best = report.best.chosen
+    unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+    lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
+    return "\n".join(lines)
+
+
+def _why(row: PlanRow) -> str:
+    """Return where the plan of a row saves its gain: the parts that are worth a tenth of it, the largest first."""
+    from ddpsim.planning.savings import WHERE
+    from ddpsim.units import format_time
+
+    whole_s = row.default.iteration_s - row.best.iteration_s
+    parts = [each for each in row.savings if abs(each.seconds) >= _TENTH * whole_s]
+    said = (f"{'loses ' if p.seconds < 0 else ''}{format_time(abs(p.seconds))} of {WHERE[p.where]}" for p in parts)
+    return f"saves {format_time(whole_s)} on {_where([row])}: {', '.join(said)}"
+
+
+def _doubts(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what weighs most in the bands, where, and the measurement that would narrow them."""
+    said: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        for line in largest_doubt(row.chosen):
+            said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
+    return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
+
+
+def _transports(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what each machine's bytes go by, and what other choices would give."""
+    said: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        for line in [] if (taken := row.chosen.transports) is None else taken.lines():
+            said.setdefault(line, []).append(row)
+    return [f"on {_where(found)}: {line}" for line, found in said.items()]
+
+
+def _hidden(rows: Sequence[PlanRow]) -> list[str]:
+    """Return how much of the largest gain is there because communication beside computation has a price."""
+    if not rows:
+        return []
+    most = max(rows, key=lambda row: row.gain)
+    part, whole = (f"{100 * abs(share):.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
+    if most.gain_from_hidden_comm < 0:
+        free = "if communication cost computation nothing"
+        return [f"the gain of {whole} on {_where([most])} would be {part} more {free}"]
+    return [f"of the gain of {whole} on {_where([most])}, {part} rests on what communication costs computation"]
+
+
+def _priors(rows: Sequence[PlanRow]) -> list[str]:
+    """Return what a gain on a step that the host holds up rests on, where that was not measured."""
+    from ddpsim.units import format_time
+
+    models = dict.fromkeys(row.chosen.workload.name for row in rows if row.chosen.workload.estimated)
+    priors = {constant.name: constant for row in rows for constant in row.priors}
+    costs = [format_time(pick(row.host_cost_s for row in rows)) for pick in (min, max)]
+    cost = " to ".join(dict.fromkeys(costs))
+    lines = [f"host-bound on {_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
+    if models:
+        lines.append(f"    the launch cost of an operator in {', '.join(models)}: estimated")
+        lines.append("      measure it on such a machine: `python -m ddpexec capture`, or `ddpsim workload import`")
+    if priors:
+        named = ", ".join(f"{constant.name} {format_time(constant.value)}" for constant in priors.values())
+        lines.append(f"    {named}")
+        lines.append("      measure them: `torchrun ... -m ddpexec microbench`, `ddpsim calibrate`, then --calibration")
+    return lines
+
+
+def _where(rows: Sequence[PlanRow]) -> str:
+    """Return machines and node counts in few words: `dgx-1v (1, 2 nodes), dgx-a100 (4 nodes)`."""
+    machines: dict[str, list[str]] = {}
+    for row in rows:
+        machines.setdefault(row.best.topology.name, []).append(str(row.best.nodes))
+    return ", ".join(
+        f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
+    )
+
+
+def _table(rows: Sequence[PlanRow]) -> str:
+    """Return the rows as a table, with a column of what forward waits for its batch where one of them does."""
+    waits = any(row.chosen.summary.input_s is not None for row in rows)
+    return table(
+        (*_RUN, *((_INPUT,) if waits else ()), *_PARTS), [_cells(row, waits=waits) for row in rows], left=_LEFT
+    )
+
+
+def _cells(row: PlanRow, *, waits: bool) -> tuple[object, ...]:
+    from ddpsim.trace.metrics import PARTS
+
+    chosen, summary = row.chosen, row.chosen.summary
+    pace = f"{chosen.workload.device_label}{', estimated' if chosen.workload.estimated else ''}"
+    parts = [ms(getattr(summary, part)) for part in PARTS]
+    shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
+    ranks = (chosen.nodes, summary.world_size)
+    band = f"{ms(chosen.low_s)} to {ms(chosen.high_s)}"
+    waited = ("" if summary.input_s is None else ms(summary.input_s),) if waits else ()
+    timed = (ms(chosen.iteration_s), band, *waited, *parts, *shares)
+    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, _memory(row)
+
+
+def _memory(row: PlanRow) -> str:
+    """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
+    memory = row.chosen.memory
+    if memory is None:
+        return ""
+    known = memory.activations_bytes is not None
+    size = f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}"
+    if memory.capacity_bytes is None:
+        return size
+    mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
+    return f"{size} of {memory.capacity_bytes / GIB:.0f}{mark}"
+
+
+def _buckets(row: PlanRow) -> str:
+    """Return the caps in few words: `default`, `25`, or how many a list holds."""
+    caps, count = row.chosen.options.caps, len(row.chosen.plan.buckets)
+    if row.keep_default:
+        return f"default ({count})"
+    return counted(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
