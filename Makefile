@@ -1,7 +1,10 @@
 # Every target sets itself up: .venv is made from constraints.txt the first time and when that or pyproject.toml changes.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := flock .venv $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+# pip would compile the packages' own tests too, half of all that is installed, on one core. Files of other versions'
+# syntax among the modules are not compiled, and not imported.
+COMPILE := -flock .venv $(BIN)/python -m compileall -q -j 0 -x '/tests?/|py312' .venv/lib ddpsim ddpexec
 OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
@@ -26,16 +29,20 @@ help:
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
 	@echo "make clean   remove .venv and $(OUT)"
 
-.venv/.run: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.run: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing (once) ..."
 	$(PIP_INSTALL) -e ".[exec]"
+	$(COMPILE)
 	touch $@
 
-.venv/.dev: .venv/.run
-	@echo "installing what tests need (once) ..."
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing, with what tests need (once) ..."
 	$(PIP_INSTALL) -e ".[exec,dev]"
-	touch $@
+	$(COMPILE)
+	touch .venv/.run $@
 
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
