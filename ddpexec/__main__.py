@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -37,6 +39,12 @@ def app() -> typer.Typer:
     return application
 
 
+@functools.cache
+def whole_command() -> Any:
+    """Return click's command of the whole program, made once."""
+    return typer.main.get_command(app())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
     code = _exit_code(arguments)
@@ -49,8 +57,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with guarded_streams():
-            refuse_repeated(typer.main.get_command(app()), given)
-            code = app()(given, prog_name=_PROGRAM, standalone_mode=False)
+            refuse_repeated(whole_command(), given)
+            code = whole_command()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
         if is_first_rank():
             print(usage_message(error, given, _PROGRAM), file=sys.stderr)
@@ -60,7 +68,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return 130
     except InputError as error:
         if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
-            flags = flags_of(called(typer.main.get_command(app()), given))
+            flags = flags_of(called(whole_command(), given))
             print(f"error: {error_in_flags(error, flags)}", file=sys.stderr)
         return 2
     except SystemExit as done:

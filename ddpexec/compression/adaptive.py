@@ -25,15 +25,20 @@ class Adaptive(ErrorFeedback):
         tolerance: relative error, |g - written g| / |g|, that is borne; error feedback makes up for it over time.
         every: iterations between two choices.
         process_group: where messages go; None is the default group.
+        feedback: False forgets errors, as of `ErrorFeedback`.
 
     Attributes:
         bits: bucket index to bits in force; 32 until the first choice.
     """
 
     def __init__(
-        self, tolerance: float = 0.05, every: int = 20, process_group: dist.ProcessGroup | None = None
+        self,
+        tolerance: float = 0.05,
+        every: int = 20,
+        process_group: dist.ProcessGroup | None = None,
+        feedback: bool = True,
     ) -> None:
-        super().__init__(CODECS[16], process_group)
+        super().__init__(CODECS[16], process_group, feedback)
         if tolerance < 0:
             raise InputError(f"tolerance {tolerance!r} is negative", remedy="give a relative error, e.g. 0.05")
         if every < 1:

@@ -17,11 +17,14 @@ START_ITERATION = 10
 """PowerSGD's first compressed iteration here: after the rebuild of the buckets, which its state would not outlive."""
 
 
-def hook_for(name: str, process_group: dist.ProcessGroup | None = None) -> tuple[Any, Callable[..., Any]]:
+def hook_for(
+    name: str, process_group: dist.ProcessGroup | None = None, *, feedback: bool = True
+) -> tuple[Any, Callable[..., Any]]:
     """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.compression.scheme` reads.
 
     fp16, bf16 and PowerSGD are torch's own hooks; signs, top-k and adaptive precision come with error feedback, and the
-    last finds the bits that its name gives a prediction by itself.
+    last finds the bits that its name gives a prediction by itself. Without `feedback` schemes that would keep their
+    errors forget them, for comparison.
     """
     scheme = compression.scheme(name)
     if isinstance(scheme, compression.PowerSGD):
@@ -30,14 +33,15 @@ def hook_for(name: str, process_group: dist.ProcessGroup | None = None) -> tuple
             matrix_approximation_rank=scheme.rank,
             start_powerSGD_iter=START_ITERATION,
             min_compression_rate=compression.MIN_COMPRESSION_RATE,
+            use_error_feedback=feedback,
         )
         return state, powerSGD_hook.powerSGD_hook
     if isinstance(scheme, compression.OneBit):
-        return ErrorFeedback(OneBitCodec(), process_group), feedback_hook
+        return ErrorFeedback(OneBitCodec(), process_group, feedback), feedback_hook
     if isinstance(scheme, compression.TopK):
-        return ErrorFeedback(TopKCodec(scheme.density), process_group), feedback_hook
+        return ErrorFeedback(TopKCodec(scheme.density), process_group, feedback), feedback_hook
     if isinstance(scheme, compression.Adaptive):
-        return Adaptive(process_group=process_group), adaptive_hook
+        return Adaptive(process_group=process_group, feedback=feedback), adaptive_hook
     hooks = {
         "none": default_hooks.allreduce_hook,
         "fp16": default_hooks.fp16_compress_hook,

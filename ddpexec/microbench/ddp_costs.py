@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator, wait
+from ddpexec.microbench.codecs import measure_codecs
 from ddpexec.microbench.copies import Copies, small_bucket
 from ddpexec.microbench.crowded import measure_crowded
 from ddpexec.microbench.units import measure_units
@@ -37,7 +38,8 @@ def measure_costs(launched: Launched) -> dict[str, float]:
     `hook_s` a gradient, `launch_s` a collective, `copy_Bps` gradient bytes copied, `finish_s` a bucket without its
     copies, `forward_s` a forward, `buffer_s` a buffer, `search_s` a parameter; on a CPU also `broadcast_s`
     of buffers, and the factors by which copies and collectives slow each other; over gloo `pair_s` and `behind_s` of
-    small allreduces beside others, and on a CPU `unit_s` of a collective under `fully_shard`.
+    small allreduces beside others, and on a CPU `unit_s` of a collective under `fully_shard`. `fp16_kernel_s` and
+    `fp16_Bps`, and those of other codecs, are of encoding.
     """
     communicator, device = launched.communicator, launched.device
     measures: dict[str, Callable[[Communicator, torch.device], float]] = {
@@ -56,6 +58,7 @@ def measure_costs(launched: Launched) -> dict[str, float]:
         costs |= measure_crowded(communicator, device)
     if communicator.backend == "gloo" and device.type == "cpu":
         costs["unit_s"] = agreed(measure_units(communicator), communicator)
+    costs |= measure_codecs(communicator, device)
     hook = functools.partial(_hook, finish_s=costs["finish_s"])
     return {"hook_s": agreed(hook(communicator, device), communicator), **costs}
 

@@ -63,6 +63,11 @@ class Replay:
         self.start_s = time.perf_counter()
         self._on_device_s = 0.0
 
+    def begin_once(self) -> None:
+        """Start the clock of a phase, as of a backward whose loss did not."""
+        if not self.running:
+            self.begin()
+
     def reach(self, seconds: float) -> float:
         """Return `seconds` after the phase's start, or keep a GPU busy up to there; return how late that was."""
         if self._spin is not None:
@@ -100,6 +105,10 @@ class Replay:
         self.reach(seconds)
         self.running = False
         self._keep_time(on=False)
+
+    def end_backward(self) -> None:
+        """Reach the end of backward: take what it took after its last gradient."""
+        self.end(float(self.workload.backward.device_s[self.iteration]))
 
     def reach_gradient(self, parameter: int) -> None:
         """Wait for the recorded time of a gradient; then what copies for long shares the cores again."""

@@ -159,9 +159,9 @@ class Run:
     def local_s(self) -> float | None:
         """Return this rank's period without communication: the median over cycles of accumulated gradients.
 
-        None where no such iterations were asked for, or where the rank is a straggler.
+        None where no such iterations were asked for, or where the rank is a straggler, or serves.
         """
-        if not self.settings.local_iterations or self.rank in self.settings.stragglers:
+        if not self.settings.local_iterations or self.rank in self.settings.stragglers or not self.alone:
             return None
         every = self.settings.accumulate
         periods = [self.records.iteration(note, index).iteration_s for index, note in enumerate(self.alone)][every:]

@@ -67,11 +67,13 @@ class TimedLayers(nn.Module):
         replay.begin()
         order = replay.next_iteration()
         self._use_parameters(after_s=-1.0, until_s=0.0)
-        value = _apply(_Tail, torch.zeros((), device=samples.device, requires_grad=True), replay)
+        value = torch.zeros((), device=samples.device, requires_grad=True)
+        value = _apply(_Passing, value, replay.end_backward)
         if self.in_units:
-            value = _apply(_Begin, self._in_units(value, order), replay)
+            value = _apply(_Passing, self._in_units(value, order), replay.begin)
         else:
-            value = _apply(_Start, _layered(value, [self._gradients[i] for i in reversed(order)], replay), replay)
+            value = _layered(value, [self._gradients[i] for i in reversed(order)], replay)
+            value = _apply(_Passing, value, replay.begin_once)
         self._use_parameters(after_s=0.0, until_s=float("inf"))
         replay.end(float(replay.workload.forward.device_s[replay.iteration]))
         return value
@@ -88,11 +90,11 @@ class TimedLayers(nn.Module):
                 value = _layered(value, gradients, replay)
                 continue
             replay.reach(self._used_s(indices))
-            value = _apply(_Resume, value, replay)
+            value = _apply(_Passing, value, replay.resume)
             replay.pause()
             value = self.get_submodule(block)(value, gradients, replay)
             replay.resume()
-            value = _apply(_Pause, value, replay)
+            value = _apply(_Passing, value, replay.pause)
         return value
 
     def _used_s(self, indices: Sequence[int]) -> float:
@@ -119,8 +121,8 @@ class _Block(nn.Module):
 
     def forward(self, value: Tensor, gradients: Sequence[_Gradient], replay: Replay) -> Tensor:
         replay.resume()
-        value = _layered(_apply(_Pause, value, replay), gradients, replay)
-        value = _apply(_Resume, value, replay)
+        value = _layered(_apply(_Passing, value, replay.pause), gradients, replay)
+        value = _apply(_Passing, value, replay.resume)
         replay.pause()
         return value
 
@@ -192,60 +194,17 @@ def gradient_value(index: int) -> float:
     return (index % 32 + 1) / 256
 
 
-class _Start(torch.autograd.Function):
-    """Start the clock of a backward whose loss did not; the last of forward."""
+class _Passing(torch.autograd.Function):
+    """Call something when backward passes this point of the chain."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
-        ctx.replay = replay
+    def forward(ctx: Any, value: Tensor, call: Callable[[], None]) -> Tensor:
+        ctx.call = call
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        if not ctx.replay.running:
-            ctx.replay.begin()
-        return gradients[0], None
-
-
-class _Begin(torch.autograd.Function):
-    """Start the clock of a backward once what precedes it has ended; the last of forward."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
-        ctx.replay = replay
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.replay.begin()
-        return gradients[0], None
-
-
-class _Pause(torch.autograd.Function):
-    """Let the clock stand still from here on in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
-        ctx.replay = replay
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.replay.pause()
-        return gradients[0], None
-
-
-class _Resume(torch.autograd.Function):
-    """Let the clock go on from here on in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
-        ctx.replay = replay
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.replay.resume()
+        ctx.call()
         return gradients[0], None
 
 
@@ -263,21 +222,6 @@ class _Layer(torch.autograd.Function):
         made = gradient.make(ctx.parameter)
         ctx.replay.reach_gradient(gradient.index)
         return gradients[0], made, None, None
-
-
-class _Tail(torch.autograd.Function):
-    """Take what backward took after its last gradient; the first of forward."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, replay: Replay) -> Tensor:
-        ctx.replay = replay
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        replay: Replay = ctx.replay
-        replay.end(float(replay.workload.backward.device_s[replay.iteration]))
-        return gradients[0], None
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:

@@ -1,11 +1,13 @@
 """Parameter servers over gloo: what a training rank sends and receives, and what a server does with it.
 
 Each message is cut into one part a server, and goes there and comes back by sends and receives. Before the first push
-of an iteration a rank tells each server that it goes on, and by which learning rate; at its end, that it does not.
+of an iteration a rank tells each server that it goes on, and by which learning rate; at its end, that it does not. A
+server sends what it has updated as soon as all before it in the order of the pulls is.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,6 +93,16 @@ def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
     return [flat[count * k // servers : count * (k + 1) // servers] for k in range(servers)]
 
 
+def sendable(order: Sequence[int]) -> list[int]:
+    """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
+
+    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
+    ([1, 2, 3], [0, 0, 3])
+    """
+    latest = list(itertools.accumulate(order, max))
+    return [sum(needed <= place for needed in latest) for place in range(len(order))]
+
+
 @dataclass(slots=True)
 class Served:
     """What a server has done.
@@ -133,6 +145,7 @@ class Server:
         make_optimizer: MakeOptimizer,
     ) -> None:
         self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
+        self._sendable = sendable(order)
         self._workers = range(communicator.world_size - servers)
         number = communicator.rank - len(self._workers)
         self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets]
@@ -167,14 +180,17 @@ class Server:
                 ]
                 for place, buffers in enumerate(coming)
             ]
+            sent = 0
             for place, buffers in enumerate(coming):
                 self._settle([*receives[place], *sends[place]])
                 gradient = buffers[0]
                 for other in buffers[1:]:
                     gradient.add_(other)
                 self._update(place, gradient, told[0][1])
-            for number, place in enumerate(self._order):
-                sends[place] = [self._pull.send([self._parts[place].data], w, number + 1) for w in self._workers]
+                for number in range(sent, self._sendable[place]):
+                    part = self._parts[self._order[number]].data
+                    sends[self._order[number]] = [self._pull.send([part], w, number + 1) for w in self._workers]
+                sent = self._sendable[place]
 
     def serve_each(self) -> Served:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.
@@ -211,6 +227,7 @@ class Server:
             if flag != GOES_ON:
                 return
             receives = [self._push.recv([into], worker, place + 1) for place, into in enumerate(coming)]
+            sends, kept = [], []
             for place, gradient in enumerate(coming):
                 self._settle([receives[place]])
                 with self._locks[place]:
@@ -218,12 +235,12 @@ class Server:
                         late = self._versions[place] - seen[place]
                         self.served.staleness[late] = self.served.staleness.get(late, 0) + 1
                     self._update(place, gradient, rate)
-            sends, kept = [], []
-            for number, place in enumerate(self._order):
-                with self._locks[place]:
-                    seen[place] = self._versions[place]
-                    kept.append(self._parts[place].detach().clone())
-                sends.append(self._pull.send([kept[-1]], worker, number + 1))
+                for number in range(len(sends), self._sendable[place]):
+                    pulled_place = self._order[number]
+                    with self._locks[pulled_place]:
+                        seen[pulled_place] = self._versions[pulled_place]
+                        kept.append(self._parts[pulled_place].detach().clone())
+                    sends.append(self._pull.send([kept[-1]], worker, number + 1))
             pulled = True
 
     def _update(self, place: int, gradient: Tensor, rate: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +14,7 @@ from ddpsim.cli import (
     calibrate,
     collective,
     compare,
+    compression,
     constants,
     doctor,
     explain,
@@ -49,6 +51,7 @@ app.command()(predict.predict)
 app.command()(sweep.sweep)
 app.command()(plan.plan)
 app.command()(compare.compare)
+app.command()(compression.compression)
 app.command()(collective.allreduce)
 app.command()(collective.collective)
 app.command()(calibrate.calibrate)
@@ -85,14 +88,22 @@ def ddpsim(
     """
 
 
+@functools.cache
+def whole_command() -> Any:
+    """Return click's command of the whole program, made once: typer looks at every option of every command."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
         with guarded_streams():
-            refuse_repeated(typer.main.get_command(app), arguments)
-            code = app(args=list(arguments), prog_name="ddpsim", standalone_mode=False, obj=tuple(arguments))
+            refuse_repeated(whole_command(), arguments)
+            code = whole_command()(
+                args=list(arguments), prog_name="ddpsim", standalone_mode=False, obj=tuple(arguments)
+            )
     except InputError as error:
-        flags = flags_of(called(typer.main.get_command(app), arguments))
+        flags = flags_of(called(whole_command(), arguments))
         return _fail(error_in_flags(error, flags))
     except typer.Abort:
         return _fail("interrupted", 130)

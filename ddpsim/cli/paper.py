@@ -25,7 +25,7 @@ def paper(
     by: Workers,
     output: Output,
     figure: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIGURE]...", help="fig2, fig6, ..., aws, or all. [all]")
+        list[str] | None, typer.Argument(metavar="[FIGURE]...", help="fig2, fig6, ..., aws, schemes, or all. [all]")
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Write each figure as a picture, and the page of all.")

@@ -162,6 +162,11 @@ class Collectives:
         """Return how many collectives a process group has in flight: 1 for nccl, 2 for gloo."""
         return self.transport.streams_per_group
 
+    @property
+    def sends_in_line(self) -> bool:
+        """Whether what follows a pattern is sends one behind the other, of which the network is told: gloo's."""
+        return self.transport.backend == "gloo" and self._fidelity == "flow"
+
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
         """Return algorithm, protocol and channels of an operation of `size_bytes`."""
         return self.transport.choice(size_bytes, operation)

@@ -180,7 +180,8 @@ class PatternTransport(ByOperation):
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the longest chain's latency and all the bytes of the schedule at the rate of its steps.
 
-        Of what is half an allreduce, a start and half of what an allreduce does after it.
+        Of what is half an allreduce, a start, half of what an allreduce does after it, and the bytes of the links that
+        this half sends over.
 
         Raises:
             InputError: a send and receive, of which a pattern is no part.
@@ -189,9 +190,9 @@ class PatternTransport(ByOperation):
         demand = self._whole(size_bytes)
         if operation is Operation.ALLREDUCE:
             return demand
-        halves = {link: load / 2 for link, load in demand.loads.items()}
+        loads = self._loads(self._halves[operation.reduces]) if demand.loads else {}
         latency_s = (self._ways.start_s(size_bytes) + demand.latency_s) / 2
-        return Demand(latency_s, demand.size_bytes, halves, 2 * demand.rate_limit)
+        return Demand(latency_s, demand.size_bytes, loads, 2 * demand.rate_limit)
 
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the time of an operation with nothing else in flight."""
@@ -201,9 +202,8 @@ class PatternTransport(ByOperation):
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return every transfer of the schedule, or of the half that sums or hands out."""
         self._check(operation)
-        schedule = self._schedule
-        if operation is not Operation.ALLREDUCE:
-            schedule = schedules.half(schedule, reduce=operation.reduces)
+        whole = operation is Operation.ALLREDUCE
+        schedule = self._schedule if whole else self._halves[operation.reduces]
         start_s = self._ways.start_s(size_bytes)
         sent = size_bytes and schedule.transfers
         return Steps(start_s, (self._lane(schedule, size_bytes, self._connection),) if sent else ())
@@ -217,12 +217,21 @@ class PatternTransport(ByOperation):
         start_s = self._ways.start_s(size_bytes)
         if not self._schedule.transfers or size_bytes == 0:
             return Demand(start_s, 0, {})
+        return Demand(start_s + self._latency_s(), size_bytes, self._loads(self._schedule), self._rate)
+
+    @cached_property
+    def _halves(self) -> Mapping[bool, Schedule]:
+        """The half of the schedule that sums, under True, and the half that hands out."""
+        return {reduce: schedules.half(self._schedule, reduce=reduce) for reduce in (True, False)}
+
+    def _loads(self, schedule: Schedule) -> dict[LinkId, float]:
+        """Return bytes on each link for a byte of the message."""
         loads: dict[LinkId, float] = {}
-        for transfer in self._schedule.transfers:
-            part = (transfer.stop - transfer.start) / self._schedule.chunks
+        for transfer in schedule.transfers:
+            part = (transfer.stop - transfer.start) / schedule.chunks
             for link, load in self._connection(transfer.source, transfer.target).loads.items():
                 loads[link] = loads.get(link, 0.0) + load * part
-        return Demand(start_s + self._latency_s(), size_bytes, loads, self._rate)
+        return loads
 
     @cached_property
     def _rate(self) -> float:

@@ -1,15 +1,16 @@
-"""Every constant by backend, as it is without measurements: the transport's, and what DDP costs on it."""
+"""Every constant by backend, as it is without measurements: the transport's, and what DDP and its codecs cost on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.ddp_priors import DDP_PRIORS
 from ddpsim.collectives.gloo_priors import PRIORS as GLOO_PRIORS
 from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 
 PRIORS: Mapping[str, tuple[Constant, ...]] = {
-    "gloo": (*GLOO_PRIORS, *DDP_PRIORS["gloo"]),
-    "nccl": (*NCCL_PRIORS, *DDP_PRIORS["nccl"]),
+    "gloo": (*GLOO_PRIORS, *DDP_PRIORS["gloo"], *CODEC_PRIORS["gloo"]),
+    "nccl": (*NCCL_PRIORS, *DDP_PRIORS["nccl"], *CODEC_PRIORS["nccl"]),
 }

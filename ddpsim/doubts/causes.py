@@ -15,6 +15,7 @@ from ddpsim.doubts.spreads import (
     COPIES,
     DDP_HOST,
     DEVICES,
+    ENCODING,
     HOST_LAUNCH,
     MEASURED_COLLECTIVE,
     PACE,
@@ -54,6 +55,7 @@ def doubts_of(
         found += _far_gpus(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
     found += _measured_costs(constants)
+    found += _encoding(constants, workload, options)
     return found + list(_unmeasured_costs(constants, workload, placement, options))
 
 
@@ -119,6 +121,20 @@ def _measured_costs(constants: Calibration) -> list[Doubt]:
     if low == high:
         return []
     return [Doubt("DDP's measured costs", _MICROBENCH + " again", Assumptions(low), Assumptions(high), 1.0)]
+
+
+def _encoding(constants: Calibration, workload: Workload, options: Options) -> Iterator[Doubt]:
+    """Yield the doubt of what a compression scheme's encoding costs, where that is priced as copies."""
+    backend, name = options.backend_for(workload), options.codec.name
+    codec = Costs.of(backend, constants, workload.device).codec(name, one_clock=workload.one_clock)
+    family = name.partition(":")[0]
+    values = {f"{family}_kernel_s": codec.launch_s, f"{family}_Bps": codec.memory_bandwidth}
+    known = {key: constants.constants.get(f"{backend}.ddp.{key}") for key in values}
+    prior = [key for key, constant in known.items() if constant is not None and not constant.fitted]
+    if prior:
+        ends = {key: scaled_ends(key, values[key], ENCODING) for key in prior}
+        low, high = (_with(constants, backend, {key: pair[number] for key, pair in ends.items()}) for number in (0, 1))
+        yield Doubt("encoding", _MICROBENCH, low, high, DOUBT / ENCODING.high)
 
 
 def _unmeasured_costs(

@@ -87,6 +87,11 @@ COPIES = {
 }
 """Of copies into and out of buckets at their priors; what takes longer is above."""
 
+ENCODING = Spread(
+    -math.log(2), math.log(8), "on a core codecs measured two to eight times what copies tell; on a GPU nobody measured"
+)
+"""Of what a compression scheme's kernels and bytes cost where they are priced as copies."""
+
 _TWO_FITS = math.log(0.509 / 0.178) / math.sqrt(2) * NINETIETH
 """Half an 80 % band of a price of which two fits to one table, ResNet-50 alone and both models, are known: 0.96."""
 

@@ -54,12 +54,14 @@ class Figure:
         title: one line.
         points: returns what has to be answered.
         reproduce: makes panels and claims of the answers.
+        page: writes its claims as a page of its own, `paper-NAME.md`; None leaves them to the page of all.
     """
 
     name: str
     title: str
     points: Callable[[], Sequence[Point]]
     reproduce: Callable[[Answers], Reproduction]
+    page: Callable[[Sequence[Claim]], str] | None = None
 
 
 def task_of(figures: Sequence[Figure]) -> tuple[list[Point], Task[Point]]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from ddpsim.errors import UnknownNameError
 from ddpsim.paper import aws, buckets, fig2, fig6, fig11, fig12, scaling
 from ddpsim.paper.figure import Figure
+from ddpsim.paper.headlines import figure as schemes
 
 _TABLE = (
     fig2.FIGURE, fig6.FIGURE, buckets.FIGURE_7, buckets.FIGURE_8, scaling.FIGURE_9, scaling.FIGURE_10, fig11.FIGURE,
-    fig12.FIGURE, aws.FIGURE,
+    fig12.FIGURE, aws.FIGURE, schemes.FIGURE,
 )  # fmt: skip
 
 FIGURES: dict[str, Figure] = {figure.name: figure for figure in _TABLE}

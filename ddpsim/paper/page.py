@@ -42,7 +42,7 @@ steps came out longer than predicted, those of many small buckets most.
 
 
 def written(found: Found, folder: Path) -> list[Path]:
-    """Write a picture of each figure that has panels, and `paper.md`; return their paths."""
+    """Write a picture of each figure that has panels, the pages of their own, and `paper.md`; return their paths."""
     from ddpsim.plots.panels import plot_panels
 
     paths = []
@@ -51,9 +51,13 @@ def written(found: Found, folder: Path) -> list[Path]:
             path = folder / _picture(figure)
             plot_panels(made.panels, path)
             paths.append(path)
-    page = folder / PAGE
-    write_whole(page, page_of(found).encode())
-    return [*paths, page]
+    pages = {f"paper-{figure.name}.md": figure.page(made.claims) for figure, made in found if figure.page is not None}
+    shared = [each for each in found if each[0].page is None]
+    if shared:
+        pages[PAGE] = page_of(shared)
+    for name, text in pages.items():
+        write_whole(folder / name, text.encode())
+    return [*paths, *(folder / name for name in pages)]
 
 
 def page_of(found: Found) -> str:

@@ -21,6 +21,7 @@ from ddpsim.simulation.draws import Draw
 from ddpsim.simulation.gpu_rank import GpuRank
 from ddpsim.simulation.inputs import InputFeed, copies_on
 from ddpsim.simulation.lanes import Lanes
+from ddpsim.simulation.line import send_s
 from ddpsim.simulation.parcels import in_rings
 from ddpsim.simulation.processor import Process, Processor
 from ddpsim.simulation.rank import Progress
@@ -91,7 +92,7 @@ class Cohort:
             sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
             wire.collectives.check_extent(sizes, every // self.options.sync_every)
         meetings = Meetings(env, len(settings), wire.transfer) if self.options.comm == "real" else None
-        alone = self._alone(env, scheduled)
+        alone = self._alone(env, scheduled, wire.collectives)
         ranks = [
             self._rank(env, draw, setting, wire, meetings if alone is None else alone(draw.rank))
             for draw, setting in zip(draws, settings, strict=True)
@@ -109,7 +110,8 @@ class Cohort:
             made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
-        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s)
+        steps = None if lanes is None else lanes.steps
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return _Wire(env, self.costs, collectives, lanes, crowd, _busy_ranks(collectives, self.costs))
 
     def _rank(
@@ -142,12 +144,15 @@ class Cohort:
         closed = self.options.fidelity == "closed"
         return InputFeed(env, stage, copies_on(network, self.placement, together, stage, closed=closed))
 
-    def _alone(self, env: simpy.Environment, scheduled: Scheduled | None) -> Callable[[int], Attendance] | None:
+    def _alone(
+        self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives
+    ) -> Callable[[int], Attendance] | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
+        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         servers = scheduled.schedule.sharding.servers
-        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers)
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s)
         self.staleness = links.staleness
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
+from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE
+from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
 from ddpsim.workload.gpus import GPUS, AchievedGpu
@@ -50,7 +52,7 @@ def at_end(calibration: Calibration, end: int) -> Calibration:
     """
     factor = math.exp(end * DOUBT)
     moved = {}
-    for constant in DDP_PRIORS[calibration.backend]:
+    for constant in (*DDP_PRIORS[calibration.backend], *CODEC_PRIORS[calibration.backend]):
         now = calibration.constants.get(constant.name)
         if now is None or not now.measured:
             continue
@@ -107,6 +109,7 @@ class Costs:
             are taken: the blocks that find none make one wave more.
         nvlink_slowdown, pcie_slowdown, staged_slowdown, net_slowdown: factors on the time of a collective whose slowest
             hops are NVLinks, PCIe from card to card, host memory, or between nodes, while some rank computes.
+        codecs: what was measured or given of `ddpsim.collectives.codec_priors`, by name (`fp16_Bps`).
         given: names of what was measured or given, and so stands in place of what is derived.
     """
 
@@ -141,6 +144,7 @@ class Costs:
     pcie_slowdown: float = 1.0
     staged_slowdown: float = 1.0
     net_slowdown: float = 1.0
+    codecs: tuple[tuple[str, float], ...] = ()
     given: frozenset[str] = frozenset()
 
     @classmethod
@@ -156,11 +160,27 @@ class Costs:
         if gpu is not None:
             values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
-        found: dict[str, float] = {}
-        if calibration is not None:
-            found = {name: c.value for name, c in calibration.constants.items() if name in values and c.fitted}
+        known = {} if calibration is None else calibration.constants
+        fitted = {name: c.value for name, c in known.items() if c.fitted}
+        found = {name: value for name, value in fitted.items() if name in values}
         own = {name.removeprefix(f"{backend}.ddp."): value for name, value in (values | found).items()}
-        return cls(**own, given=frozenset(name.removeprefix(f"{backend}.ddp.") for name in found))
+        codecs = [
+            (c.name.removeprefix(f"{backend}.ddp."), fitted[c.name]) for c in CODEC_PRIORS[backend] if c.name in fitted
+        ]
+        return cls(**own, codecs=tuple(codecs), given=frozenset(name.removeprefix(f"{backend}.ddp.") for name in found))
+
+    def codec(self, scheme: str, *, one_clock: bool) -> Roofline:
+        """Return what kernels and bytes of a compression scheme cost; as copies do where that was not measured.
+
+        Args:
+            scheme: its name; what stands before the colon counts.
+            one_clock: whether the host's time is the computation, so that a kernel is an operator call.
+        """
+        family, known = scheme.partition(":")[0], dict(self.codecs)
+        return Roofline(
+            launch_s=known.get(f"{family}_kernel_s", self.hook_s if one_clock else self.copy_s),
+            memory_bandwidth=known.get(f"{family}_Bps", 2 * self.copy_Bps),
+        )
 
     @property
     def takes(self) -> bool:

@@ -23,12 +23,19 @@ class Crowd:
         costs: that have those times.
         ranks: of the job.
         alone_s: what an operation of so many bytes takes with nothing in flight.
+        steps: of a launch, where process groups are of fewer ranks; None takes all for those of the job.
     """
 
     def __init__(
-        self, env: simpy.Environment, costs: Costs, ranks: int, alone_s: Callable[[int, Operation], float]
+        self,
+        env: simpy.Environment,
+        costs: Costs,
+        ranks: int,
+        alone_s: Callable[[int, Operation], float],
+        steps: Callable[[Launch], int] | None = None,
     ) -> None:
         self._env, self._costs, self._ranks, self._alone_s = env, costs, ranks, alone_s
+        self._steps = steps or (lambda launch: Operation(launch.operation).steps(ranks))
         self._flying: dict[Launch, float] = {}
         self._felt = ranks > 1 and max(costs.pair_s, costs.behind_s) > 0
 
@@ -54,6 +61,6 @@ class Crowd:
         whole = Operation.ALLREDUCE.steps(self._ranks)
         # A broadcast of buffers is a tree.
         buffers = launch.operation == BUFFERS
-        steps = (self._ranks - 1).bit_length() if buffers else Operation(launch.operation).steps(self._ranks)
+        steps = (self._ranks - 1).bit_length() if buffers else self._steps(launch)
         least_s = max(self._costs.pair_s, min(self._costs.behind_s, max(self._flying.values())))
         return least_s * min(1.0, steps / whole)

@@ -14,6 +14,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.sharded import REPLICA
+from ddpsim.simulation.line import Line, send_s
 from ddpsim.simulation.rendezvous import Launch
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place
@@ -27,17 +28,20 @@ class Lanes:
     of one place in each shard share their nodes' NICs: together they load them as one allreduce does that has all their
     messages, so that it is run in their place, among all GPUs of the nodes they are on.
 
-    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes.
+    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes. What
+    follows a pattern over gloo is sends and receives, which go one behind the other.
 
     Attributes:
         groups: collectives of each lane.
         ranks: of its process group.
         together: how many messages one collective stands for.
+        lines: the sends of each lane that has any.
     """
 
     groups: list[Collectives]
     ranks: list[int]
     together: list[int]
+    lines: list[Line | None]
 
     @classmethod
     def of(
@@ -65,12 +69,26 @@ class Lanes:
             shared = part is placement and pattern is None
             made[name] = (world if shared else make(part, pattern), ranks, together)
         groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
-        return cls(list(groups), list(sizes), list(together_of))
+        lines = [
+            Line(made[group][0].network, send_s(world, placement.world_size))
+            if group in patterns and world.sends_in_line
+            else None
+            for group, _ in lanes
+        ]
+        return cls(list(groups), list(sizes), list(together_of), lines)
 
     def run(self, launch: Launch) -> simpy.Event:
         """Start the bytes of a launch."""
         size_bytes = self.together[launch.lane] * launch.size_bytes
+        line = self.lines[launch.lane]
+        if line is not None:
+            return line.send(self.groups[launch.lane].transport.demand(Operation(launch.operation), size_bytes))
         return self.groups[launch.lane].run(Operation(launch.operation), size_bytes, launch.lane)
+
+    def steps(self, launch: Launch) -> int:
+        """Return the steps of a launch among the ranks of its group; one of what goes from rank to rank."""
+        line = self.lines[launch.lane]
+        return 1 if line is not None else Operation(launch.operation).steps(self.ranks[launch.lane])
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the transport and the ranks of each lane."""

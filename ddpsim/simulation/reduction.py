@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 
-from ddpsim import compression
 from ddpsim.bucketing import Bucket, Parameter
 from ddpsim.compression import Scheme
 from ddpsim.operations import Operation
@@ -35,10 +34,10 @@ class Sends:
 
 
 class CodecCosts:
-    """A scheme at work on one kind of rank, priced with the constants that DDP's own copies have.
+    """A scheme at work on one kind of rank, priced with what was measured of it, else as DDP's own copies are.
 
-    A byte read or written takes half of what a copied byte does, a kernel the least time of one, and of the host what
-    a hook does; matrix products run at the share of the GPU's peak that fp32 training reaches.
+    Then a byte read or written takes half of what a copied byte does, a kernel the least time of one, and of the host
+    what a hook does; matrix products run at the share of the GPU's peak that fp32 training reaches.
 
     Args:
         scheme: of all buckets.
@@ -51,11 +50,8 @@ class CodecCosts:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
         shared = workload.one_clock
         gpu = gpu_of(workload.gpu, workload.provenance)
-        self._processor = compression.Roofline(
-            launch_s=costs.hook_s if shared else costs.copy_s,
-            memory_bandwidth=2 * costs.copy_Bps,
-            flops=gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None,
-        )
+        flops = gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None
+        self._processor = replace(costs.codec(scheme.name, one_clock=shared), flops=flops)
         self._kernel_host_s = 0.0 if shared else costs.hook_s
         self._known: dict[tuple[int, ...], Sends] = {}
 

@@ -13,6 +13,7 @@ from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
+from ddpsim.simulation.line import Line
 from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rendezvous import Launch
 from ddpsim.topology.graph import Placement
@@ -54,6 +55,8 @@ class ServerLinks:
         backend: whose ways they take.
         calibration: constants; the priors where None.
         servers: how many of the ranks.
+        latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
+            collective does.
 
     Raises:
         InputError: more ranks than are simulated one by one.
@@ -66,6 +69,7 @@ class ServerLinks:
         backend: str,
         calibration: Calibration | None,
         servers: int,
+        latency_s: float | None,
     ) -> None:
         if placement.world_size > MOST_RANKS:
             what = f"{placement.world_size} ranks, each of which goes its own way"
@@ -74,7 +78,7 @@ class ServerLinks:
         self.env, self._servers = env, servers
         self._ways = ways_of(placement, backend, calibration)
         self._workers = placement.world_size - servers
-        self.network = Network(env, {})
+        self.network, self.latency_s = Network(env, {}), latency_s
         self.staleness = Staleness()
         self._versions: dict[Bucket, int] = {}
         self._seen: dict[tuple[int, Bucket], int] = {}
@@ -117,6 +121,8 @@ class Attendance:
 
     def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
         self._links, self._rank, self._buckets = links, rank, buckets
+        latency_s = links.latency_s
+        self._lines = None if latency_s is None else [Line(links.network, latency_s) for _ in buckets]
 
     def attend(self, launch: Launch) -> simpy.Event:
         """Send a launch; return the event of its end."""
@@ -129,6 +135,7 @@ class Attendance:
         bucket = of_lane[launch.number % len(of_lane)]
         if launch.operation is not Operation.REDUCE:
             links.pulled(self._rank, bucket)
-        yield links.network.transfer(links.demand(self._rank, launch))
+        demand = links.demand(self._rank, launch)
+        yield links.network.transfer(demand) if self._lines is None else self._lines[launch.lane].send(demand)
         if launch.operation is Operation.REDUCE:
             links.pushed(self._rank, bucket)

@@ -22,6 +22,13 @@ def by_schedule(trace: Trace) -> bool:
     return bool(options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on")
 
 
+def fused_by_times(trace: Trace) -> bool:
+    """Return whether which gradients share a message went by when they came, as in Horovod's cycles."""
+    options = trace.provenance.get("options")
+    scheme = options.get("scheme") if isinstance(options, Mapping) else None
+    return isinstance(scheme, str) and scheme.partition(":")[0] == "horovod"
+
+
 def period_steps(trace: Trace) -> int:
     """Return the optimizer's steps after which what `trace` sends repeats, as its provenance says: 1 of most."""
     options = trace.provenance.get("options")

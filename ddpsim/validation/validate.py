@@ -13,7 +13,7 @@ from statistics import fmean
 from ddpsim.errors import InputError, TraceError
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.trace.cycles import by_schedule, sync_length
+from ddpsim.trace.cycles import by_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
@@ -152,8 +152,11 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         TraceError: a trace without iterations, or of another world size, or a bucket of another size than predicted.
     """
     summary = summarise(measured)
-    pair = _paired_by_content if by_schedule(measured) else _paired
-    pairs = pair(_dicts(prediction["buckets"]), summary.buckets)
+    predicted = _dicts(prediction["buckets"])
+    alike = _of_like_content(predicted, summary.buckets) if by_schedule(measured) else []
+    # Where cycles fused other gradients on either side, what carries the same is compared, and the step.
+    apart = len(alike) < max(len(predicted), len(summary.buckets)) and not fused_by_times(measured)
+    pairs = _paired(predicted, summary.buckets) if apart else alike
     _check_same(prediction, pairs, summary)
     own = measured.provenance.get("local_s")
     known = isinstance(own, float) and math.isfinite(own)
@@ -176,7 +179,7 @@ def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[Bucket
     return [(ours[theirs.index], theirs) for theirs in measured if theirs.index in ours]
 
 
-def _paired_by_content(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+def _of_like_content(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
     """Return the messages of either side that carry the same, the n-th of the same beside the n-th.
 
     A schedule that plans its order by the times it knows may have messages in another order on either side.
@@ -185,8 +188,7 @@ def _paired_by_content(predicted: Sequence[Mapping[str, object]], measured: Sequ
     for bucket in predicted:
         ours.setdefault(_content(bucket), []).append(bucket)
     theirs = [(ours.get(_content(asdict(bucket)), []), bucket) for bucket in measured]
-    pairs = [(same.pop(0), bucket) for same, bucket in theirs if same]
-    return pairs if len(pairs) == len(predicted) == len(measured) else _paired(predicted, measured)
+    return [(same.pop(0), bucket) for same, bucket in theirs if same]
 
 
 def _content(bucket: Mapping[str, object]) -> tuple[object, ...]:

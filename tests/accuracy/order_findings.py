@@ -38,8 +38,12 @@ PREDICTORS = ("mean", "context")
 WORTH = 0.03
 """Share of a step from which an idea counts as worth it."""
 LARGE = ("ranks=64,unused=0.3", "ranks=64,unused=0.3,contexts=4,persistence=0", "ranks=256,unused=0.3,steps=30")
-RUN = ("dynamic-depth", "tasks")
-"""Traces that are run for real: those of missing gradients in which the most is to be gained."""
+RUN = ("dynamic-depth", "branches", "tasks")
+"""Traces that are run for real: those in which the most is to be gained."""
+ARMS = ("never,last", "drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
+"""What is run beside torch, and predicted before."""
+ROUNDS = 8
+"""Turns of each arm, forth and back: of ten steps each."""
 SHARES = (0.1, 0.25, 0.5)
 """Chances of leaving out each of the layers that may be."""
 
@@ -56,8 +60,8 @@ def of_trace(task: tuple[str, float]) -> list[dict[str, Any]]:
 def of_lab(task: tuple[str, float]) -> list[dict[str, Any]]:
     """Return the rows of what is run for real, on the network that it runs on."""
     name, ratio = task
-    trace = load_order_trace(shipped.path("order trace", name)).first(STEPS)
-    found = rows_of(trace, str(NETWORK), ratio, POLICIES, PREDICTORS)
+    trace = load_order_trace(shipped.path("order trace", name)).first(2 * 10 * ROUNDS)
+    found = rows_of(trace, str(NETWORK), ratio, ("never", *POLICIES), PREDICTORS)
     return [{**row, "machine": f"{NETWORK.stem} at {ratio:g}"} for row in found]
 
 
@@ -243,7 +247,8 @@ def measured_runs() -> list[dict[str, Any]]:
 
 def predicted_lab() -> list[dict[str, Any]]:
     """Return what is predicted of the runs."""
-    return [row for name in RUN for ratio in RATIOS for row in of_lab((name, ratio))]
+    with ProcessPoolExecutor(2) as pool:
+        return [row for found in pool.map(of_lab, [(name, ratio) for name in RUN for ratio in RATIOS]) for row in found]
 
 
 def main(arguments: Sequence[str]) -> None:

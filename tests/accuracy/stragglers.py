@@ -223,24 +223,30 @@ def right(case: Case, said: dict[str, Any]) -> bool:
 
 def judge(out: Path, table: Path | None) -> None:
     """Print how many were named right, and each that was not."""
-    rows, counts = [], dict[str, list[int]]()
+    rows, counts, places = [], dict[str, list[bool]](), list[bool]()
     for case, said in judged(out):
         good = right(case, said)
         counts.setdefault(case.kind, []).append(good)
         late, link = said["late_rank"], said["slow_link"]
         step_s = said["traced"]["step_s"]
         named = "" if late is None else f"rank {late['rank']} {late['cause']} {100 * late['seconds'] / step_s:.1f} %"
-        named += (
-            "" if link is None else f" link x{link['factor']} {100 * link['seconds'] / step_s:.1f} % {link['ranks']}"
-        )
+        if link is not None:
+            named += f" link x{link['factor'] or 0:.2f} {100 * link['seconds'] / step_s:.1f} % {link['ranks']}"
         extra_s = 0.0 if case.kind in ("link", "healthy") else case.cost * (case.forward_s + case.backward_s)
         rows.append({**asdict(case), "right": good, "said": named, "step_s": step_s, "injected": extra_s / step_s})
+        if case.kind == "link" and link is not None and link["ranks"]:
+            places.append(case.rank in link["ranks"])
         if not good:
             print(f"case {case.number}: {case.kind} {case.rank} of {case.world_size} x{case.cost:.2f}: said {named!r}")
     for kind, found in counts.items():
         print(f"{kind:9} {sum(found):3} of {len(found):3} right")
+    print(f"of {len(places)} slow links that were placed {sum(places)} are at the slow one's rank")
     if table is not None:
-        table.write_text(json.dumps(rows, indent=0) + "\n")
+        table.write_text("[\n" + ",\n".join(json.dumps(_rounded(row)) for row in rows) + "\n]\n")
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def main() -> None:

@@ -28,3 +28,12 @@ def test_the_page_counts_what_was_named_right(kind):
     judged = [row["right"] for row in ROWS if row["kind"] == kind]
     (said,) = re.findall(rf"^\| {kind} \| (\d+) of (\d+) \|", PAGE, re.MULTILINE)
     assert said == (str(sum(judged)), str(len(judged)))
+
+
+def test_the_page_says_how_often_a_slow_link_is_placed():
+    places = [
+        row["rank"] in json.loads(said[1])
+        for row in ROWS
+        if row["kind"] == "link" and (said := re.search(r"(\[\d.*\])$", row["said"]))
+    ]
+    assert f"of {len(places)} the slow one is among them in {sum(places)}." in PAGE

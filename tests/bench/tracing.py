@@ -1,4 +1,4 @@
-"""What `ddpexec.trace` costs a step: `python -m tests.bench.tracing [--every 20] [--pairs 48] [--model timed|NAME]`.
+"""What `ddpexec.trace` costs: `python -m tests.bench.tracing [--every 20] [--pairs 48] [--model timed|NAME]`.
 
 Two ranks of stock DDP train in one set of processes, by turns without and with a trace, ABBA. A block's steps are timed
 after its first stamped one; two of them are stamped and a file of two is written, so that all that a long trace does is
@@ -9,11 +9,14 @@ its CPU cores, where nothing hides; `host` has as many gradients as `timed` and 
 processor time that a trace takes is known well even on a busy machine. The cost is the median over pairs, its bounds
 the 95 % interval of that by bootstrap; the exit code is 1 where the upper one is above 0.5 % of the step. Where it is
 allowed all threads of both ranks have real-time priority, so that what else the machine does is not in it.
+With `--kept` pairs are added to those in a file of JSON lines, and all of them are told of: a machine that is lent for
+minutes at a time makes as many as are wanted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -31,7 +34,7 @@ from torch import nn
 import ddpexec
 from ddpexec.models import Batch, TrainingModel, build
 from ddpexec.models.training import as_tensor
-from ddpexec.running import timed
+from ddpexec.running import replay, timed
 from ddpsim.bucketing import Parameter
 from ddpsim.workload import Phase, Workload
 from tests.ddpexec.groups import ranks
@@ -122,7 +125,7 @@ def _ones(size: int, device: torch.device, generator: torch.Generator | None) ->
 
 def measure(rank: int, name: str, every: int, pairs: int, folder: str) -> list[Pair]:
     """Return what each pair of blocks took."""
-    mock.patch.object(timed, "keep_time").start()  # all threads keep their priority
+    mock.patch.object(replay, "keep_time").start()  # all threads keep their priority
     step, steps = training(name, rank), STAMPED * every
 
     def block(number: int, traced: bool) -> tuple[float, float]:
@@ -158,12 +161,23 @@ def cost(shares: Sequence[float]) -> tuple[float, float, float]:
     return float(np.median(given)), float(low), float(high)
 
 
+def added(pairs: Sequence[Pair], kept: Path, name: str, every: int) -> list[Pair]:
+    """Add pairs to a file, and return all pairs of the same model and number in it."""
+    with open(kept, "a") as file:
+        for plain, traced in pairs:
+            file.write(json.dumps({"model": name, "every": every, "plain": plain, "traced": traced}) + "\n")
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    asked = [row for row in rows if (row["model"], row["every"]) == (name, every)]
+    return [((row["plain"][0], row["plain"][1]), (row["traced"][0], row["traced"][1])) for row in asked]
+
+
 def main() -> None:
     """Print the cost beside its bound; exit with 1 where the upper end of its interval exceeds it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=48)
     parser.add_argument("--model", default="timed")
+    parser.add_argument("--kept", type=Path, help="pairs of earlier calls, to which those of this one are added")
     arguments = parser.parse_args()
     with suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -172,6 +186,8 @@ def main() -> None:
         by_rank = ranks.run(2, measure, *words, timeout_s=3000, group_timeout_s=120)
         files = len(list(Path(folder).rglob("rank0.json.gz")))
     pairs = [max(each, key=lambda pair: pair[1][0]) for each in zip(*by_rank, strict=True)]
+    if arguments.kept is not None:
+        pairs = added(pairs, arguments.kept, arguments.model, arguments.every)
     busy, *around = (each * 1e3 for each in cost([traced[1] - plain[1] for plain, traced in pairs]))
     middle, low, high = cost([traced[0] / plain[0] - 1 for plain, traced in pairs])
     step_ms = float(np.median([plain[0] for plain, _ in pairs])) * 1e3

@@ -12,6 +12,7 @@ from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench.microbench import microbench  # noqa: E402
 from ddpexec.microbench.under_load import computation_of, measure_slowdowns  # noqa: E402
+from ddpsim.collectives.codec_priors import CODECS  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.measured import parse_table  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
@@ -68,6 +69,10 @@ def test_costs_are_of_the_order_that_cpus_have(document):
     assert 1e-5 < costs["pair_s"] < 1
     assert 1e-5 < costs["behind_s"] < 1
     assert 1e-6 < costs["unit_s"] < 0.1
+    # What encoding costs by family: a kernel less than a large bucket takes, a byte more than none.
+    for codec in CODECS:
+        assert 0 < costs[f"{codec}_kernel_s"] < 0.1
+        assert costs[f"{codec}_Bps"] > 1e6
     assert all(costs[name] < 5e-3 for name in ("forward_s", "buffer_s", "search_s"))
 
 

@@ -49,6 +49,42 @@ def test_no_order_of_up_to_seven_equal_buckets_lets_forward_end_earlier(seed: in
     assert least - 1e-9 <= forward_ends(found, ready, layer_s) <= least + 1
 
 
+def drawn(seed: int, sizes: Sequence[int], step_s: float) -> tuple[list[Message], dict[str, float], float]:
+    """Return two to seven messages, when each is ready, the last needed first as backward has it, and a layer's time.
+
+    Moments are multiples of `step_s`.
+    """
+    draw = random.Random(seed)
+    messages = messages_of([draw.choice(sizes) for _ in range(draw.randint(2, 7))])
+    ready = sorted((draw.randint(0, 12) * step_s for _ in messages), reverse=True)
+    return messages, {str(place): at for place, at in enumerate(ready)}, draw.choice([0.25, 0.5, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_buckets_as_long_as_the_grid_of_moments_no_order_is_better(seed: int) -> None:
+    # Then nothing is under way when a bucket comes, so that the most urgent first is the best of all orders.
+    messages, ready, layer_s = drawn(seed, [1], 1.0)
+    planned = urgent_first(messages, lambda m: ready[m.id], lambda m: m.size_bytes)
+    least = min(forward_ends(order, ready, layer_s) for order in itertools.permutations(messages))
+    assert forward_ends(planned, ready, layer_s) == pytest.approx(least, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_planned_orders_of_unequal_buckets_are_behind_the_best_by_what_is_under_way(seed: int) -> None:
+    messages, ready, layer_s = drawn(seed, [1, 2, 3, 5], 0.5)
+    largest = max(message.size_bytes for message in messages)
+    least = min(forward_ends(order, ready, layer_s) for order in itertools.permutations(messages))
+
+    def behind(credit: int) -> float:
+        order = by_credit(messages, lambda m: ready[m.id], lambda m: m.size_bytes, credit)
+        return forward_ends(order, ready, layer_s) - least
+
+    # An urgent bucket waits for one that is sent, and with credit for as much as is handed over before it.
+    assert -1e-9 <= behind(1) <= largest
+    for credit in (4, 8, 16):
+        assert -1e-9 <= behind(credit) <= max(credit, largest)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_credit_of_one_message_is_urgent_first_and_an_endless_one_takes_what_is_ready(seed: int) -> None:
     draw = random.Random(seed)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
 from ddpsim.simulation import Options, simulate
@@ -72,6 +73,17 @@ def test_on_a_cpu_encoding_delays_the_step_by_itself():
     # Read a float32 and write a half, read and write a half: 2.5 times the bytes, at twice the rate of a copy.
     assert sends.encode_s == pytest.approx(2 * costs.hook_s + 2.5 * size / (2 * costs.copy_Bps))
     assert slow.ddp_overhead_s - plain.ddp_overhead_s == pytest.approx(sends.encode_s, rel=1e-6)
+
+
+def test_what_was_measured_of_a_codec_takes_the_place_of_copies():
+    source = workload()
+    bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
+    values = {"gloo.ddp.fp16_kernel_s": 1e-4, "gloo.ddp.fp16_Bps": 1e9}
+    measured = Calibration.priors("gloo").with_values(values, source="test")
+    sends = CodecCosts(scheme("fp16"), source, 2, Costs.of("gloo", measured)).sends(bucket)
+    assert sends.encode_s == pytest.approx(2 * 1e-4 + 2.5 * source.gradient_bytes / 1e9)
+    others, priors = (CodecCosts(scheme("bf16"), source, 2, Costs.of("gloo", each)) for each in (measured, None))
+    assert others.sends(bucket) == priors.sends(bucket)
 
 
 def test_on_a_gpu_encoding_is_overhead_and_no_computing():

@@ -57,7 +57,8 @@ def test_a_synchronous_step_waits_for_push_update_and_pull(ranks: int, servers: 
     source, placement, costs = workload(gradients=1, size=4_000_000), flat(ranks), Costs.of("gloo", None)
     alpha, beta, launch_s = byte_s(placement)
     workers, size = ranks - servers, source.gradient_bytes
-    exchange_s = 2 * (alpha + launch_s + workers / servers * size * beta) + 0.01 / servers
+    # A send takes a step of an allreduce before its bytes.
+    exchange_s = 2 * (alpha + launch_s / (2 * (ranks - 1)) + workers / servers * size * beta) + 0.01 / servers
     own_s = costs.forward_s + costs.hook_s + costs.copies_s(1, size) + costs.launch_s + costs.finish_s
     found = summarise(
         simulate(source, placement, Options(backend="gloo", caps=ONE, scheme=f"parameter-server:servers={servers}"))
@@ -65,6 +66,19 @@ def test_a_synchronous_step_waits_for_push_update_and_pull(ranks: int, servers: 
     # The pull is launched under the push.
     assert found.iteration_s == pytest.approx(0.03 + 0.08 + exchange_s + own_s, rel=2e-3)
     assert found.optimizer_s == 0
+
+
+@pytest.mark.parametrize("scheme", ["parameter-server", "parameter-server:async"])
+def test_pushes_under_way_together_share_the_server_s_link(scheme: str) -> None:
+    # Gradients come far faster than the link takes them, so that it is busy until the last has been pushed and pulled.
+    source, placement = workload(gradients=8, size=1_000_000, backward=0.008), flat(2)
+    _, beta, _ = byte_s(placement)
+    options = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=3.8), scheme=scheme)
+    found = summarise(simulate(source, placement, options))
+    pushes = [bucket for bucket in found.buckets if bucket.operation == "reduce"]
+    assert len(pushes) == 8
+    span_s = max(push.finished_s for push in pushes) - min(push.started_s for push in pushes)
+    assert span_s == pytest.approx(source.gradient_bytes * beta, rel=0.05)
 
 
 def test_asynchronous_ranks_share_the_server_s_link_and_count_their_staleness() -> None:
@@ -96,15 +110,28 @@ def test_one_asynchronous_rank_is_never_stale() -> None:
     assert alone == pytest.approx(together, rel=1e-3)
 
 
-def test_pulls_in_forward_s_order_are_no_later() -> None:
+def with_pulls_in_order(backward_s: float) -> tuple[float, float]:
+    """Return the step with pulls in the order of the pushes, and in forward's."""
     use = np.arange(8) / 8 * 0.3
-    source = replace(workload(gradients=8, size=1_000_000, forward=0.3), forward_use_s=ForwardUse(use, use))
-    caps = BucketCaps(bucket_cap_mb=4)
+    source = workload(gradients=8, size=1_000_000, forward=0.3, backward=backward_s)
+    source = replace(source, forward_use_s=ForwardUse(use, use))
+    caps = BucketCaps(bucket_cap_mb=3.8)
     plain, ordered = (
         summarise(simulate(source, flat(3), Options(backend="gloo", caps=caps, scheme=name))).iteration_s
         for name in ("parameter-server", "parameter-server:tictac")
     )
-    assert ordered < plain
+    return plain, ordered
+
+
+def test_pulls_in_forward_s_order_are_earlier_where_backward_hides_the_pushes() -> None:
+    plain, ordered = with_pulls_in_order(1.0)
+    assert ordered < 0.95 * plain
+
+
+def test_pulls_in_the_order_of_the_pushes_begin_under_them() -> None:
+    # What forward needs first is pushed last, so that in its order no pull leaves before all has been pushed.
+    plain, ordered = with_pulls_in_order(0.08)
+    assert plain < ordered
 
 
 def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:

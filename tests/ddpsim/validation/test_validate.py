@@ -10,7 +10,7 @@ from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
 from ddpsim.validation.report import markdown_table, validation_row
-from ddpsim.validation.validate import Term, validate
+from ddpsim.validation.validate import Term, Validation, validate
 from tests.traces import example_trace
 
 
@@ -134,6 +134,22 @@ def test_messages_of_a_schedule_in_another_order_are_held_against_their_like() -
     found = validate(prediction_of(trace), replace(planned, iterations=swapped))
     assert [bucket.size_bytes for bucket in found.buckets] == [8192, 4096]
     assert max(found.errors) == pytest.approx(0)
+
+
+def test_messages_that_cycles_fused_otherwise_are_held_against_nothing() -> None:
+    trace = example_trace(2)
+    one = replace(trace.iterations[0].buckets[0], size_bytes=4096 + 8192, parameters=(0, 1, 2, 3))
+    fewer = replace(trace, iterations=[replace(it, buckets=(one,)) for it in trace.iterations])
+
+    def held(scheme: str) -> Validation:
+        return validate(
+            prediction_of(trace), replace(fewer, provenance={**trace.provenance, "options": {"scheme": scheme}})
+        )
+
+    found = held("horovod:fusion=8MiB")
+    assert (found.buckets, found.iterations.error) == ((), pytest.approx(0))
+    with pytest.raises(TraceError, match="they differ from bucket 0 on"):
+        held("multiworker-mirrored")
 
 
 @pytest.mark.parametrize(

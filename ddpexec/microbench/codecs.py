@@ -1,0 +1,98 @@
+"""What encoding and decoding a bucket costs a rank, by compression scheme: the hooks as they are, sending to nobody."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from ddpexec.compression.codecs import LinearCodec
+from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.compression.measure import fit
+from ddpexec.compression.schemes import hook_for
+from ddpexec.ddp.comm_hooks import GradBucket, Hook
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing.stopwatch import agreed, chill, seconds_of
+from ddpsim import compression
+from ddpsim.bucketing import Parameter
+
+SCHEMES = ("fp16", "bf16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
+"""Of each family one."""
+SIDES = (48, 360)
+"""Rows and columns of the square gradients of a small and of a large bucket; chosen by hand: 0.1 and 6 MB."""
+GRADIENTS = 12
+"""Of a bucket, about what 25 MiB of a transformer hold."""
+REPEATS = 3
+"""Of each scheme and size, the median of which counts; chosen by hand."""
+
+
+def measure_codecs(communicator: Communicator, device: torch.device) -> dict[str, float]:
+    """Return `fp16_kernel_s` and `fp16_Bps`, and those of every other scheme: the median of the ranks' fits.
+
+    What the collectives themselves take, over a group of this rank alone, is measured by torch's plain hook and left
+    out, once for each of a scheme's messages.
+    """
+    with _alone(communicator) as group:
+        plain = [_seconds(default_hooks.allreduce_hook, group, _bucket(side, device), device) for side in SIDES]
+        costs: dict[str, float] = {}
+        for name in SCHEMES:
+            scheme = compression.scheme(name)
+            works, times = [], []
+            for side, plain_s in zip(SIDES, plain, strict=True):
+                parameters = [Parameter("", (side, side))] * GRADIENTS
+                messages = sum(message.size_bytes > 0 for message in scheme.messages(parameters))
+                state, hook = _hook(name, group)
+                taken = _seconds(hook, state, _bucket(side, device), device)
+                works.append(compression.work(scheme, parameters, 1))
+                times.append(max(taken - messages * plain_s, taken / 10))
+            found = fit(works, times)
+            family = name.partition(":")[0]
+            costs[f"{family}_kernel_s"] = agreed(found.launch_s, communicator)
+            costs[f"{family}_Bps"] = agreed(found.memory_bandwidth, communicator)
+    return costs
+
+
+def _hook(name: str, group: dist.ProcessGroup) -> tuple[object, Hook]:
+    """Return a scheme's state and hook, at work from the start; adaptive precision with the bits that `name` gives."""
+    if name.startswith("adaptive"):
+        return ErrorFeedback(LinearCodec(), group), feedback_hook
+    state, hook = hook_for(name, group)
+    if isinstance(state, powerSGD_hook.PowerSGDState):
+        state.iter = state.start_powerSGD_iter
+    return state, hook
+
+
+def _bucket(side: int, device: torch.device) -> GradBucket:
+    flat = torch.randn(GRADIENTS * side * side, device=device)
+    parameters = [nn.Parameter(torch.empty(side, side, device=device)) for _ in range(GRADIENTS)]
+    views = [piece.view(side, side) for piece in flat.split(side * side)]  # type: ignore[no-untyped-call]
+    return GradBucket(0, flat, views, parameters, last=True)
+
+
+def _seconds(hook: Hook, state: object, bucket: GradBucket, device: torch.device) -> float:
+    run: Callable[[], object] = partial(_reduced, hook, state, bucket)
+    times = []
+    for _ in range(REPEATS + 1):
+        chill(device)
+        times.append(seconds_of(run, device))
+    return statistics.median(times[1:])
+
+
+def _reduced(hook: Hook, state: object, bucket: GradBucket) -> object:
+    return hook(state, bucket).wait()
+
+
+@contextmanager
+def _alone(communicator: Communicator) -> Iterator[dist.ProcessGroup]:
+    """Yield a group of this rank alone; all ranks make all groups, as torch asks."""
+    groups = [dist.new_group([rank]) for rank in range(communicator.world_size)]
+    try:
+        yield groups[communicator.rank]
+    finally:
+        dist.destroy_process_group(groups[communicator.rank])

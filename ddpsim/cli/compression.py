@@ -1,0 +1,76 @@
+"""`ddpsim compression`: up to which bandwidth compressing gradients pays, by machine and scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.cli.constants import ConstantOptions
+from ddpsim.cli.expand import expand
+from ddpsim.cli.options import WorkloadName
+from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.predict import GpusPerNode
+from ddpsim.cli.progress import Progress
+from ddpsim.errors import InputError
+
+if TYPE_CHECKING:
+    from ddpsim.planning.codec_break_even import CodecRow
+
+_HEADER = ("machine", "nodes", "scheme", "fewer bytes", "plain ms", "step ms", "gain", "pays below", "encoding")
+
+
+@expand
+def compression(
+    workload: WorkloadName,
+    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
+    given: ConstantOptions,
+    output: Output,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [each machine's own]")] = None,
+    gpus_per_node: GpusPerNode = None,
+    schemes: Annotated[
+        str | None,
+        typer.Option(metavar="fp16,powersgd:4", help="As --compression of predict. [one of each family]"),
+    ] = None,
+) -> None:
+    """Find the rate of the NICs below which compressed gradients make a step faster, with its 80 % band.
+
+    What encoding costs is measured by `microbench` and carried in a calibration; else it is priced as copies are, and
+    the band says how far off that may be. Loss is another matter: see the page of findings.
+    """
+    from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
+    from ddpsim.topology.spec import load_topology
+    from ddpsim.workload.files import load_workload
+
+    model = load_workload(workload)
+    asked = SCHEMES if schemes is None else tuple(schemes.split(","))
+    machines = [load_topology(name) for name in topology]
+    if not all(asked):
+        raise InputError("a scheme without a name", place="schemes", remedy="write e.g. fp16,powersgd:4")
+    calibration = given.calibration_in_force("gloo" if model.one_clock else "nccl")
+    rows: list[CodecRow] = []
+    told = Progress("compression: schemes")
+    for machine in machines:
+        for row in codec_rows(model, machine, asked, nodes=nodes, gpus_per_node=gpus_per_node, calibration=calibration):
+            rows.append(row)
+            told(len(rows), len(machines) * len(asked))
+    output.emit({"workload": model.name, "rows": [row.document() for row in rows]}, lambda: _text(rows))
+
+
+def _text(rows: Sequence[CodecRow]) -> str:
+    lines = [
+        (
+            row.machine, row.nodes, row.scheme, f"{row.ratio:.1f}", ms(row.plain_s), ms(row.step_s),
+            percent(row.gain, signed=True), _rate(row), "measured" if row.measured else "prior",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return table(_HEADER, lines, left=(0, 2, 7, 8))
+
+
+def _rate(row: CodecRow) -> str:
+    if row.rate_Bps is None or row.rate_low_Bps is None or row.rate_high_Bps is None:
+        return row.why
+    middle, low, high = (f"{8e-9 * rate:.3g}" for rate in (row.rate_Bps, row.rate_low_Bps, row.rate_high_Bps))
+    return f"{middle} Gb/s ({low} to {high})"

@@ -1,0 +1,24 @@
+"""`ddpsim paper schemes`: every headline, as one figure without a picture, on a page of its own."""
+
+from __future__ import annotations
+
+from ddpsim.paper.figure import Answers, Figure, Point, Reproduction
+from ddpsim.paper.headlines import allreduces, averaged, ordered, reduced, staged
+from ddpsim.paper.headlines.headline import FIRST, NAME
+from ddpsim.paper.headlines.page import page_of
+
+HEADLINES = (
+    *averaged.HEADLINES, *ordered.HEADLINES, *reduced.HEADLINES, *allreduces.HEADLINES, *staged.HEADLINES,
+)  # fmt: skip
+
+
+def _points() -> list[Point]:
+    return [point for headline in HEADLINES for point in headline.points]
+
+
+def _reproduce(answers: Answers) -> Reproduction:
+    claims = [headline.claim(FIRST + number, answers) for number, headline in enumerate(HEADLINES)]
+    return Reproduction([], claims)
+
+
+FIGURE = Figure(NAME, "The systems beside DDP: headlines of their own papers", _points, _reproduce, page_of)

@@ -1,0 +1,157 @@
+"""Compression's break-even: the rate of the NICs below which sending fewer bytes is worth what encoding them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ddpsim import compression
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.causes import doubts_of
+from ddpsim.doubts.doubt import Assumptions
+from ddpsim.errors import InputError
+from ddpsim.planning.break_even import FASTEST, SLOWEST
+from ddpsim.planning.crossing import crossing, crossing_band
+from ddpsim.prediction.predict import predict, with_assumptions
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.link_rates import NIC, with_link_rate
+from ddpsim.workload import Workload
+
+SCHEMES = ("fp16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
+"""Of each family one; `bf16` costs what `fp16` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecRow:
+    """A row is one scheme on one machine.
+
+    Attributes:
+        ratio: plain bytes on a link over those of the scheme, as ring allreduces.
+        plain_s, step_s: a step without it and with it, at the machine's own rate.
+        rate_Bps, rate_low_Bps, rate_high_Bps: of each NIC, below which the scheme is faster, with its 80 % band; None
+            where there is no such rate.
+        why: in words, where there is none.
+        measured: whether what its encoding costs was measured.
+    """
+
+    machine: str
+    nodes: int
+    scheme: str
+    ratio: float
+    plain_s: float
+    step_s: float
+    rate_Bps: float | None  # noqa: N815
+    rate_low_Bps: float | None  # noqa: N815
+    rate_high_Bps: float | None  # noqa: N815
+    why: str
+    measured: bool
+
+    @property
+    def gain(self) -> float:
+        """What share of the plain step is saved at the machine's own rate."""
+        return 1 - self.step_s / self.plain_s
+
+    def document(self) -> dict[str, object]:
+        """Return the row as a JSON object."""
+        return {**asdict(self), "gain": self.gain}
+
+
+@dataclass(slots=True)
+class _Pair:
+    """The same job with a scheme and without, at any rate of its NICs."""
+
+    workload: Workload
+    topology: Topology
+    nodes: int | None
+    gpus_per_node: int | None
+    options: Options
+    calibration: Calibration | None
+    known: dict[tuple[float | None, str], Prediction]
+
+    def at(self, rate: float | None, scheme: str) -> Prediction:
+        """Return the prediction with one scheme; no rate is the machine's own."""
+        if (rate, scheme) not in self.known:
+            self.known[rate, scheme] = predict(
+                self.workload,
+                self.topology if rate is None else with_link_rate(self.topology, NIC, rate),
+                nodes=self.nodes,
+                gpus_per_node=self.gpus_per_node,
+                options=replace(self.options, compression=scheme),
+                calibration=self.calibration,
+                band=False,
+                brief=True,
+            )
+        return self.known[rate, scheme]
+
+    def row(self, scheme: str) -> CodecRow:
+        """Return what a scheme is worth."""
+
+        def curve(rate: float, end: Assumptions | None) -> float:
+            plain, coded = (
+                made.iteration_s if end is None else with_assumptions(made, end).iteration_s
+                for made in (self.at(rate, "none"), self.at(rate, scheme))
+            )
+            return plain / coded - 1
+
+        rate: float | None = None
+        low: float | None = None
+        high: float | None = None
+        why = ""
+        if (found := crossing(curve, SLOWEST, FASTEST)) is not None:
+            made = self.at(found.at, scheme)
+            sizes = [bucket.size_bytes for bucket in made.plan.buckets]
+            doubts = doubts_of(made.workload, made.placement, made.options, self.calibration, sizes)
+            rate, (low, high) = found.at, crossing_band(curve, found, doubts, SLOWEST, FASTEST)
+        else:
+            why = "at no rate, not at 1 Gb/s" if curve(SLOWEST, None) <= 0 else "at any rate, even 1.6 Tb/s"
+        plain, coded = self.at(None, "none"), self.at(None, scheme)
+        codec, family = coded.options.codec, scheme.partition(":")[0]
+        given = self.calibration
+        cost = None if given is None else given.constants.get(f"{given.backend}.ddp.{family}_Bps")
+        return CodecRow(
+            machine=self.topology.name,
+            nodes=coded.placement.nodes,
+            scheme=codec.name,
+            ratio=compression.ratio(codec, self.workload.parameters, coded.placement.world_size),
+            plain_s=plain.iteration_s,
+            step_s=coded.iteration_s,
+            rate_Bps=rate,
+            rate_low_Bps=low,
+            rate_high_Bps=high,
+            why=why,
+            measured=cost is not None and cost.measured,
+        )
+
+
+def codec_rows(
+    workload: Workload,
+    topology: Topology,
+    schemes: Sequence[str] = SCHEMES,
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    options: Options | None = None,
+    calibration: Calibration | None = None,
+) -> Iterator[CodecRow]:
+    """Yield a row for each scheme.
+
+    Raises:
+        InputError: a machine without NICs, or one node of it, which sends nothing over a link whose rate counts.
+        UnknownNameError: no such scheme.
+    """
+    for scheme in schemes:
+        compression.scheme(scheme)
+    pair = _Pair(workload, topology, nodes, gpus_per_node, options or Options(), calibration, {})
+    placement = pair.at(None, "none").placement
+    if placement.nodes == 1 or not placement.classes[0].template.nics:
+        what = f"{counted_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"
+        raise InputError(what, place="topology", remedy="give a machine with NICs, and two nodes or more")
+    for scheme in schemes:
+        yield pair.row(scheme)
+
+
+def counted_nodes(nodes: int) -> str:
+    """Return how many nodes, in words."""
+    return "one node" if nodes == 1 else f"{nodes} nodes"

@@ -1,0 +1,51 @@
+"""Break-even bandwidths of compression against predictions at that rate, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.codec_break_even import codec_rows
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.link_rates import NIC, with_link_rate
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+MLP, LAB = load_workload("mlp"), load_topology("lab-flat")
+
+
+def step_s(rate, scheme, calibration=None):
+    wired = with_link_rate(LAB, NIC, rate)
+    options = Options(compression=scheme)
+    return predict(MLP, wired, nodes=4, options=options, calibration=calibration, band=False, brief=True).iteration_s
+
+
+def test_steps_are_equal_at_the_break_even_and_the_band_holds_it():
+    [row] = codec_rows(MLP, LAB, ["onebit"], nodes=4)
+    assert row.rate_Bps is not None
+    assert step_s(row.rate_Bps, "onebit") == pytest.approx(step_s(row.rate_Bps, "none"), rel=0.02)
+    assert step_s(row.rate_Bps / 4, "onebit") < step_s(row.rate_Bps / 4, "none")
+    assert step_s(row.rate_Bps * 4, "onebit") > step_s(row.rate_Bps * 4, "none")
+    assert row.rate_low_Bps < row.rate_Bps < row.rate_high_Bps
+    assert not row.measured
+
+
+def test_dear_encoding_moves_the_break_even_down_and_what_is_measured_narrows_the_band():
+    values = {"gloo.ddp.onebit_kernel_s": 3e-6, "gloo.ddp.onebit_Bps": 10e9}
+    measured = Calibration.priors("gloo").with_values(values, source="measured")
+    dear = measured.with_values({"gloo.ddp.onebit_Bps": 2e9}, source="measured")
+    prior, known, slow = (
+        next(iter(codec_rows(MLP, LAB, ["onebit"], nodes=4, calibration=each))) for each in (None, measured, dear)
+    )
+    assert known.measured
+    assert slow.rate_Bps < known.rate_Bps
+    assert known.rate_high_Bps / known.rate_low_Bps < prior.rate_high_Bps / prior.rate_low_Bps
+
+
+def test_one_node_and_unknown_schemes_are_refused():
+    with pytest.raises(InputError, match="one node of lab-flat send nothing over a NIC"):
+        list(codec_rows(MLP, LAB, ["fp16"], nodes=1))
+    with pytest.raises(UnknownNameError, match="fp61"):
+        list(codec_rows(MLP, LAB, ["fp61"], nodes=4))
