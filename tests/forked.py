@@ -1,6 +1,7 @@
 """Commands in forks of this interpreter, which need not import again what it has: seconds a process with torch.
 
-The command lines are `ddpsim ...`, `python -m MODULE ...` and `torchrun --standalone --nproc-per-node N -m MODULE ...`.
+The command lines are `ddpsim ...`, `python -m MODULE ...`, `python -c CODE ...` and `torchrun --standalone
+--nproc-per-node N -m MODULE ...`. They have no processes of their own: `--workers 2` is one here.
 That they can be typed as they stand is for a few tests that start interpreters.
 """
 
@@ -10,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import sys
 import tempfile
@@ -34,14 +36,12 @@ def command(
         ValueError: none of the command lines that can be forked.
         TimeoutError: it was still running after `timeout_s` seconds.
     """
-    module, arguments, variables = _parsed(words)
+    begin, variables = _parsed(words)
     with tempfile.TemporaryDirectory() as name:
         out, err = (Path(name) / each for each in ("out", "err"))
         context: Any = multiprocessing.get_context("fork")
         processes = [
-            context.Process(
-                target=_main, args=(module, arguments, folder, {**environment, **told}, out, err), daemon=True
-            )
+            context.Process(target=_main, args=(begin, folder, {**environment, **told}, out, err), daemon=True)
             for told in variables
         ]
         deadline_s = time.monotonic() + timeout_s
@@ -60,15 +60,15 @@ def command(
         return CompletedProcess(list(words), code, out.read_text(), err.read_text())
 
 
-def _parsed(words: Sequence[str]) -> tuple[str, list[str], list[dict[str, str]]]:
-    """Return the module to run, its arguments, and for each rank what torchrun tells it."""
+def _parsed(words: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """Return what an interpreter is given to run, from `-m` or `-c` on, and for each rank what torchrun tells it."""
     if words[0] == "ddpsim":
-        return "ddpsim", list(words[1:]), [{}]
+        return ["-m", *words], [{}]
     launched = tuple(words[:3]) == TORCHRUN
     rest = words[4:] if launched else words[1:]
-    if rest[0] != "-m":
+    if rest[0] != "-m" and (launched or rest[0] != "-c"):
         raise ValueError(f"{' '.join(words)!r} cannot be forked")
-    return rest[1], list(rest[2:]), _torchrun(int(words[3])) if launched else [{}]
+    return list(rest), _torchrun(int(words[3])) if launched else [{}]
 
 
 def _torchrun(ranks: int) -> list[dict[str, str]]:
@@ -81,10 +81,9 @@ def _torchrun(ranks: int) -> list[dict[str, str]]:
     return [{**common, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
-def _main(
-    module: str, arguments: list[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path
-) -> None:
+def _main(begin: list[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path) -> None:
     gc.freeze()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
@@ -93,12 +92,10 @@ def _main(
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     code: object = 0
-    sys.argv = [module, *arguments]
-    for name in (f"{module}.__main__", module):  # else it would be told that these may be imported twice
-        if not hasattr(sys.modules.get(name), "__path__"):
-            sys.modules.pop(name, None)
+    option, main, *arguments = begin
+    sys.argv = [main if option == "-m" else option, *arguments]
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        _run(option, main)
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -110,3 +107,13 @@ def _main(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else 0)
+
+
+def _run(option: str, main: str) -> None:
+    if option == "-c":
+        exec(compile(main, "<string>", "exec"), {"__name__": "__main__"})
+        return
+    for name in (f"{main}.__main__", main):  # else it would be told that these may be imported twice
+        if not hasattr(sys.modules.get(name), "__path__"):
+            sys.modules.pop(name, None)
+    runpy.run_module(main, run_name="__main__", alter_sys=True)

@@ -27,6 +27,13 @@ def test_a_forked_command_prints_and_exits_as_an_interpreter_does(tmp_path: Path
     assert found.returncode == code
 
 
+def test_a_forked_program_is_interrupted_as_an_interpreter_is(tmp_path: Path) -> None:
+    program = "import os, signal, sys; print(sys.argv); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGINT)"
+    found = forked.command(["python", "-c", program, "a"], tmp_path, {})
+    assert found.stdout == "['-c', 'a']\n"
+    assert "KeyboardInterrupt" in found.stderr
+
+
 def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'python train\.py' cannot be forked"):
         forked.command(["python", "train.py"], tmp_path, {})

@@ -32,7 +32,7 @@ class _Assumed(TypedDict):
 
 @expand
 def estimate(
-    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients"))],
+    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients", "jitter"))],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
     ],
@@ -85,6 +85,7 @@ def estimate(
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.gpus import kind_of
+    from ddpsim.workload.jittered import jittered
     from ddpsim.workload.optimizers import optimizer_named
 
     if all_:
@@ -99,7 +100,7 @@ def estimate(
         found = carry_model(load_workload(from_), whose, model, precision)
         for line in found.notes:
             _note(line)
-        _deliver(found.workload, output)
+        _deliver(jittered(found.workload, job.jitter), output)
         return
     if job.accumulate > 1 and not one_gpu_step:
         what, remedy = "says nothing without --one-gpu-step", "add the time of such a step, or leave it out"
@@ -123,7 +124,7 @@ def estimate(
         assert model is not None
         workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
     _warn(workload)
-    _deliver(workload, output)
+    _deliver(jittered(workload, job.jitter), output)
 
 
 def _deliver(workload: Workload, output: Path) -> None:

@@ -31,6 +31,12 @@ def order_run(
     ] = None,
     buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of every arm, forth and back.")] = 3,
+    find_unused_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--find-unused-parameters", help="Of a trace that misses no gradient too: torch then never rebuilds."
+        ),
+    ] = False,
     out: Annotated[Optional[Path], typer.Option("-o", "--out", help="JSON to write.")] = None,  # noqa: UP045
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -53,7 +59,10 @@ def order_run(
     arms = [Arm(TORCH), *(_arm(text) for text in arm or _ARMS)]
     with launched("order-run", "gloo", "cpu") as rank:
         scale = machine.scale(recorded, caps)
-        taken = run_orders(recorded, arms, rank.communicator, caps=caps, scale_compute=scale, rounds=rounds)
+        taken = run_orders(
+            recorded, arms, rank.communicator,
+            caps=caps, scale_compute=scale, rounds=rounds, find_unused=find_unused_parameters,
+        )  # fmt: skip
         if rank.communicator.rank != 0:
             return
         rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]

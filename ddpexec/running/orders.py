@@ -57,6 +57,7 @@ def run_orders(
     scale_compute: float,
     rounds: int,
     consensus_: str = "slowest",
+    find_unused: bool = False,
 ) -> dict[Arm, list[float]]:
     """Return this rank's time of every counted step of every arm, in seconds; the same steps for all.
 
@@ -68,6 +69,7 @@ def run_orders(
         scale_compute: factor on the recorded times.
         rounds: turns forth and back.
         consensus_: whose expectation wins.
+        find_unused: whether unused parameters are looked for in traces that have none too.
 
     Raises:
         OptionError: another number of ranks.
@@ -79,7 +81,8 @@ def run_orders(
     steps = {}
     for arm in arms:
         timed = timed_model(trace.workloads[rank], rank=rank, scale_compute=scale_compute, in_order=True)
-        steps[arm] = _step(arm, timed, trace, rank, caps, consensus_)
+        wrapped = _wrapped(arm, timed.model.module, trace, caps, consensus_, find_unused or trace.misses_gradients)
+        steps[arm] = _step(wrapped, timed, trace, rank)
     found: dict[Arm, list[float]] = {arm: [] for arm in arms}
     with naming_the_lost(communicator, "a collective", others_code=True):
         for _ in range(rounds):
@@ -90,11 +93,8 @@ def run_orders(
     return found
 
 
-def _step(
-    arm: Arm, timed: TimedModel, trace: OrderTrace, rank: int, caps: BucketCaps, whose: str
-) -> Callable[[], float]:
-    """Return what trains a step under `arm` and returns how long it took."""
-    wrapped = _wrapped(arm, timed.model.module, trace, caps, whose)
+def _step(wrapped: Any, timed: TimedModel, trace: OrderTrace, rank: int) -> Callable[[], float]:
+    """Return what trains a step of a wrapped model and returns how long it took."""
     batch = timed.model.make_batch(1)
     contexts: Callable[[Hashable], None] = getattr(wrapped, "batch_context", lambda context: None)
     coming = count()
@@ -109,8 +109,8 @@ def _step(
     return step
 
 
-def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, caps: BucketCaps, whose: str) -> Any:
-    common: dict[str, Any] = {"find_unused_parameters": trace.misses_gradients, "bucket_cap_mb": caps.bucket_cap_mb}
+def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, caps: BucketCaps, whose: str, search: bool) -> Any:
+    common: dict[str, Any] = {"find_unused_parameters": search, "bucket_cap_mb": caps.bucket_cap_mb}
     if arm.policy == TORCH:
         return torch.nn.parallel.DistributedDataParallel(module, **common)
     if arm.policy != ORACLE:

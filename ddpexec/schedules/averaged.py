@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,13 +75,21 @@ class _Outer:
 
     def step(self, whole: Tensor) -> None:
         """Move `whole`, which is the average, to where the momentum leads from the last one."""
-        now, last, momentum = (views_of(each, self._tensors) for each in (whole, self._last, self._momentum))
-        for x, x0, u, rate in zip(now, last, momentum, self.rates, strict=True):
+        begin = 0
+        for rate, elements in self._runs():
+            x, x0, u = (each[begin : begin + elements] for each in (whole, self._last, self._momentum))
             u.mul_(self._asked.momentum)
             if rate:
-                u.add_((x0 - x) / rate)
-                x.copy_(x0).sub_(u, alpha=self._asked.rate * rate)
-        self._last.copy_(whole)
+                u.add_(x0, alpha=1 / rate).sub_(x, alpha=1 / rate)
+                torch.sub(x0, u, alpha=self._asked.rate * rate, out=x)
+            x0.copy_(x)
+            begin += elements
+
+    def _runs(self) -> Iterator[tuple[float, int]]:
+        """Yield each learning rate with how many elements in a row have it."""
+        of_tensors = zip(self.rates, self._tensors, strict=True)
+        for rate, group in itertools.groupby(of_tensors, key=lambda pair: pair[0]):
+            yield rate, sum(tensor.numel() for _, tensor in group)
 
 
 def rates_of(groups: Sequence[dict[str, Any]]) -> Rates:

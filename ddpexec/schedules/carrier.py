@@ -18,6 +18,7 @@ from ddpexec.schedules.averaged import Averaged, Rates, rates_of
 from ddpexec.schedules.chunked import Chunked
 from ddpexec.schedules.lanes import IN_FLIGHT, Lane
 from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.rows import RowLane, RowServer
 from ddpexec.schedules.served import ENDS, Server, ServerLane
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import BucketNote, Observer
@@ -25,7 +26,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Kind
-from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.schedule import TRAINERS, Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 
 CARRIED = (Operation.ALLREDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
@@ -99,6 +100,7 @@ class Carrier:
         observer: Observer | None,
     ) -> None:
         self._communicator, self._observer = communicator, observer
+        self._parameters = model.tensors
         self.flats = flats_of(schedule, model, communicator)
         self._flats = {flat.indices: flat for flat in self.flats}
         self.averaged = averaged_of(schedule, model)
@@ -113,7 +115,9 @@ class Carrier:
             if group == SERVERS:
                 count = sum(message.stream == stream for message in schedule)
                 made = lanes.of(stream, rings=False).group
-                self._lanes[group, stream] = ServerLane(made, schedule.sharding.servers, count)
+                of_rows = any(message.sparse for message in schedule if message.stream == stream)
+                kind = RowLane if of_rows else ServerLane
+                self._lanes[group, stream] = kind(made, schedule.sharding.servers, count)
             else:
                 self._lanes[group, stream] = lanes.of(stream, rings=stream in rings, ranks=ranks)
         self._numbers = {message.id: number for number, message in enumerate(schedule)}
@@ -130,7 +134,7 @@ class Carrier:
         for message in messages:
             if averages(message):
                 self._averaged[message.parameters].divide(self._communicator.world_size, self.rates)
-            elif message.op.reduces:
+            elif message.op.reduces and not message.sparse:
                 flat = self.flat_of(message)
                 flat.complete(flat.summed_over)
                 self._prepare(message)
@@ -178,7 +182,7 @@ class Carrier:
         before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
         lane = self._lanes[message.group, message.stream]
         if isinstance(lane, ServerLane) and message.op.reduces:
-            [lane.rate, *_] = self.rates(self.flat_of(message).tensors)
+            [lane.rate, *_] = self.rates([self._parameters[index] for index in message.parameters])
         return lane.launch(message.op, self._tensors[message.id], before, message.delay_s)
 
     def _land(self, flight: Flight) -> None:
@@ -201,7 +205,7 @@ class Carrier:
         place = f"message {message.id!r}"
         if message.group == SERVERS:
             return self._served(message, place)
-        grouped = message.group == NODE and message.op is Operation.ALLREDUCE and not averages(message)
+        grouped = message.group in (NODE, TRAINERS) and message.op is Operation.ALLREDUCE and not averages(message)
         if message.op not in CARRIED or not (message.group == WORLD or grouped):
             what = f"the executor carries out no {message.op} of group {message.group!r}"
             raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
@@ -238,6 +242,8 @@ class Carrier:
     def _served(self, message: Message, place: str) -> Tensor:
         if self._communicator.backend != "gloo":
             raise OptionError("servers are carried out over gloo", place=place, remedy="use `backend=gloo`")
+        if message.sparse:
+            return self._parameters[message.parameters[0]]
         if not message.op.reduces:
             return self._averaged[message.parameters].whole
         flat = self.flat_of(message)
@@ -246,11 +252,15 @@ class Carrier:
     def server(self, schedule: Schedule, make_optimizer: MakeOptimizer) -> Server:
         """Return what this rank does where it serves."""
         push, pull = (self._lanes[SERVERS, stream] for stream in ("push", "pull"))
-        pushes = [message for message in schedule if message.op.reduces]
+        pushes = [message for message in schedule if message.group == SERVERS and message.op.reduces]
         places = {message.id: place for place, message in enumerate(pushes)}
-        order = [places[message.after_messages[0]] for message in schedule if not message.op.reduces]
-        buckets = [self._averaged[message.parameters].whole for message in pushes]
+        pulls = [message for message in schedule if message.group == SERVERS and not message.op.reduces]
+        order = [places[message.after_messages[0]] for message in pulls]
         servers = schedule.sharding.servers
+        if any(message.sparse for message in pushes):
+            rows = [self._parameters[message.parameters[0]] for message in pushes]
+            return RowServer(self._communicator, push.group, pull.group, rows, order, servers, make_optimizer)
+        buckets = [self._averaged[message.parameters].whole for message in pushes]
         return Server(self._communicator, push.group, pull.group, buckets, order, servers, make_optimizer)
 
     def end(self) -> None:
@@ -292,7 +302,7 @@ def averaged_of(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
     found: list[Averaged] = []
     for message in schedule:
         place = f"message {message.id!r}"
-        pulls = message.group == SERVERS and not message.op.reduces
+        pulls = message.group == SERVERS and not message.op.reduces and not message.sparse
         if not (pulls or averages(message)):
             continue
         if pulls:
@@ -316,7 +326,12 @@ def _check_alike(indices: Sequence[int], model: ModelParameters, place: str) -> 
 def keeps_parts(schedule: Schedule) -> bool:
     """Whether a rank updates its part of the parameters only, so that messages gather them."""
     here = schedule.update != "elsewhere"
-    return here and (schedule.sharding.optimizer > 1 or not all(gradients_in(message) for message in schedule))
+    return here and (schedule.sharding.optimizer > 1 or not all(map(gradients_in, of_ranks(schedule))))
+
+
+def of_ranks(schedule: Schedule) -> list[Message]:
+    """Return the messages that training ranks send each other."""
+    return [message for message in schedule if message.group != SERVERS]
 
 
 def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communicator) -> list[Flat]:
@@ -333,7 +348,7 @@ def flats_of(schedule: Schedule, model: ModelParameters, communicator: Communica
         indices, place = message.parameters, f"message {message.id!r}"
         if not indices:
             raise OptionError("it carries no parameters", place=place, remedy="name those whose gradients it carries")
-        if indices in flats or averages(message):
+        if indices in flats or averages(message) or message.sparse:
             continue
         _check_alike(indices, model, place)
         if both := [i for i in indices if i in owner]:

@@ -23,6 +23,7 @@ class Chunked:
         count = -(-self._buffer.numel() // chunks.elements)
         self._left = self._buffer.new_zeros(count * chunks.elements)
         self.norms = torch.zeros(count, dtype=torch.float32, device=self._buffer.device)
+        self._sizes = torch.empty_like(self._rows)
         self._chosen = torch.zeros(0, dtype=torch.int64)
         self._values = self._buffer.new_zeros(chunks.chosen, chunks.elements)
         # All of a bucket are no more than the bucket, whatever its last chunk is padded to.
@@ -31,7 +32,7 @@ class Chunked:
     def measure(self) -> None:
         """Add the gradients to what was left, and take the norm of each chunk."""
         self._left[: self._buffer.numel()].add_(self._buffer)
-        self.norms.copy_(self._rows.abs().sum(dim=1))
+        torch.sum(torch.abs(self._rows, out=self._sizes), dim=1, out=self.norms)
 
     def choose(self) -> None:
         """Take the chunks of the largest norms, which are summed over the ranks now, out of what is left."""

@@ -52,8 +52,9 @@ class Executor:
         self.carrier = Carrier(schedule, model, communicator, lanes, observer)
         self._queue = IssueQueue(schedule)
         self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
-        sums = [message for message in schedule if not averages(message)]
+        sums = [message for message in schedule if not averages(message) and not message.sparse]
         self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
+        self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         self._in_forward = parameters_at(schedule, Kind.FORWARD)
         self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
         self.updates = self._make_updates(make_optimizer)
@@ -180,6 +181,7 @@ class Executor:
     def _backward_ended(self) -> None:
         if self._observer is not None:
             begin = self._observer.now()
+        self._push_nothing()
         if missing := [index for index in self._flat if index not in self._seen]:
             if not self._find_unused:
                 rank, names = self._communicator.rank, self._model.names
@@ -197,9 +199,14 @@ class Executor:
         if self._observer is not None:
             self._observer.finished(begin)
 
+    def _push_nothing(self) -> None:
+        """Push sparse gradients that did not come, as no rows."""
+        for index in self._sparse.difference(self._seen):
+            self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+
     def _end_flats(self, awaited: Sequence[Message]) -> None:
         for message in awaited:
-            if message.op.reduces:
+            if message.op.reduces and not message.sparse:
                 self.carrier.flat_of(message).write_back()
         for flat in self.carrier.flats:
             if self._sends(flat.indices[0]):

@@ -24,8 +24,8 @@ from ddpsim.schedules.setup import Setup
 PROBES = (1 << 20, 8 << 20)
 """Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand: buffers on the
 way take up hundreds of KiB at once, which smaller ones would take for the wire's rate."""
-REPEATS = 3
-"""Allreduces of each size; the median counts."""
+REPEATS = 5
+"""Allreduces of each size; the shortest counts, as what disturbs one only adds to it."""
 
 
 class Learning:
@@ -136,6 +136,6 @@ def _probe(lane: Lane, model: ModelParameters) -> tuple[float, float]:
             lane.launch(Operation.ALLREDUCE, tensor, ()).wait()
             settle(device)
             seconds.append(time.perf_counter() - begin)
-        taken.append(median(seconds))
+        taken.append(min(seconds))
     rate = (PROBES[1] - PROBES[0]) / max(taken[1] - taken[0], 1e-9)
     return max(0.0, taken[0] - PROBES[0] / rate), rate

@@ -7,11 +7,10 @@ server sends what it has updated as soon as all before it in the order of the pu
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
+from ddpsim.schedules.servers import sendable
 
 CONTROL_TAG = 0
 """Tag of what says whether a rank goes on; messages have their number plus one."""
@@ -93,16 +93,6 @@ def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
     return [flat[count * k // servers : count * (k + 1) // servers] for k in range(servers)]
 
 
-def sendable(order: Sequence[int]) -> list[int]:
-    """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
-
-    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
-    ([1, 2, 3], [0, 0, 3])
-    """
-    latest = list(itertools.accumulate(order, max))
-    return [sum(needed <= place for needed in latest) for place in range(len(order))]
-
-
 @dataclass(slots=True)
 class Served:
     """What a server has done.
@@ -148,11 +138,16 @@ class Server:
         self._sendable = sendable(order)
         self._workers = range(communicator.world_size - servers)
         number = communicator.rank - len(self._workers)
-        self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets]
-        self._optimizers = [make_optimizer([part]) for part in self._parts]
-        self._locks = [threading.Lock() for _ in self._parts]
-        self._versions = [0] * len(self._parts)
+        self._hold([nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets], make_optimizer)
         self.served = Served()
+
+    def _hold(self, parts: list[nn.Parameter], make_optimizer: MakeOptimizer) -> None:
+        self._parts = parts
+        self._optimizers = [make_optimizer([part]) for part in parts]
+        self._locks = [threading.Lock() for _ in parts]
+        self._versions = [0] * len(parts)
+        self._coming = [[torch.empty_like(part) for _ in self._workers] for part in parts]
+        self._sent: list[list[dist.Work]] = [[] for _ in parts]
 
     def serve_all(self) -> Served:
         """Update by the mean of all ranks' gradients, iteration by iteration, until all have ended.
@@ -161,36 +156,42 @@ class Server:
             ExecutionError: a rank that ended before another.
             LostRankError: one that is gone.
         """
-        coming = [[torch.empty_like(part) for _ in self._workers] for part in self._parts]
-        sends: list[list[dist.Work]] = [[] for _ in self._parts]
         while True:
             told = [self._told(worker) for worker in self._workers]
             going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
             if not going:
-                self._settle(work for works in sends for work in works)
+                self._end_all()
                 return self.served
             if len(going) < len(self._workers):
                 ended = sorted(set(self._workers).difference(going))
                 what = f"rank {ended[0]} has ended and rank {going[0]} goes on"
                 raise ExecutionError(what, remedy="let all ranks train as many iterations, or use `async`")
-            receives = [
-                [
-                    self._push.recv([into], worker, place + 1)
-                    for worker, into in zip(self._workers, buffers, strict=True)
-                ]
-                for place, buffers in enumerate(coming)
-            ]
-            sent = 0
-            for place, buffers in enumerate(coming):
-                self._settle([*receives[place], *sends[place]])
-                gradient = buffers[0]
-                for other in buffers[1:]:
-                    gradient.add_(other)
-                self._update(place, gradient, told[0][1])
-                for number in range(sent, self._sendable[place]):
-                    part = self._parts[self._order[number]].data
-                    sends[self._order[number]] = [self._pull.send([part], w, number + 1) for w in self._workers]
-                sent = self._sendable[place]
+            self._take_all(told[0][1])
+
+    def _take_all(self, rate: float) -> None:
+        """Update by the sums of all training ranks' gradients, and send what is updated to all."""
+        receives = [
+            [self._push.recv([into], worker, place + 1) for worker, into in zip(self._workers, buffers, strict=True)]
+            for place, buffers in enumerate(self._coming)
+        ]
+        sent = 0
+        for place, buffers in enumerate(self._coming):
+            self._settle([*receives[place], *self._sent[place]])
+            gradient = buffers[0]
+            for other in buffers[1:]:
+                gradient.add_(other)
+            self._update(place, gradient, rate)
+            for number in range(sent, self._sendable[place]):
+                self._send(number)
+            sent = self._sendable[place]
+
+    def _send(self, number: int) -> None:
+        """Send the part that a pull asks for to all training ranks."""
+        place = self._order[number]
+        self._sent[place] = [self._pull.send([self._parts[place].data], w, number + 1) for w in self._workers]
+
+    def _end_all(self) -> None:
+        self._settle(work for works in self._sent for work in works)
 
     def serve_each(self) -> Served:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.
@@ -264,4 +265,7 @@ class Server:
             try:
                 work.wait()
             except RuntimeError as error:
-                raise_lost(self._communicator, "a message between server and rank", error)
+                self._lost(error)
+
+    def _lost(self, error: RuntimeError) -> NoReturn:
+        raise_lost(self._communicator, "a message between server and rank", error)

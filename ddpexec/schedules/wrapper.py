@@ -24,6 +24,7 @@ from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.served import Served
 from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
@@ -95,7 +96,6 @@ class ScheduledDataParallel(nn.Module):
         self.communicator = Communicator([group], noop=comm == "noop")
         model = collect(module)
         check_module(list(model.tensors))
-        _check_dense(model)
         self.model, self.device = model, model.tensors[0].device
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
@@ -108,6 +108,8 @@ class ScheduledDataParallel(nn.Module):
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
         first = self._setup()
+        if learn:
+            _check_sparse(schemes.ddp(first), model)
         # While it learns it trains as DDP does, which needs no times.
         self._install(schemes.ddp(first) if learn else self._made(first))
         self._points = ForwardPoints(module, model, self._forward_point)
@@ -182,7 +184,7 @@ class ScheduledDataParallel(nn.Module):
         It needs all gradients, so it waits for all messages: a scheme that lets the next forward wait for each of them
         loses that. Every rank calls it, after backward and before the optimizer's step.
         """
-        if self.schedule.update == "elsewhere":
+        if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
         gradients = self.executor.gather_gradients()
@@ -212,6 +214,9 @@ class ScheduledDataParallel(nn.Module):
         if made.one_process:
             what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
             raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
+        _check_sparse(made, self.model)
+        if any(message.sparse for message in made):
+            check_optimizer(self._make_optimizer)
         return made if self._overlap else without_overlap(made)
 
     def _install(self, schedule: Schedule) -> None:
@@ -280,12 +285,16 @@ def _ranks_per_node(world_size: int) -> int:
     return ranks if ranks and world_size % ranks == 0 else 1
 
 
-def _check_dense(model: ModelParameters) -> None:
-    for parameter in model.policy:
-        if parameter.sparse:
-            raise OptionError(
-                "its gradient is sparse", place=f"parameter {parameter.name}", remedy="use `scheme=ddp`, or a dense one"
-            )
+def _check_sparse(schedule: Schedule, model: ModelParameters) -> None:
+    """Raise OptionError where a gradient is sparse that the schedule has dense, or the other way round."""
+    carried = {index for message in schedule if message.sparse for index in message.parameters}
+    for index, parameter in enumerate(model.policy):
+        place = f"parameter {parameter.name}"
+        if parameter.sparse and index not in carried:
+            remedy = "use `scheme=ddp`, `parallax`, or a dense one"
+            raise OptionError("its gradient is sparse", place=place, remedy=remedy)
+        if index in carried and not parameter.sparse:
+            raise OptionError("its gradient is dense", place=place, remedy="build its embedding with sparse=True")
 
 
 def _end(handles: list[Any], lanes: Lanes) -> None:

@@ -66,6 +66,12 @@ def order_bench(
         ),
     ] = "1",
     buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
+    find_unused_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--find-unused-parameters", help="Of traces that miss no gradient too: torch then never rebuilds."
+        ),
+    ] = False,
     steps: Annotated[int, typer.Option(min=5, metavar="N", help="Steps of each trace, from its first.")] = 100,
     seed: Annotated[int, typer.Option(min=0, metavar="S", help="Of the intervals' draws.")] = 0,
     plot: Annotated[str | None, plot_option("Draw what each gains over torch, beside what an oracle would.")] = None,
@@ -89,6 +95,7 @@ def order_bench(
         policies=policy or POLICIES,
         consensus=_consensus(consensus),
         buckets=buckets,
+        find_unused_parameters=find_unused_parameters,
         seed=seed,
     )
     rows = list(bench(asked, Progress("order-bench: rows")))

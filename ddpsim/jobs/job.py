@@ -138,7 +138,7 @@ class Job:
         Option(
             "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, "
             "zero1, zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, "
-            "horovod, multiworker-mirrored, parameter-server[:servers=N,async], gradientflow, or "
+            "horovod, multiworker-mirrored, parameter-server[:servers=N,async], parallax, gradientflow, or "
             "package.module:function.",
             "NAME",
         ),

@@ -72,6 +72,7 @@ class Bench:
         policies: when to rebuild, as `ddpsim.order.rebuild` reads them.
         consensus: whose expectation wins.
         buckets: about how many a model has.
+        find_unused_parameters: also of traces that miss no gradient, as training scripts often have it.
         seed: of the intervals' draws.
 
     Raises:
@@ -84,6 +85,7 @@ class Bench:
     policies: Sequence[str]
     consensus: Consensus = "slowest"
     buckets: int = 8
+    find_unused_parameters: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,13 +98,17 @@ class Bench:
         """How many rows there will be."""
         return len(self.traces) * len(self.machines) * len(self.predictors) * len(self.policies)
 
+    def searches(self, trace: OrderTrace) -> bool:
+        """Return whether unused parameters are looked for, so that torch never rebuilds."""
+        return trace.misses_gradients or self.find_unused_parameters
+
     def options(self, trace: OrderTrace, machine: Machine) -> Options:
         """Return what every replay of a trace on a machine is simulated with."""
         caps = caps_for(trace, self.buckets)
         return Options(
             caps=caps,
             order="never",
-            find_unused_parameters=trace.misses_gradients,
+            find_unused_parameters=self.searches(trace),
             scale_compute=machine.scale(trace, caps),
             iterations=trace.iterations - WARM_UP,
         )
@@ -131,7 +137,7 @@ def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
         return replayer.policy(chosen)
 
     oracle, once = replayer.oracle(), replayed("once", "last", "rank0")
-    torch = replayed("never", "last", "rank0") if trace.misses_gradients else once
+    torch = replayed("never", "last", "rank0") if asked.searches(trace) else once
     for policy in asked.policies:
         for predictor in asked.predictors:
             found = replayed(policy, predictor)

@@ -90,13 +90,14 @@ class Memory:
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
         tensors = _states(kind) + (1 if sharding.master else 0)
-        state = 0 if sharding.servers else _shard(tensors * sum(updated), sharding.optimizer)
+        served = schedule is not None and schedule.update == "elsewhere"
+        state = 0 if served else _shard(tensors * sum(updated), sharding.optimizer)
         own = sharding.staging_bytes is None
         buckets = 0 if job.gradient_as_bucket_view or not own else plan.size_bytes
         kept = gradients if (job.gradient_as_bucket_view and own) or job.accumulate > 1 else 0
         gathered = sharding.gathered_bytes + (sharding.staging_bytes or 0)
         in_backward = kept + gathered + (workload.activations_bytes or 0)
-        temporary = 0 if sharding.servers else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
+        temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
         in_optimizer = gradients + temporary
         resident = parameters + state + buckets + sharding.kept_bytes
         return cls(

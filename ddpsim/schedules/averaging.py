@@ -24,11 +24,11 @@ from ddpsim.schedules.sums import sums
 NODE = "node"
 """Name of the group of consecutive ranks among which gradients are averaged in each step."""
 
-OUTER_PASSES = 3.0
+OUTER_PASSES = 6.5
 """Passes of a copy's size that SlowMo's outer step makes over the parameters, in the operations that torch has for it.
 
-Reads the last average, this one and the momentum, writes momentum, parameters and what is the last average from then
-on: six times a parameter's bytes, of which a copy moves two.
+The momentum is scaled (2 times a parameter's bytes), the last average added to it and this one taken off (3 each), the
+parameters made of the last average and the momentum (3), and kept (2): 13 times, of which a copy moves two.
 """
 
 

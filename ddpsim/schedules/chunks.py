@@ -20,10 +20,11 @@ from ddpsim.options.asked import count, factor, value
 NORM_BYTES = 4
 """Bytes of a chunk's norm, in fp32."""
 
-SUMMING_PASSES = 2.0
-"""Passes of a copy's size before norms are there: what was left is added to gradients, and each chunk is read once.
+SUMMING_PASSES = 3.0
+"""Passes of a copy's size before norms are there: gradients are added to what was left, and each chunk's sizes summed.
 
-Reads two and writes one, then reads one: four times a gradient's bytes, of which a copy moves two.
+Reads two and writes one, then, as torch has no sum of sizes at once that is as fast, reads one and writes one, and
+reads one: six times a gradient's bytes, of which a copy moves two.
 """
 
 

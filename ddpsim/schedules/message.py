@@ -45,6 +45,7 @@ class Message:
         launch_passes: such that it makes when it launches it.
         chunks: which part of a bucket it carries, where ranks choose it in each iteration.
         blocking: whether the host that launches it waits for its end there, and takes it in.
+        sparse: whether it carries the rows that were touched, with their indices; its size is then what is expected.
 
     Raises:
         PlanError: a size, a segment, a part or a number of iterations out of range, or a point nothing can wait at.
@@ -69,6 +70,7 @@ class Message:
     chunks: Chunks | None = None
     delay_s: float = 0.0
     blocking: bool = False
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         place = f"message {self.id!r}"

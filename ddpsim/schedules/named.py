@@ -8,11 +8,22 @@ from typing import NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import asked, count
-from ddpsim.schedules import averaging, dataparallel, deepspeed, fused, gradientflow, schemes, servers, sharded
+from ddpsim.schedules import (
+    averaging,
+    dataparallel,
+    deepspeed,
+    fused,
+    gradientflow,
+    parallax,
+    schemes,
+    servers,
+    sharded,
+)
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
 from ddpsim.schedules.outer import Outer
 from ddpsim.schedules.own import is_own, own_scheme
+from ddpsim.schedules.parallax import Parallax
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Runner, Scheme
 from ddpsim.schedules.servers import Servers
@@ -137,6 +148,11 @@ def _parameter_server(text: _Text) -> Scheme:
     )
 
 
+def _parallax(text: _Text) -> Scheme:
+    given = text.asks(Parallax)
+    return Scheme(text.whole, lambda setup: parallax.parallax(setup, given), servers=given.servers)
+
+
 def _averaging(text: _Text) -> Scheme:
     steps, rest = _steps(text)
     rest.ends(f"write {text.name}:{steps}")
@@ -180,6 +196,7 @@ _SCHEMES: Mapping[str, Read] = {
     "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
     "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
     "parameter-server": _parameter_server,
+    "parallax": _parallax,
     "averaging": _averaging,
     "slowmo": _slowmo,
     "local-sgd": _local_sgd,

@@ -17,6 +17,9 @@ from ddpsim.schedules.points import Kind
 
 SCHEMA = "ddpsim.schedule/1"
 
+TRAINERS = "trainers"
+"""The process group of all ranks that train, where others serve."""
+
 Update = Literal["after_backward", "before_use", "elsewhere"]
 
 
@@ -140,6 +143,8 @@ def message_document(message: Message) -> dict[str, Any]:
         found["every"] = message.every
     if message.blocking:
         found["blocking"] = True
+    if message.sparse:
+        found["sparse"] = True
     return found
 
 
@@ -156,7 +161,8 @@ def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) 
         _check_names(message, known, schedule, len(parameters))
     _check_circles(known)
     for name, ranks in schedule.groups.items():
-        if ranks < 1 or world_size % ranks:
+        among = world_size - schedule.sharding.servers if name == TRAINERS else world_size
+        if ranks < 1 or among % ranks:
             what, remedy = f"groups of {ranks} ranks do not divide a world of {world_size}", "give a divisor"
             raise PlanError(what, place=f"group {name!r}", remedy=remedy)
     if world_size > 1:

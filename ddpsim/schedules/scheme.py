@@ -48,7 +48,7 @@ class Scheme:
             PlanError: servers that leave none.
         """
         if self.servers:
-            check_servers(self.servers, world_size)
+            check_servers(self.servers, world_size, self.name.partition(":")[0])
         return world_size - self.servers
 
     def schedule(self, setup: Setup) -> Schedule:

@@ -10,6 +10,8 @@ ParameterServerStrategy; the order of pulls, TicTac (Hashemi et al., 2019), wher
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import PlanError
@@ -45,7 +47,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     Raises:
         PlanError: where servers leave no rank to train.
     """
-    check_servers(given.servers, setup.world_size)
+    check_servers(given.servers, setup.world_size, "parameter-server")
     pushes = [
         replace(message, group=SERVERS, stream="push")
         for message in sums(setup, setup.buckets, "push", Operation.REDUCE)
@@ -77,7 +79,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     )
 
 
-def check_servers(servers: int, world_size: int) -> None:
+def check_servers(servers: int, world_size: int, scheme: str) -> None:
     """Refuse `servers` that leave no rank to train.
 
     Raises:
@@ -86,4 +88,14 @@ def check_servers(servers: int, world_size: int) -> None:
     if servers >= world_size:
         what = f"{servers} of {world_size} ranks are servers, which leaves them without clients"
         remedy = f"give servers={max(1, world_size - 1)} at most"
-        raise PlanError(what, place="scheme 'parameter-server'", remedy=remedy)
+        raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
+
+
+def sendable(order: Sequence[int]) -> list[int]:
+    """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
+
+    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
+    ([1, 2, 3], [0, 0, 3])
+    """
+    latest = list(itertools.accumulate(order, max))
+    return [sum(needed <= place for needed in latest) for place in range(len(order))]

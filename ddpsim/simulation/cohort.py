@@ -10,6 +10,7 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.gloo.groups import among
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
@@ -150,8 +151,8 @@ class Cohort:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
-        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         servers = scheduled.schedule.sharding.servers
+        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s)
         self.staleness = links.staleness
         buckets = [
@@ -164,11 +165,14 @@ class Cohort:
         self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
     ) -> Collectives:
         options = replace(self.options.collective, rings=rings)
+        calibration = self.calibration
+        if calibration is not None and self.backend == "gloo":
+            calibration = among(calibration, self.placement.world_size, placement.world_size)
         return Collectives(
             env,
             placement,
             backend=self.backend,
-            calibration=self.calibration,
+            calibration=calibration,
             options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
         )

@@ -9,6 +9,7 @@ from ddpsim.schedules.issuing import Lane
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind
 from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.reduction import Sends
 from ddpsim.simulation.traffic import Parcel
@@ -44,7 +45,7 @@ def parcels_of(
                 tuple(numbers[name] for name in message.after_messages),
                 (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s
                 + _unit_s(message, costs),
-                _host_awaits(message, schedule, gloo=gloo) and (message.group, message.stream) not in rung,
+                _host_awaits(message, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,
             )
@@ -52,9 +53,9 @@ def parcels_of(
     return tuple(found)
 
 
-def _host_awaits(message: Message, schedule: Schedule, *, gloo: bool) -> bool:
+def _host_awaits(message: Message, *, gloo: bool) -> bool:
     """Whether the host waits for what comes before a message; a server does before it sends what it has updated."""
-    return gloo and bool(message.after_messages) and schedule.update != "elsewhere"
+    return gloo and bool(message.after_messages) and message.group != SERVERS
 
 
 def _in_place(message: Message) -> bool:
@@ -66,8 +67,9 @@ def _in_place(message: Message) -> bool:
 
 
 def filled_by_hooks(message: Message) -> bool:
-    """Whether gradients are copied into it as they come, as DDP does; a host that waits for it does all at once."""
-    return message.op.reduces and BACKWARD_END not in message.after and not message.blocking and not averages(message)
+    """Whether gradients are copied into it as they come, as DDP does; rows, and what a host waits for, go at once."""
+    late = BACKWARD_END in message.after or message.blocking or message.sparse
+    return message.op.reduces and not late and not averages(message)
 
 
 def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
@@ -78,6 +80,8 @@ def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> fl
     """
     if averages(message):
         return float(gloo)
+    if message.sparse:
+        return float(message.op.reduces)
     if message.blocking and message.op.reduces:
         return 0.0 if message.after_messages else 1.0
     if message.blocking:

@@ -12,6 +12,7 @@ from ddpsim.schedules.issuing import IssueQueue, Lane
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.points import Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
+from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.first_points import at_first_points
 from ddpsim.simulation.parcels import filled_by_hooks, parcels_of
@@ -99,8 +100,8 @@ class Scheduled:
         groups = _groups(schedule, count, clipping=options.clip_gradients)
         if not late and not _updates_apart(schedule, count):
             groups = [list(range(count))]
-        if schedule.update == "elsewhere":
-            groups = []
+        served = {index for message in schedule if message.group == SERVERS for index in message.parameters}
+        groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
         return cls(
             schedule,
             parcels_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),

@@ -13,6 +13,7 @@ from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.servers import sendable
 from ddpsim.simulation.line import Line
 from ddpsim.simulation.processor import Process
 from ddpsim.simulation.rendezvous import Launch
@@ -117,12 +118,20 @@ class ServerLinks:
 
 
 class Attendance:
-    """Sends one rank's messages as they come, without those of others."""
+    """Sends one rank's messages as they come, without those of others.
+
+    Servers take what a rank pulls as it is when they have updated by that rank's gradient, and by all that come before
+    it in the order of the pulls.
+    """
 
     def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
         self._links, self._rank, self._buckets = links, rank, buckets
         latency_s = links.latency_s
         self._lines = None if latency_s is None else [Line(links.network, latency_s) for _ in buckets]
+        pushes, pulls = [lane for lane in buckets if lane]
+        self._pulls = pulls
+        self._sendable = dict(zip(pushes, sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
+        self._taken = 0
 
     def attend(self, launch: Launch) -> simpy.Event:
         """Send a launch; return the event of its end."""
@@ -133,9 +142,14 @@ class Attendance:
         launch.wire_s = links.env.now
         of_lane = self._buckets[launch.lane]
         bucket = of_lane[launch.number % len(of_lane)]
-        if launch.operation is not Operation.REDUCE:
-            links.pulled(self._rank, bucket)
         demand = links.demand(self._rank, launch)
         yield links.network.transfer(demand) if self._lines is None else self._lines[launch.lane].send(demand)
         if launch.operation is Operation.REDUCE:
             links.pushed(self._rank, bucket)
+            self._take(bucket)
+
+    def _take(self, pushed: Bucket) -> None:
+        """Note which update of each bucket is sent back, now that the servers have updated by `pushed`."""
+        for bucket in self._pulls[self._taken : self._sendable[pushed]]:
+            self._links.pulled(self._rank, bucket)
+        self._taken = self._sendable[pushed] % len(self._pulls)

@@ -12,57 +12,61 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
 from ddpsim.orderbench import Bench, Machine, bench
 from ddpsim.orderbench.generated import generated, statistics_of
+from ddpsim.plots import plot_gains
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace
+from tests.accuracy import codec_findings, drop_runs, variation_findings
+from tests.accuracy import order_tables as tables
+from tests.accuracy.order_tables import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "reference" / "order-findings.md"
 KEPT = Path(__file__).with_name("order_findings.json")
 RUNS = ROOT / "traces" / "order-runs"
-NETWORK = RUNS / "lab-plain.yaml"
 
 STEPS = 60
 RATIOS = (0.5, 1.0, 2.0)
 POLICIES = ("drift:0.95:20", "drift:1:1")
-PREDICTORS = ("mean", "context")
-WORTH = 0.03
-"""Share of a step from which an idea counts as worth it."""
+PREDICTORS = ("last", "mean", "exponential", "branch", "context")
 LARGE = ("ranks=64,unused=0.3", "ranks=64,unused=0.3,contexts=4,persistence=0", "ranks=256,unused=0.3,steps=30")
-RUN = ("dynamic-depth", "branches", "tasks")
-"""Traces that are run for real: those in which the most is to be gained."""
-ARMS = ("never,last", "drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
-"""What is run beside torch, and predicted before."""
-ROUNDS = 8
-"""Turns of each arm, forth and back: of ten steps each."""
+SEARCHING = ", searching"
+"""Behind the name of a trace without missing gradients that is run under `--find-unused-parameters` all the same."""
+RUN = (
+    *((name, "lab-plain", ratio, 160) for name in ("dynamic-depth", "branches", "tasks") for ratio in RATIOS),
+    *((f"branches{SEARCHING}", "lab-plain", ratio, 160) for ratio in RATIOS),
+    ("branches", "lab-slow", 1.0, 80), ("tasks", "lab-slow", 2.0, 80), ("tasks", "lab-slow", 1.0, 80),
+    (f"branches{SEARCHING}", "lab-slow", 1.0, 80),
+)  # fmt: skip
+"""What is run for real: traces in which the most is to be gained, networks, ratios, and steps of each arm. A link of a
+quarter of the rate makes steps four times as long, beside which what Python takes of two cores weighs a quarter."""
 SHARES = (0.1, 0.25, 0.5)
 """Chances of leaving out each of the layers that may be."""
-
-Row = Mapping[str, Any]
 
 
 def of_trace(task: tuple[str, float]) -> list[dict[str, Any]]:
     """Return the rows of one kept trace at one ratio."""
     name, ratio = task
     trace = load_order_trace(shipped.path("order trace", name)).first(STEPS)
-    return rows_of(trace, "lab-flat", ratio, POLICIES, PREDICTORS)
+    once = rows_of(trace, "lab-flat", ratio, ("once",), ("mean",))  # after one backward all predictors say the same
+    return once + rows_of(trace, "lab-flat", ratio, POLICIES, PREDICTORS)
 
 
-def of_lab(task: tuple[str, float]) -> list[dict[str, Any]]:
+def of_lab(task: tuple[str, str, float, int]) -> list[dict[str, Any]]:
     """Return the rows of what is run for real, on the network that it runs on."""
-    name, ratio = task
-    trace = load_order_trace(shipped.path("order trace", name)).first(2 * 10 * ROUNDS)
-    found = rows_of(trace, str(NETWORK), ratio, ("never", *POLICIES), PREDICTORS)
-    return [{**row, "machine": f"{NETWORK.stem} at {ratio:g}"} for row in found]
+    name, network, ratio, steps = task
+    trace = load_order_trace(shipped.path("order trace", name.removesuffix(SEARCHING))).first(steps)
+    policies, topology = ("never", "once", *POLICIES), str(RUNS / f"{network}.yaml")
+    rows = rows_of(trace, topology, ratio, policies, ("mean", "context"), name.endswith(SEARCHING))
+    return [{**row, "trace": name} for row in rows]
 
 
 def of_large(text: str) -> list[dict[str, Any]]:
@@ -72,12 +76,18 @@ def of_large(text: str) -> list[dict[str, Any]]:
 
 
 def rows_of(
-    trace: OrderTrace, topology: str, ratio: float, policies: Sequence[str], predictors: Sequence[str]
+    trace: OrderTrace,
+    topology: str,
+    ratio: float,
+    policies: Sequence[str],
+    predictors: Sequence[str],
+    search: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the bench's rows with the ratio beside them."""
     asked = Bench(
-        traces=[trace], machines=[Machine(load_topology(topology), ratio)], predictors=predictors, policies=policies
-    )
+        traces=[trace], machines=[Machine(load_topology(topology), ratio)], predictors=predictors, policies=policies,
+        find_unused_parameters=search,
+    )  # fmt: skip
     return [{**row.document(), "ratio": ratio} for row in bench(asked)]
 
 
@@ -99,9 +109,11 @@ def collected() -> dict[str, Any]:
         rows = [row for found in pool.map(of_trace, tasks) for row in found]
         large = [row for found in pool.map(of_large, LARGE) for row in found]
         dropped = list(pool.map(of_drop, drops))
+        variation = list(pool.map(variation_findings.of_case, variation_findings.TASKS))
     return {
         "rows": rows,
         "large": large,
+        "variation": variation,
         "drop": {"rows": dropped, "iteration_s": whole.iteration_s, "local_s": whole.local_s},
     }
 
@@ -109,16 +121,19 @@ def collected() -> dict[str, Any]:
 def page(found: Mapping[str, Any], measured: Sequence[Row]) -> str:
     """Return the page as Markdown."""
     rows: list[Row] = found["rows"]
-    parts = [_HEAD.format(steps=STEPS, worth=f"{WORTH:.0%}")]
-    parts += ["## What pays", "", *_verdicts(rows), "", *_best(rows)]
-    parts += ["", "## By policy and predictor", "", *_means(rows)]
-    if measured:
-        parts += ["", "## Measured on the lab", "", _MEASURED, "", *_beside(found["lab"], measured)]
-    parts += ["", "## Larger worlds", "", _LARGE, "", *_larger(found["large"])]
-    parts += ["", "## Layers left out", "", *_dropped(found["drop"])]
+    parts = [_HEAD.format(steps=STEPS, worth=f"{tables.WORTH:.0%}")]
+    parts += ["## What pays", "", *tables.verdicts(rows, measured), "", *tables.best(rows), "", _PLOT]
+    parts += ["", "## By policy and predictor", "", *tables.means(rows, STEPS)]
+    parts += ["", "## Measured on the lab", "", _MEASURED, "", *tables.beside(found["lab"], measured)]
+    parts += ["", "## Larger worlds", "", _LARGE, "", *tables.larger(found["large"])]
+    parts += ["", "## Ranks that differ", "", *variation_findings.lines(found["variation"])]
+    parts += ["", "## Layers left out", "", *_dropped(found["drop"]), "", *drop_runs.lines()]
+    codecs, losses = (json.loads(path.read_text()) for path in (codec_findings.KEPT, codec_findings.LOSSES))
+    parts += ["", "## Compression", "", *codec_findings.lines(codecs, losses)]
     return "\n".join(parts) + "\n"
 
 
+_PLOT = "![What each policy gains over torch, beside what an oracle would](order-findings.png)"
 _HEAD = """# What ideas on the order of gradients are worth
 
 Written by `python -m tests.accuracy.order_findings` from `ddpsim order-bench`: the kept order traces (`traces/orders`,
@@ -135,81 +150,6 @@ more than on idle cores, which is what the prediction takes. `never` is torch's 
 measured oracle pays for its rebuilds, the predicted one does not."""
 _LARGE = """Drawn traces (`ddpsim order-bench --generated ...`) on `p3dn.24xlarge` hosts, a rank a node, messages over
 backward at 1."""
-
-
-def _verdicts(rows: Sequence[Row]) -> Iterator[str]:
-    for trace in _traces(rows):
-        own = [row for row in rows if row["trace"] == trace]
-        worth = [row for row in own if row["gain_low"] >= WORTH]
-        bound = max(row["bound"] for row in own)
-        where = ", ".join(f"{ratio:g}" for ratio in RATIOS if any(row["ratio"] == ratio for row in worth))
-        if worth:
-            best = max(worth, key=lambda row: row["gain"])
-            what = f"worth it at {where}: up to {best['gain']:.1%}, by `{best['policy']}` with `{best['predictor']}`"
-        elif bound < WORTH:
-            what = f"no order can give {WORTH:.0%}: the oracle saves {bound:.1%} at most"
-        else:
-            best = max(own, key=lambda row: row["gain"])
-            what = f"an oracle would save up to {bound:.1%}, the best found {_interval(best)}"
-        yield f"- **{trace}**: {what}."
-
-
-def _best(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| trace | wire / backward | torch ms | rebuilt once | oracle | best | policy | predictor | rebuilds |"
-    yield "|---|--:|--:|--:|--:|--:|---|---|--:|"
-    for trace in _traces(rows):
-        for ratio in RATIOS:
-            own = [row for row in rows if (row["trace"], row["ratio"]) == (trace, ratio)]
-            best = max(own, key=lambda row: row["gain"])
-            once = 1 - best["rebuilt_once_s"] / best["torch_s"]
-            yield (
-                f"| {trace} | {ratio:g} | {1e3 * best['torch_s']:.1f} | {once:+.1%} | {best['bound']:+.1%} | "
-                f"{_interval(best)} | `{best['policy']}` | `{best['predictor']}` | {best['rebuilds']} |"
-            )
-
-
-def _means(rows: Sequence[Row]) -> Iterator[str]:
-    yield "Means over traces and ratios; tau is of what was expected and what came, unused parameters counted."
-    yield ""
-    yield "| policy | predictor | gain | worst | tau | held back ms | rebuilds a hundred steps |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
-    for policy in POLICIES:
-        for predictor in PREDICTORS:
-            own = [row for row in rows if (row["policy"], row["predictor"]) == (policy, predictor)]
-            taus = [row["tau"] for row in own if row["tau"] is not None]
-            yield (
-                f"| `{policy}` | `{predictor}` | {fmean(row['gain'] for row in own):+.1%} | "
-                f"{min(row['gain'] for row in own):+.1%} | {fmean(taus):.2f} | "
-                f"{1e3 * fmean(row['held_back_s'] for row in own):.1f} | "
-                f"{100 / STEPS * fmean(row['rebuilds'] for row in own):.0f} |"
-            )
-
-
-def _beside(rows: Sequence[Row], measured: Sequence[Row]) -> Iterator[str]:
-    yield "| trace | wire / backward | arm | torch ms | predicted gain | measured gain | steps |"
-    yield "|---|--:|---|--:|--:|--:|--:|"
-    for run in measured:
-        if run["arm"] == "torch":
-            torch_s = run["step_s"]
-            continue
-        own = [row for row in rows if (row["trace"], row["ratio"]) == (run["trace"], run["ratio"])]
-        policy, _, predictor = run["arm"].partition(", ")
-        known = [row["gain"] for row in own if (row["policy"], row["predictor"]) == (policy, predictor)]
-        predicted = {"oracle": own[0]["bound"], "never": 0.0}.get(policy) if not known else known[0]
-        yield (
-            f"| {run['trace']} | {run['ratio']:g} | `{run['arm']}` | {1e3 * torch_s:.1f} | {predicted:+.1%} | "
-            f"{_interval(run)} | {run['steps']} |"
-        )
-
-
-def _larger(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| statistics | policy | predictor | torch ms | oracle | gain | rebuilds |"
-    yield "|---|---|---|--:|--:|--:|--:|"
-    for row in rows:
-        yield (
-            f"| `{row['trace']}` | `{row['policy']}` | `{row['predictor']}` | {1e3 * row['torch_s']:.1f} | "
-            f"{row['bound']:+.1%} | {_interval(row)} | {row['rebuilds']} |"
-        )
 
 
 def _dropped(found: Mapping[str, Any]) -> Iterator[str]:
@@ -231,24 +171,20 @@ def _dropped(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {share:g} | {alone:+.1%} | {gains} |"
 
 
-def _traces(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["trace"] for row in rows))
-
-
-def _interval(row: Row) -> str:
-    return f"{row['gain']:+.1%} ({100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f})"
-
-
 def measured_runs() -> list[dict[str, Any]]:
-    """Return the rows of the kept runs, with their ratio."""
-    rows = [row for path in sorted(RUNS.glob("*.json")) for row in json.loads(path.read_text())["rows"]]
-    return [{**row, "ratio": float(row["machine"].rpartition(" at ")[2])} for row in rows]
+    """Return the rows of the kept runs, with their ratio; the name of a file tells whether it searched."""
+    found = []
+    for path in sorted(RUNS.glob("*.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            name = row["trace"] + (SEARCHING if path.stem.endswith("-search") else "")
+            found.append({**row, "trace": name, "ratio": float(row["machine"].rpartition(" at ")[2])})
+    return found
 
 
 def predicted_lab() -> list[dict[str, Any]]:
     """Return what is predicted of the runs."""
     with ProcessPoolExecutor(2) as pool:
-        return [row for found in pool.map(of_lab, [(name, ratio) for name in RUN for ratio in RATIOS]) for row in found]
+        return [row for found in pool.map(of_lab, RUN) for row in found]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -259,6 +195,7 @@ def main(arguments: Sequence[str]) -> None:
     if {"bench", "lab"} & set(arguments):
         kept["lab"] = predicted_lab()
         write_whole(KEPT, json_text(kept).encode())
+    plot_gains(kept["rows"], TARGET.with_suffix(".png"))
     write_whole(TARGET, page(kept, measured_runs()).encode())
 
 

@@ -94,10 +94,15 @@ _NVLS_EFFICIENCY = {2: 0.85, 3: 0.74}
 # Microseconds of a hop between nodes, in releases with figures for such trees of their own, and before.
 _NVLS_TREE_NET_US, _NVLS_TREE_NET_OLD_US = 20.9, 14.0
 
-_TUNED_FROM = 2005
-"""The first release that chose by a model, 2.5."""
+_TREES_FROM, _TUNED_FROM = 2004, 2005
+"""The first release that had trees, by a threshold in bytes, and the first that chose by a model."""
 _OLD_LL_BYTES = 16384
 """Before 2.5 there was no model: LL up to 16 KiB a rank (NCCL_LL_THRESHOLD), trees between nodes only."""
+_RULED_OUT = 1e6
+"""Factor on what NCCL 2.4 does not run at a size; finite, so that an algorithm that is forced has a time."""
+_OLD_TREE_US, _OLD_RING_US, _OLD_INSIDE_US, _OLD_CHANNEL_BPUS = 15.0, 6.0, 4.0, 5000.0
+"""Of `ncclTreeThreshold` in NCCL 2.4's `src/init.cc`: a tree's hop between nodes, a ring's hop, a tree's hop inside a
+node, bytes a microsecond of a channel by NVLink, or of all without."""
 
 
 def generation(sm: int) -> int:
@@ -115,6 +120,8 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     """Return what NCCL believes an allreduce of `size_bytes` takes by `entry`."""
     if shape.version < _TUNED_FROM and (entry.protocol == LL) != (size_bytes <= _OLD_LL_BYTES * shape.ranks):
         return math.inf
+    if shape.version == _TREES_FROM and (entry.algorithm == TREE) != (size_bytes <= tree_threshold(shape)):
+        return _RULED_OUT * (entry.latency_us + size_bytes / (1000 * entry.bandwidth))
     bandwidth, latency_us = entry.bandwidth, entry.latency_us
     blackwell_tree = entry.algorithm == NVLS_TREE and shape.sm >= 100 and shape.x86
     if entry.algorithm == TREE or blackwell_tree:
@@ -124,6 +131,23 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     if (entry.algorithm, entry.protocol) == (RING, SIMPLE) and shape.nodes > 1:
         latency_us *= _plateau(shape, size_bytes)
     return latency_us + size_bytes / (1000 * bandwidth)
+
+
+def tree_threshold(shape: Shape) -> float:
+    """Return the bytes up to which NCCL 2.4 runs an allreduce by trees, not by rings.
+
+    A tree's bandwidth counts as 2/3 of a ring's, by NVLink as 3/4, and twice that on two nodes; there are two channels a
+    ring that was found. Source: `ncclTreeThreshold` in NCCL 2.4's `src/init.cc`.
+    """
+    if shape.nodes == 1:
+        return 0.0
+    ring_us = _OLD_RING_US * (shape.ranks - 1)
+    tree_us = _OLD_TREE_US * (shape.nodes.bit_length() - 1) + _OLD_INSIDE_US * (shape.per_node - 1)
+    if ring_us <= tree_us:
+        return 0.0
+    share = 3 / 4 * (2 if shape.nodes == 2 else 1) if shape.nvlink else 2 / 3
+    ring = _OLD_CHANNEL_BPUS * (2 * shape.channels if shape.nvlink else 1)
+    return math.inf if share > 1 else ring * share / (1 - share) * (ring_us - tree_us)
 
 
 def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> Entry:
@@ -165,7 +189,7 @@ def _entries(shape: Shape) -> Iterator[Entry]:
         if (protocol == LL128 and not shape.ll128) or (protocol != SIMPLE and shape.simple_only):
             continue
         yield Entry(RING, protocol, _ring_latency_us(known, shape, protocol), ring_bandwidth(known, shape, protocol))
-        if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == 2004 and shape.nodes > 1)):
+        if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == _TREES_FROM and shape.nodes > 1)):
             latency_us, bandwidth = _tree_latency_us(known, shape, protocol), _tree_bandwidth(known, shape, protocol)
             yield Entry(TREE, protocol, latency_us, bandwidth)
     if shape.nvls is not None and shape.nodes == 1:

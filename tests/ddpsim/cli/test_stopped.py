@@ -15,6 +15,7 @@ import pytest
 
 from ddpsim.planning import comparison_point
 from ddpsim.version import __version__
+from tests import forked
 
 RUN = """
 import os, signal, sys
@@ -49,8 +50,11 @@ NEVER = 0
 def ran(
     words: tuple[object, ...], stop_after: int = NEVER, number: int = signal.SIGINT
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command in a fork; where it has workers, in an interpreter of its own, as a fork may have none."""
     given = [sys.executable, "-c", RUN, str(stop_after), str(int(number)), *map(str, words)]
-    return subprocess.run(given, capture_output=True, text=True, check=False)
+    if 2 in words:
+        return subprocess.run(given, capture_output=True, text=True, check=False)
+    return forked.command(given, Path.cwd(), {})
 
 
 def computed(ended: subprocess.CompletedProcess[str]) -> int:

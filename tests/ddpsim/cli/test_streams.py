@@ -15,7 +15,7 @@ import pytest
 from ddpsim.cli.progress import APART_S, Progress
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
-CAPS = ",".join(str(1 + n / 1000) for n in range(40))
+CAPS = ",".join(str(1 + n / 1000) for n in range(12))
 TABLE = "size_bytes,time_us\n1024,20\n65536,60\n1048576,900\n16777216,14000\n# ranks: 2\n"
 
 
@@ -77,7 +77,7 @@ def test_files_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_that_is_stopped_keeps_whole_lines_and_goes_on_from_there(
-    tiny: Path, tmp_path: Path, workers: int
+    tiny: Path, tmp_path: Path, workers: int, ddpsim: Callable
 ) -> None:
     out, told = tmp_path / "sweep.jsonl", tmp_path / "told"
     words = ["sweep", "--workload", str(tiny), "--topology", "dgx-1v", "--bucket-cap-mb", CAPS, "-o", str(out)]
@@ -102,14 +102,14 @@ def test_a_sweep_that_is_stopped_keeps_whole_lines_and_goes_on_from_there(
     # What was under way is kept too: of each worker a point, and the one that waited for it.
     assert caps == sorted(caps)
     assert 3 <= len(caps) <= 3 + 2 * workers
-    assert f"{len(caps)} of 40 predictions were done; {out} has them; the same command goes on" in told.read_text()
+    assert f"{len(caps)} of 12 predictions were done; {out} has them; the same command goes on" in told.read_text()
     assert "Traceback" not in told.read_text()
 
-    again = command(*words, "--workers", "2")
-    assert again.returncode == 0
-    assert f"note: {len(caps)} of 40 predictions are in {out}.partial already" in again.stderr
+    again = ddpsim(*words, "--workers", "2")
+    assert again.code == 0
+    assert f"note: {len(caps)} of 12 predictions are in {out}.partial already" in again.err
     once = tmp_path / "once.jsonl"
-    assert command(*words[:-1], str(once), "--workers", "1").returncode == 0
+    assert ddpsim(*words[:-1], once, "--workers", "1").code == 0
     assert out.read_bytes() == once.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == [
         "once.jsonl",

@@ -14,7 +14,9 @@ import pytest
 import simpy
 
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import CollectiveOptions
@@ -218,3 +220,14 @@ def test_bad_choices_are_named() -> None:
     gloo = Collectives(None, placement, backend="gloo").calibration
     with pytest.raises(CalibrationError, match="calibration is of gloo"):
         Collectives(None, placement, backend="nccl", calibration=gloo)
+
+
+def test_a_fitted_launch_is_shared_by_steps_in_groups_of_fewer_ranks() -> None:
+    prior = Calibration.priors("gloo")
+    fitted = prior.with_values({"gloo.launch_s": 9e-3}, source="fitted to a table")
+    assert among(fitted, 4, 2)["gloo.launch_s"] == pytest.approx(9e-3 * 2 / 6)
+    assert among(fitted, 4, 4) is fitted
+    assert among(prior, 4, 2) is prior
+    # No less than the call itself.
+    small = prior.with_values({"gloo.launch_s": 2e-4}, source="fitted to a table")
+    assert among(small, 4, 2)["gloo.launch_s"] == prior["gloo.launch_s"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -296,3 +297,35 @@ def test_nccl_itself_takes_the_ring_on_four_nodes_where_it_takes_the_tree_on_eig
     found = best(shape, mib << 20)
     assert (found.algorithm, found.protocol) == (algorithm, LL128)
     assert time_us(found, shape, mib << 20) == pytest.approx(believed_us, abs=1)
+
+
+def nccl_2_4_threshold(nodes: int, ranks: int, channels: int, *, nvlink: bool) -> float:
+    """Return `ncclTreeThreshold` of NCCL 2.4, line by line."""
+    ring_bandwidth = 5000.0 * channels if nvlink else 5000.0
+    if nvlink:
+        tree_bandwidth = ring_bandwidth * 3 / 4
+        if nodes == 2:
+            tree_bandwidth *= 2
+    else:
+        tree_bandwidth = ring_bandwidth * 2 / 3
+    levels, count = 0, nodes
+    while count := count >> 1:
+        levels += 1
+    ring_latency, tree_latency = 6.0 * (ranks - 1), 15.0 * levels + 4.0 * (ranks // nodes - 1)
+    if nodes < 2 or ring_latency <= tree_latency:
+        return 0.0
+    if tree_bandwidth > ring_bandwidth:
+        return float("inf")
+    return ring_bandwidth * tree_bandwidth / (ring_bandwidth - tree_bandwidth) * (ring_latency - tree_latency)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 32])
+@pytest.mark.parametrize("nvlink", [True, False])
+def test_trees_are_taken_up_to_nccl_2_4s_threshold(nodes: int, nvlink: bool) -> None:
+    shape = replace(DGX1V, ranks=8 * nodes, nodes=nodes, nvlink=nvlink, version=2004)
+    threshold = nccl_2_4_threshold(nodes, shape.ranks, 2 * shape.channels, nvlink=nvlink)
+    beside = [] if math.isinf(threshold) else [int(0.999 * threshold), int(1.001 * threshold) + 1]
+    for size in filter(None, (1, 10**6, 4 * 10**6, 10**9, *beside)):
+        assert best(shape, size).algorithm == (TREE if size <= threshold else RING)
+        for forced in (RING, TREE) if nodes > 1 else (RING,):
+            assert math.isfinite(time_us(best(shape, size, forced), shape, size))

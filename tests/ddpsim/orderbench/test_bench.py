@@ -115,6 +115,16 @@ def test_missing_gradients_are_found_by_torchs_search_which_never_rebuilds():
     assert row.torch_s != row.rebuilt_once_s
 
 
+def test_where_unused_parameters_are_looked_for_torch_never_rebuilds():
+    made = trace(*[[FORWARDS] * STEPS] * 4)
+    [plain], [searched] = (
+        rows(made, ("last",), ("once",)),
+        rows(made, ("last",), ("once",), find_unused_parameters=True),
+    )
+    assert plain.gain == 0
+    assert searched.gain > 0.1  # gradients come in registration order, torch's first buckets are its reverse
+
+
 def test_an_interval_holds_the_mean_and_is_nothing_where_pairs_agree():
     rng = np.random.default_rng(1)
     base = 1 + 0.1 * rng.random(200)

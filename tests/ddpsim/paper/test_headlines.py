@@ -104,8 +104,8 @@ def test_one_row_again_is_the_page_s() -> None:
 def test_every_system_of_the_table_has_a_row_with_its_source() -> None:
     systems = {headline.system for headline in HEADLINES}
     assert systems >= {
-        "SlowMo", "PostLocalSGD", "TicTac", "Horovod", "TF MultiWorkerMirrored", "GradientFlow", "ByteScheduler",
-        "PACE", "Blink", "BlueConnect", "GPipe", "PipeDream", "Mesh-TensorFlow",
+        "SlowMo", "PostLocalSGD", "TicTac", "Parallax", "Horovod", "TF MultiWorkerMirrored", "GradientFlow",
+        "ByteScheduler", "PACE", "Blink", "BlueConnect", "GPipe", "PipeDream", "Mesh-TensorFlow",
     }  # fmt: skip
     for headline in HEADLINES:
         assert all((headline.source, headline.stated, headline.assumed))

@@ -45,7 +45,7 @@ def test_an_average_costs_a_kth_of_one_allreduce_of_the_parameters(steps: int) -
 
 def test_slowmo_adds_its_outer_step() -> None:
     source, costs = workload(), Costs.of("gloo", None)
-    outer_s = 3 * costs.copies_s(8, source.gradient_bytes)
+    outer_s = 6.5 * costs.copies_s(8, source.gradient_bytes)
     plain, moved = (period(scheme, loopback(), source) for scheme in ("averaging:4", "slowmo:4"))
     assert moved - plain == pytest.approx(outer_s / 4, rel=1e-9)
 

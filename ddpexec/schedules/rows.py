@@ -1,0 +1,181 @@
+"""Rows of sparse gradients over gloo, between training ranks and servers: how many, which, and their values.
+
+Each server has an equal part of a parameter's rows. It answers a rank's rows with those that any rank's batch touched,
+as it has updated them; others it cannot have moved, which an optimizer is asked to show before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpexec.errors import OptionError
+from ddpexec.groups.process_groups import Communicator, Work
+from ddpexec.schedules.served import Server, ServerLane, Together
+from ddpexec.schedules.updates import MakeOptimizer
+from ddpsim.operations import Operation
+
+Rows = tuple[Tensor, Tensor]
+"""Indices of rows, ascending, and the values of each."""
+
+
+class RowLane(ServerLane):
+    """A row lane sends the rows of sparse gradients to the servers, and receives rows of parameters from them."""
+
+    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
+        """Begin to push the gradient of `tensor`, which is a whole parameter, or to pull its rows.
+
+        Raises:
+            ExecutionError: a gradient that is dense.
+        """
+        number = self.launched % self._messages
+        self.launched += 1
+        bounds = bounds_of(len(tensor), len(self.servers))
+        if operation is not Operation.REDUCE:
+            return Pull(self.group, self.servers, number + 1, tensor)
+        if number == 0:
+            self.tell(1.0)
+        indices, values = self._taken(tensor)
+        works: list[dist.Work] = []
+        for server, low, high in zip(self.servers, bounds, bounds[1:], strict=False):
+            mine = (indices >= low) & (indices < high)
+            rows = indices[mine], values[mine]
+            self.sent_bytes += sum(part.nbytes for part in rows)
+            works += send_rows(self.group, server, number + 1, rows)
+        return Together(works)
+
+    def _taken(self, parameter: Tensor) -> Rows:
+        """Return the rows of a gradient, divided by the training ranks; none where nothing used it."""
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return torch.empty(0, dtype=torch.int64), parameter.detach()[:0]
+        gradient = gradient.coalesce()
+        return gradient.indices()[0], gradient.values() / (self.group.size() - len(self.servers))
+
+
+class Pull:
+    """A pull is rows of a parameter that servers have updated: received, and put in place, when it is awaited."""
+
+    def __init__(self, group: dist.ProcessGroup, servers: Sequence[int], tag: int, parameter: Tensor) -> None:
+        self._group, self._servers, self._tag, self._parameter = group, servers, tag, parameter
+        self._done = False
+
+    def wait(self) -> bool:
+        """Receive the rows of all servers."""
+        if not self._done:
+            with torch.no_grad():
+                for server in self._servers:
+                    indices, values = receive_rows(self._group, server, self._tag, self._parameter)
+                    self._parameter[indices] = values
+            self._done = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the rows are in place."""
+        return self._done
+
+
+class RowServer(Server):
+    """A row server keeps its part of each sparse parameter's rows, and updates those that are touched.
+
+    Args:
+        parameters: sparse ones, in the order of the pushes.
+        order: of the pulls, as places among the pushes.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        push: dist.ProcessGroup,
+        pull: dist.ProcessGroup,
+        parameters: Sequence[Tensor],
+        order: Sequence[int],
+        servers: int,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        super().__init__(communicator, push, pull, (), order, servers, make_optimizer)
+        number = communicator.rank - len(self._workers)
+        bounds = [bounds_of(len(parameter), servers)[number : number + 2] for parameter in parameters]
+        self._first = [low for low, _ in bounds]
+        parts = [whole.detach()[low:high] for whole, (low, high) in zip(parameters, bounds, strict=True)]
+        self._hold([nn.Parameter(part) for part in parts], make_optimizer)
+        self._sends: list[dist.Work] = []
+
+    def _take_all(self, rate: float) -> None:
+        """Sum the rows of all training ranks, update those, and send them to all."""
+        touched: list[Tensor] = []
+        for place, part in enumerate(self._parts):
+            rows = [self._received(worker, place) for worker in self._workers]
+            indices, values = (torch.cat(several) for several in zip(*rows, strict=True))
+            gradient = torch.sparse_coo_tensor((indices - self._first[place])[None], values, part.shape).coalesce()
+            self._update(place, gradient, rate)
+            touched.append(gradient.indices()[0])
+        self._settle(self._sends)
+        self._sends = []
+        for number, place in enumerate(self._order):
+            rows_of = touched[place] + self._first[place], self._parts[place].detach()[touched[place]]
+            for worker in self._workers:
+                self._sends += send_rows(self._pull, worker, number + 1, rows_of)
+
+    def _end_all(self) -> None:
+        self._settle(self._sends)
+
+    def _received(self, worker: int, place: int) -> Rows:
+        try:
+            return receive_rows(self._push, worker, place + 1, self._parts[place])
+        except RuntimeError as error:
+            self._lost(error)
+
+
+def bounds_of(rows: int, servers: int) -> list[int]:
+    """Return where the rows of each server begin, and the end of the last's.
+
+    >>> bounds_of(5, 2)
+    [0, 2, 5]
+    """
+    return [rows * number // servers for number in range(servers + 1)]
+
+
+def send_rows(group: dist.ProcessGroup, to: int, tag: int, rows: Rows) -> list[dist.Work]:
+    """Begin to send rows: how many, and where there are any, which and what."""
+    count = len(rows[0])
+    works = [group.send([torch.tensor([count])], to, tag)]
+    if count:
+        works += [group.send([part.contiguous()], to, tag) for part in rows]
+    return works
+
+
+def receive_rows(group: dist.ProcessGroup, source: int, tag: int, like: Tensor) -> Rows:
+    """Receive the rows that `send_rows` sends, of a parameter `like` this."""
+    count = torch.zeros(1, dtype=torch.int64)
+    group.recv([count], source, tag).wait()
+    indices = torch.empty(int(count), dtype=torch.int64)
+    values = torch.empty(int(count), *like.shape[1:], dtype=like.dtype)
+    if int(count):
+        for part in (indices, values):
+            group.recv([part], source, tag).wait()
+    return indices, values
+
+
+def check_optimizer(make: MakeOptimizer) -> None:
+    """Refuse an optimizer that takes no sparse gradients, or moves rows that a gradient does not touch.
+
+    Raises:
+        OptionError: as momentum does.
+    """
+    place, remedy = "scheme 'parallax'", "use SGD without momentum, Adagrad or SparseAdam"
+    parameter = nn.Parameter(torch.ones(2, 1, dtype=torch.float64))
+    optimizer = make([parameter])
+    kept = []
+    for row in (0, 1):
+        parameter.grad = torch.sparse_coo_tensor(torch.tensor([[row]]), torch.ones(1, 1, dtype=torch.float64), (2, 1))
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            raise OptionError(f"the optimizer takes no sparse gradient: {error}", place=place, remedy=remedy) from error
+        kept.append(float(parameter.detach()[0]))
+    if kept[0] != kept[1]:
+        raise OptionError("the optimizer moves rows that no batch touched", place=place, remedy=remedy)

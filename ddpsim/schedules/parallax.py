@@ -1,0 +1,133 @@
+"""Parallax: sparse gradients go to servers, which sum rows and update them; dense ones are allreduced by who trains.
+
+Of a sparse gradient a rank sends the rows that its batch touched, with their indices, and the servers answer with the
+rows that any rank's touched. An allreduce would gather the rows of all ranks on each.
+
+Source: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks" (2019). There each machine
+runs a server beside its workers and cuts a variable into parts; here the last ranks serve, each an equal part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.options.asked import count, value
+from ddpsim.schedules.chunks import some_share
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
+from ddpsim.schedules.servers import SERVERS, check_servers
+from ddpsim.schedules.setup import Setup
+
+INDEX_BYTES = 8
+"""Of the index of a row, as torch has it in a sparse tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallax:
+    """What `parallax` may be asked.
+
+    Attributes:
+        servers: the last ranks, which do not train.
+        density: share of a sparse parameter's rows that a rank's batch touches; what runs sends what it touches. The
+            default is chosen by hand.
+        sparse: beginning of the names of parameters that are sparse beside those that the model says.
+    """
+
+    servers: int = value(count, 1)
+    density: float = value(some_share, 0.1)
+    sparse: str | None = value(lambda text, place: text)
+
+
+def parallax(setup: Setup, given: Parallax) -> Schedule:
+    """Push and pull the rows of each sparse parameter, and allreduce the dense rest of each bucket among who trains.
+
+    Ranks are taken to touch rows independently of each other, so that of w ranks 1 - (1 - density)^w are touched.
+
+    Raises:
+        PlanError: servers that leave no rank to train, or no sparse parameter.
+    """
+    check_servers(given.servers, setup.world_size, "parallax")
+    sparse = [index for index in range(len(setup.parameters)) if _is_sparse(setup, index, given)]
+    if not sparse:
+        what, remedy = "no parameter has a sparse gradient", "name one by `sparse=NAME`, or use `ddp`, which it is then"
+        raise PlanError(what, place="scheme 'parallax'", remedy=remedy)
+    workers = setup.world_size - given.servers
+    messages = []
+    for number, bucket in enumerate(setup.buckets):
+        dense = tuple(index for index in bucket if index not in sparse)
+        if dense:
+            messages.append(_summed(setup, number, dense))
+    order = [index for index in setup.arrivals() if index in sparse]
+    messages += [_pushed(setup, index, given) for index in order]
+    places = setup.in_forward_order([(index,) for index in order])
+    messages += [_pulled(setup, order[place], given, workers) for place in places]
+    return Schedule(
+        scheme="parallax",
+        messages=tuple(messages),
+        sharding=Sharding(servers=given.servers),
+        groups={SERVERS: setup.world_size, TRAINERS: workers},
+        patterns={SERVERS: f"parameter-server:{given.servers}"},
+        broadcasts_buffers=False,
+    )
+
+
+def _is_sparse(setup: Setup, index: int, given: Parallax) -> bool:
+    parameter = setup.parameters[index]
+    return parameter.sparse or (given.sparse is not None and parameter.name.startswith(given.sparse))
+
+
+def _rows_bytes(setup: Setup, index: int, share: float) -> int:
+    """Return the bytes of a share of a parameter's rows, with their indices."""
+    parameter = setup.parameters[index]
+    rows = parameter.shape[0] if parameter.shape else 1
+    return round(share * (parameter.size_bytes + rows * INDEX_BYTES))
+
+
+def _summed(setup: Setup, number: int, dense: tuple[int, ...]) -> Message:
+    return Message(
+        id=f"bucket {number}",
+        op=Operation.ALLREDUCE,
+        size_bytes=setup.size_bytes(dense),
+        parameters=dense,
+        after=points(Kind.GRADIENT, dense),
+        blocks=(BACKWARD_END,),
+        group=TRAINERS,
+        every=setup.every,
+    )
+
+
+def _pushed(setup: Setup, index: int, given: Parallax) -> Message:
+    return Message(
+        id=f"push {index}",
+        op=Operation.REDUCE,
+        size_bytes=_rows_bytes(setup, index, given.density),
+        parameters=(index,),
+        after=points(Kind.GRADIENT, (index,)),
+        group=SERVERS,
+        stream="push",
+        every=setup.every,
+        sparse=True,
+    )
+
+
+def _pulled(setup: Setup, index: int, given: Parallax, workers: int) -> Message:
+    touched = 1 - (1 - given.density) ** workers
+    whole = setup.size_bytes(range(len(setup.parameters)))
+    updated = touched * setup.size_bytes((index,)) / given.servers
+    return Message(
+        id=f"pull {index}",
+        op=Operation.BROADCAST,
+        size_bytes=_rows_bytes(setup, index, touched),
+        parameters=(index,),
+        after=(BACKWARD_END,),
+        after_messages=(f"push {index}",),
+        blocks=points(Kind.FORWARD, (index,)),
+        group=SERVERS,
+        stream="pull",
+        delay_s=setup.update_s * updated / whole if whole else 0.0,
+        every=setup.every,
+        sparse=True,
+    )
