@@ -1,8 +1,8 @@
 """Allreduce patterns that no library picks by itself, on the same links with the same constants: baselines to compare.
 
-Each is a schedule of `schedules.py`, rank by rank on the expanded cluster, over the backend's ways between ranks
-(`rank_ways.py`). Its rate is what its own steps reach with no latency; its latency is that of its longest chain of
-steps.
+Each is a schedule of `schedules.py` or `level_schedules.py`, rank by rank on the expanded cluster, over the backend's
+ways between ranks (`rank_ways.py`). Its rate is what its own steps reach with no latency; its latency is that of its
+longest chain of steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import simpy
 
-from ddpsim.collectives import schedules
+from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.collectives.rank_ways import RankWays
@@ -30,13 +30,13 @@ from ddpsim.topology.graph import Placement
 
 def _two_level(placement: Placement) -> Schedule:
     _check_levels(placement, "two-level")
-    return schedules.two_level(placement.nodes, placement.gpus_per_node)
+    return level_schedules.two_level(placement.nodes, placement.gpus_per_node)
 
 
 def _two_level_tree(placement: Placement) -> Schedule:
     _check_levels(placement, "two-level-tree")
     pair = double_binary_tree(placement.nodes)
-    return schedules.two_level_tree([tree.parents for tree in pair], placement.gpus_per_node)
+    return level_schedules.two_level_tree([tree.parents for tree in pair], placement.gpus_per_node)
 
 
 def _check_levels(placement: Placement, name: str) -> None:
@@ -50,7 +50,7 @@ def _parameter_server(placement: Placement) -> Schedule:
 
 
 def _blueconnect(placement: Placement) -> Schedule:
-    return schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
+    return level_schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
 
 
 def _blink(placement: Placement) -> Schedule:
@@ -70,10 +70,10 @@ def _blink(placement: Placement) -> Schedule:
             ends = places[link.source], places[link.target]
             links[ends] = links.get(ends, 0) + link.count
     if per_node == 1:
-        return schedules.along_trees(nodes, 1, 0, [[None]], nodes)
+        return level_schedules.along_trees(nodes, 1, 0, [[None]], nodes)
     root, trees = packed_trees(per_node, links)
     if trees:
-        return schedules.along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
+        return level_schedules.along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
     if nodes > 1:
         what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or blueconnect"
         raise TopologyError(what, place="algorithm", remedy=remedy)

@@ -6,8 +6,7 @@ message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabense
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 
@@ -215,122 +214,6 @@ def parameter_server_apart_s(
     return 2 * alpha_s + 2 * pushed * beta + workers / servers * size_bytes * gamma
 
 
-def two_level(nodes: int, per_node: int) -> Schedule:
-    """Return reduce-scatter inside each node, a ring across nodes for each part, all-gather inside.
-
-    Rank r is GPU r mod m of node r // m.
-    """
-    builder = Builder(nodes * per_node, nodes * per_node)
-    _scatter_inside(builder, nodes, per_node)
-    for step in range(2 * (nodes - 1)):
-        for node in range(nodes):
-            for gpu in range(per_node):
-                part = (gpu + 1) % per_node * nodes + (node - step) % nodes
-                target = (node + 1) % nodes * per_node + gpu
-                builder.send(node * per_node + gpu, target, part, part + 1, reduce=step < nodes - 1)
-    _gather_inside(builder, nodes, per_node)
-    return builder.build()
-
-
-def decomposed(sizes: Sequence[int]) -> Schedule:
-    """Return reduce-scatters level by level, then all-gathers back: ranks are digits, the first level's the fastest.
-
-    With the sizes GPUs in a node and nodes it is `two_level` (BlueConnect, Cho et al. 2019, of which any number of
-    levels may be).
-    """
-    ranks = math.prod(sizes)
-    builder = Builder(ranks, ranks)
-    begins = [[0] * ranks]
-    strides = [math.prod(sizes[:level]) for level in range(len(sizes))]
-    widths = [ranks // math.prod(sizes[: level + 1]) for level in range(len(sizes))]
-    for level, size in enumerate(sizes):
-        digit = [rank // strides[level] % size for rank in range(ranks)]
-        begins.append([begins[-1][rank] + (digit[rank] + 1) % size * widths[level] for rank in range(ranks)])
-    for upward in (True, False):
-        for level in range(len(sizes)) if upward else range(len(sizes) - 1, -1, -1):
-            size, stride, width = sizes[level], strides[level], widths[level]
-            for step in range(size - 1) if upward else range(size - 1, 2 * (size - 1)):
-                for rank in range(ranks):
-                    digit_here = rank // stride % size
-                    part = begins[level][rank] + (digit_here - step) % size * width
-                    target = rank + ((digit_here + 1) % size - digit_here) * stride
-                    builder.send(rank, target, part, part + width, reduce=upward)
-    return builder.build()
-
-
-def decomposed_s(sizes: Sequence[int], size_bytes: float, alphas_s: Sequence[float], betas: Sequence[float]) -> float:
-    """Return the sum over levels i of 2(p_i - 1) alpha_i + 2(p_i - 1)/p_i S/(p_0 ... p_{i-1}) beta_i."""
-    total_s, left = 0.0, size_bytes
-    for size, alpha_s, beta in zip(sizes, alphas_s, betas, strict=True):
-        total_s += 2 * (size - 1) * (alpha_s + left / size * beta)
-        left /= size
-    return total_s
-
-
-def along_trees(nodes: int, per_node: int, root: int, trees: Sequence[Sequence[int | None]], pieces: int) -> Schedule:
-    """Return sums up trees in each node to one root, around the nodes' roots, and down again: Blink's three phases.
-
-    Args:
-        root: of all trees, a GPU of each node.
-        trees: the parent of each GPU of a node; each carries an equal share.
-        pieces: into which each cuts its share, one behind the other; a multiple of the nodes.
-    """
-    builder = Builder(nodes * per_node, pieces * len(trees))
-    hops = [hop for number, parents in enumerate(trees) for hop in _tree_hops(parents, number)]
-
-    def inside(piece: int, *, upward: bool) -> None:
-        for _, tree, source, target in sorted(hop[1:] for hop in hops if hop[0] is upward):
-            chunk = piece * len(trees) + tree
-            for first in range(0, nodes * per_node, per_node):
-                builder.send(first + source, first + target, chunk, chunk + 1, reduce=upward)
-
-    for piece in range(pieces):
-        inside(piece, upward=True)
-    width = pieces * len(trees) // nodes
-    for step in range(2 * (nodes - 1)):
-        for node in range(nodes):
-            part = (node - step) % nodes * width
-            source, target = node * per_node + root, (node + 1) % nodes * per_node + root
-            builder.send(source, target, part, part + width, reduce=step < nodes - 1)
-    for piece in range(pieces):
-        inside(piece, upward=False)
-    return builder.build()
-
-
-def two_level_tree(trees: Sequence[Sequence[int | None]], per_node: int, pieces: int = 8) -> Schedule:
-    """Return reduce-scatter inside each node, trees across nodes for each part, all-gather inside.
-
-    Args:
-        trees: the parent of each node in each tree, None for the root; a part is shared evenly among them.
-        pieces: into which each cuts its share, one behind the other.
-    """
-    nodes, width = len(trees[0]), pieces * len(trees)
-    builder = Builder(nodes * per_node, per_node * width)
-    _scatter_inside(builder, nodes, per_node)
-    # Everything up before anything down: a node is child in one tree and parent in the other, often of the same node,
-    # and what goes up waits for less.
-    hops = [hop for number, parents in enumerate(trees) for hop in _tree_hops(parents, number)]
-    for upward in (True, False):
-        for piece in range(pieces):
-            for _, tree, source, target in sorted(hop[1:] for hop in hops if hop[0] is upward):
-                for gpu in range(per_node):
-                    chunk = (gpu + 1) % per_node * width + piece * len(trees) + tree
-                    builder.send(source * per_node + gpu, target * per_node + gpu, chunk, chunk + 1, reduce=upward)
-    _gather_inside(builder, nodes, per_node)
-    return builder.build()
-
-
-def _tree_hops(parents: Sequence[int | None], number: int) -> Iterator[tuple[bool, int, int, int, int]]:
-    """Yield (whether upward, step, tree, source, target) of a piece's hops up tree `number` and down again."""
-    depths: dict[int, int] = {}
-    for node in from_root(parents):
-        up = parents[node]
-        depths[node] = 0 if up is None else depths[up] + 1
-        if up is not None:
-            yield True, -depths[node], number, node, up
-            yield False, depths[node], number, up, node
-
-
 def from_root(parents: Sequence[int | None]) -> list[int]:
     """Return the ranks of a tree, every parent before its children."""
     children: dict[int | None, list[int]] = {}
@@ -341,25 +224,6 @@ def from_root(parents: Sequence[int | None]) -> list[int]:
         order.extend(frontier)
         frontier = [child for rank in frontier for child in children.get(rank, ())]
     return order
-
-
-def _scatter_inside(builder: Builder, nodes: int, per_node: int) -> None:
-    for step in range(per_node - 1):
-        _inner_step(builder, nodes, per_node, step, reduce=True)
-
-
-def _gather_inside(builder: Builder, nodes: int, per_node: int) -> None:
-    for step in range(per_node - 1, 2 * (per_node - 1)):
-        _inner_step(builder, nodes, per_node, step, reduce=False)
-
-
-def _inner_step(builder: Builder, nodes: int, per_node: int, step: int, *, reduce: bool) -> None:
-    width = builder.chunks // per_node
-    for node in range(nodes):
-        for gpu in range(per_node):
-            part = (gpu - step) % per_node * width
-            source, target = node * per_node + gpu, node * per_node + (gpu + 1) % per_node
-            builder.send(source, target, part, part + width, reduce=reduce)
 
 
 def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -111,7 +111,7 @@ class Cohort:
             made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
-        steps = lanes.steps if lanes else None
+        steps = None if lanes is None else lanes.steps
         crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return _Wire(env, self.costs, collectives, lanes, crowd, _busy_ranks(collectives, self.costs))
 

@@ -6,8 +6,8 @@ import networkx as nx
 import pytest
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_level
 from ddpsim.collectives.packing import packed_trees
-from ddpsim.collectives.schedules import decomposed, decomposed_s, two_level
 from ddpsim.errors import TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Placement

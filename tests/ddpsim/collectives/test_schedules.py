@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives import schedules, tree_schedules
+from ddpsim.collectives import level_schedules, schedules, tree_schedules
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.trees import double_binary_tree
 
@@ -51,7 +51,7 @@ def random_tree(size: int, seed: int) -> list[int | None]:
 
 
 def two_level_tree(nodes: int, per_node: int, pieces: int = 2) -> Schedule:
-    return schedules.two_level_tree([tree.parents for tree in double_binary_tree(nodes)], per_node, pieces)
+    return level_schedules.two_level_tree([tree.parents for tree in double_binary_tree(nodes)], per_node, pieces)
 
 
 BUILDERS = {
@@ -62,7 +62,9 @@ BUILDERS = {
     "gather and broadcast": schedules.gather_and_broadcast,
     "parameter servers": lambda p: schedules.parameter_server_beside(p, range(0, p, 3)),
     "two-level tree": lambda p: two_level_tree(p // 2, 2) if p % 2 == 0 and p > 2 else two_level_tree(p, 1),
-    "two-level": lambda p: schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else schedules.two_level(p, 1),
+    "two-level": lambda p: (
+        level_schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else level_schedules.two_level(p, 1)
+    ),
 }
 
 
@@ -134,7 +136,7 @@ def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: 
 def test_two_levels_with_a_tree_across_take_a_trees_hops_between_nodes(nodes: int, per_node: int) -> None:
     deepest = max(tree.depth() for tree in double_binary_tree(nodes))
     assert depth(two_level_tree(nodes, per_node, pieces=1)) == 2 * (per_node - 1) + 2 * deepest
-    assert depth(schedules.two_level(nodes, per_node)) == 2 * (per_node - 1) + 2 * (nodes - 1)
+    assert depth(level_schedules.two_level(nodes, per_node)) == 2 * (per_node - 1) + 2 * (nodes - 1)
 
 
 def depth(schedule: Schedule) -> int:
