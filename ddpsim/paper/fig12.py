@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from ddpsim.paper import lab
+from ddpsim.paper.assumptions import CENTRAL
 from ddpsim.paper.claim import TOLERANCE, Claim, all_of, near
 from ddpsim.paper.figure import Answers, Figure, Reproduction
-from ddpsim.paper.setup import BERT, RESNET
+from ddpsim.paper.setup import BERT, CHANNELS, RESNET, PORT_Bps
 from ddpsim.paper.step import Step, told, with_ends
 from ddpsim.plots.panels import Line, Panel
 
@@ -74,8 +75,9 @@ def _reproduce(answers: Answers) -> Reproduction:
         f"{bert.text()}; {gloo.text()}; {resnet.text()}",
         lab.joined(*(_measured(*each) for each in _LAB)),
         all_of(facts),
-        "A group moves 3 of 12.5 GB/s, so that three fill the link until backward is the limit. ResNet-50 hides what "
-        "one group takes already. Each group of gloo brings two threads.",
+        f"A group moves {CHANNELS * CENTRAL.channel_Bps / 1e9:.1f} of {PORT_Bps / 1e9:.1f} GB/s, so that three fill "
+        "the link until backward is the limit. ResNet-50 hides what one group takes already. Each group of gloo "
+        "brings two threads.",
     )
     return Reproduction(panels, [claim])
 

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 
 FILE = Path(__file__).with_name("lab.json")
 
@@ -85,3 +86,17 @@ def falls(what: str, one: Run | None, other: Run | None) -> str | None:
 def joined(*parts: str | None) -> str | None:
     """Return the parts that there are in one text; None without any."""
     return "; ".join(part for part in parts if part) or None
+
+
+def errors() -> str:
+    """Return in a sentence by how much the steps were predicted wrongly; where there are no runs, that."""
+    found = sorted(runs(), key=lambda each: abs(each.predicted_s / each.measured_s - 1))
+    if not found:
+        return "Nothing was run."
+    off = [abs(each.predicted_s / each.measured_s - 1) for each in found]
+    worst = found[-1]
+    cap = "default" if worst.cap_mb is None else f"{worst.cap_mb:g} MB"
+    return (
+        f"Of {len(found)} configurations the step was predicted within {median(off):.1%} in the median, and at worst "
+        f"within {off[-1]:.1%}, of {worst.ranks} ranks at a cap of {cap}."
+    )

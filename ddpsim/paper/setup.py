@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EXCLUSIVE, SHARED = "ddp-paper", "ddp-paper-shared"
 RESNET, BERT = "resnet50", "bert-large"
+GPU, PRECISION = "V100", "fp32"
 GPUS_PER_SERVER = 8
 NAMES = {RESNET: "ResNet-50", BERT: "BERT"}
 BACKENDS = {"nccl": "NCCL", "gloo": "Gloo"}
@@ -29,40 +30,45 @@ CAP_MB, FIRST_MB = 25.0, 1.0
 NCCL = 2004
 """NCCL 2.4.8, which wheels of PyTorch 1.5 hold."""
 
-_TREE_SHARE, _TREE_US, _RING_US, _INSIDE_US, _CHANNEL_BPUS = 3 / 4, 15, 6, 4, 5000
-"""Of `ncclTreeThreshold` in NCCL 2.4's `src/init.cc`: a tree's bandwidth beside a ring's with NVLink, microseconds of a
-tree's hop between nodes, of a ring's hop, of a tree's hop inside a node, bytes a microsecond of a channel."""
-
 CHANNELS = 2
 """Of a group over one NIC: `ddpsim topo show ddp-paper --channels`."""
+PORT_Bps = 100e9 / 8
+"""Of a server's card."""
 
+FORWARD_MS, BACKWARD_MS = 19.83, 46.26
+"""ResNet-50's on one V100 in fp32, batch 16, cuDNN 7: cnn-benchmarks, `README.md` (rejunity/cnn-benchmarks on GitHub).
 
-def algorithm(nodes: int, size_bytes: float) -> str:
-    """Return what NCCL 2.4 runs an allreduce of some bytes by, between servers of eight GPUs.
-
-    Trees up to a size, rings above; on two nodes it counts a tree at 1.5 times a ring's bandwidth, and takes no other.
-
-    >>> algorithm(2, 1e9), algorithm(4, 26e6), algorithm(32, 26e6)
-    ('tree', 'ring', 'tree')
-    """
-    if nodes == 1:
-        return "ring"
-    ranks = nodes * GPUS_PER_SERVER
-    ring_us = _RING_US * (ranks - 1)
-    tree_us = _TREE_US * (nodes.bit_length() - 1) + _INSIDE_US * (GPUS_PER_SERVER - 1)
-    if nodes == 2:
-        return "tree"
-    ring = _CHANNEL_BPUS * CHANNELS
-    threshold = ring * _TREE_SHARE / (1 - _TREE_SHARE) * (ring_us - tree_us)
-    return "tree" if size_bytes <= threshold else "ring"
+The proportion is kept and the step's length is not: a V100 runs convolutions' gradients at a lower share of its peak
+than convolutions, which a roofline with one share for both does not know. Elsewhere it is 2.5 for ResNet-152 (38.7 of
+136.5 ms in u39kun/deep-learning-benchmark) and 1.9 to 2.0 on Pascal.
+"""
 
 
 @lru_cache(maxsize=32)
 def workload(model: str, batch: int) -> Workload:
-    """Return a model's step on a V100 in fp32."""
+    """Return a model's step on a V100 in fp32; ResNet-50's is shared by forward and backward as it was measured."""
     from ddpsim.planning.models import Model
 
-    return Model.of(model).on(cluster(EXCLUSIVE, CENTRAL), batch)
+    made = Model.of(model).on(cluster(EXCLUSIVE, CENTRAL), batch)
+    return _shared(made) if model == RESNET else made
+
+
+def _shared(made: Workload) -> Workload:
+    """Return an estimated step with the measured proportion of backward to forward, both together as they were."""
+    from ddpsim.workload.anchors import RooflineFactors
+    from ddpsim.workload.estimate import ModelShape, estimate
+    from ddpsim.workload.files import load_workload
+    from ddpsim.workload.gpus import gpu_named
+
+    source = load_workload(RESNET)
+    assert source.operators is not None
+    assert made.batch_size is not None
+    forward_s, backward_s = (float(phase.device_s[0]) for phase in (made.forward, made.backward))
+    share_s = (forward_s + backward_s) / (FORWARD_MS + BACKWARD_MS)
+    factors = share_s * FORWARD_MS / forward_s, share_s * BACKWARD_MS / backward_s, 1.0
+    shape = ModelShape.of(source, source.operators.of_batch(made.batch_size))
+    made = estimate(shape, gpu_named(GPU), PRECISION, pace=RooflineFactors(factors))
+    return replace(made, operators=None)
 
 
 def batch_of(model: str, settings: Settings) -> int:

@@ -10,7 +10,6 @@ from typing import Literal
 from ddpsim.paper import setup
 from ddpsim.paper.assumptions import CENTRAL, Settings, ends
 from ddpsim.paper.figure import Answers
-from ddpsim.units import MIB
 
 PARTS = ("forward", "backward_compute", "exposed_comm", "optimizer")
 """Of a step, as figure 6 has them."""
@@ -30,6 +29,7 @@ class Step:
         groups: round-robin process groups.
         sync_every: iterations between two synchronisations.
         straggler: factor on the computing time of one GPU.
+        algorithm: of NCCL; `auto` is what it chooses.
         settings: what is assumed.
     """
 
@@ -42,6 +42,7 @@ class Step:
     groups: int = 1
     sync_every: int = 1
     straggler: float = 1.0
+    algorithm: str = "auto"
     settings: Settings = CENTRAL
 
     def __str__(self) -> str:
@@ -53,13 +54,15 @@ class Step:
         return f"{setup.NAMES[self.model]} on {setup.BACKENDS[self.backend]}"
 
     def answer(self) -> dict[str, float]:
-        """Return the iteration and its parts, in seconds; `local` is that of a GPU without DDP, known of one GPU."""
+        """Return the iteration and its parts, in seconds, and its gradients, in bytes.
+
+        `local` is the iteration of a GPU without DDP, known of one GPU.
+        """
         from ddpsim.bucketing import BucketCaps
         from ddpsim.prediction.predict import predict
         from ddpsim.simulation import Options
 
         nodes = -(-self.gpus // setup.GPUS_PER_SERVER)
-        by_nccl = self.backend == "nccl"
         options = Options(
             caps=BucketCaps(bucket_cap_mb_list=(setup.FIRST_MB, self.cap_mb)),
             assignment="unused",
@@ -70,10 +73,11 @@ class Step:
             accumulate=self.sync_every,
             sync="last",
             stragglers={0: self.straggler} if self.straggler > 1 else {},
-            algorithm=setup.algorithm(nodes, self.cap_mb * MIB) if by_nccl else "auto",
+            algorithm=self.algorithm,
         )
+        workload = setup.workload(self.model, setup.batch_of(self.model, self.settings))
         made = predict(
-            setup.workload(self.model, setup.batch_of(self.model, self.settings)),
+            workload,
             setup.cluster(self.cluster, self.settings, self.backend),
             nodes=nodes,
             gpus_per_node=min(self.gpus, setup.GPUS_PER_SERVER),
@@ -84,7 +88,7 @@ class Step:
             brief=True,
         )
         summary = made.summary
-        found = {"iteration": made.iteration_s, "local": made.local_s}
+        found = {"iteration": made.iteration_s, "local": made.local_s, "bytes": float(workload.gradient_bytes)}
         return found | {part: float(getattr(summary, f"{part}_s")) for part in PARTS}
 
 

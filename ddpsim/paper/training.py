@@ -53,12 +53,17 @@ class Curve:
     Attributes:
         every: iterations from one synchronisation to the next.
         loss: mean over the seeds, by window.
-        finals: the final loss of each, seeds ascending.
+        tails: the windows that are each one's final loss, seeds ascending.
     """
 
     every: int
     loss: Sequence[float]
-    finals: Sequence[float]
+    tails: Sequence[Sequence[float]]
+
+    @property
+    def finals(self) -> list[float]:
+        """The final loss of each, seeds ascending."""
+        return [fmean(tail) for tail in self.tails]
 
     @property
     def final(self) -> float:
@@ -66,9 +71,9 @@ class Curve:
         return fmean(self.finals)
 
     @property
-    def error(self) -> float:
-        """Its standard error."""
-        return standard_error(self.finals)
+    def scatter(self) -> float:
+        """By how much the loss goes up and down at the end: the standard deviation of all windows of all tails."""
+        return stdev(loss for tail in self.tails for loss in tail)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -103,5 +108,5 @@ def curves(file: TrainingFile, batch_size: int) -> dict[int, Curve]:
             raise InputError("runs of one setting differ in length", place="training file", remedy=_REMEDY)
         tail = max(1, round(TAIL * len(losses[0])))
         mean = [fmean(values) for values in zip(*losses, strict=True)]
-        found[every] = Curve(every, mean, [fmean(loss[-tail:]) for loss in losses])
+        found[every] = Curve(every, mean, [loss[-tail:] for loss in losses])
     return found

@@ -14,6 +14,8 @@ from ddpsim.plots.figure import MARKERS, legend_below, save
 
 Scale = Literal["linear", "log", "log2"]
 
+_LEGEND_AT = -0.2
+"""Top of a panel's legend below its axes, in their heights: under a label, or tick labels of two lines."""
 STAR = {"marker": "*", "markersize": 13, "markeredgecolor": "black", "markeredgewidth": 0.7, "color": "gold"}
 """Of what the paper reports."""
 
@@ -112,7 +114,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.minorticks_off()
     axes.grid(True, axis="y" if panel.stacks or panel.boxes else "both", alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        legend_below(axes, ncols=2)
+        legend_below(axes, ncols=2, bbox_to_anchor=(0.5, _LEGEND_AT))
 
 
 def _scaled(axes: Any, axis: str, scale: Scale) -> None:

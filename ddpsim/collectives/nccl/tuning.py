@@ -136,8 +136,8 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
 def tree_threshold(shape: Shape) -> float:
     """Return the bytes up to which NCCL 2.4 runs an allreduce by trees, not by rings.
 
-    A tree's bandwidth counts as 2/3 of a ring's, by NVLink as 3/4, and twice that on two nodes; there are two channels a
-    ring that was found. Source: `ncclTreeThreshold` in NCCL 2.4's `src/init.cc`.
+    A tree's bandwidth counts as 2/3 of a ring's, by NVLink as 3/4, and twice that on two nodes; a ring found is two
+    channels. Source: `ncclTreeThreshold` in NCCL 2.4's `src/init.cc`.
     """
     if shape.nodes == 1:
         return 0.0
