@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ddpsim.workload.kineto.events import DeviceUse, device_use
+from ddpsim.workload.kineto.device_use import DeviceUse, device_use
 
 PREFIX = "ddpexec:"
 

@@ -19,7 +19,7 @@ from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
 from ddpsim.workload.forward_use import ForwardUse
-from ddpsim.workload.kineto.events import DeviceUse
+from ddpsim.workload.kineto.device_use import DeviceUse
 from ddpsim.workload.profile import Seconds
 
 CALL_ITERATIONS = 3

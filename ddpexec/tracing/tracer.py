@@ -18,38 +18,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
-import sys
-import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from ddpexec.describe import device_model
 from ddpexec.errors import OptionError
 from ddpexec.schedules.wrapper import ScheduledDataParallel
-from ddpexec.timing.clock import clock_of, drain
-from ddpexec.timing.observe import Note, Observer
-from ddpexec.timing.records import Records
-from ddpexec.tracing.exchange import Exchange, Words
-from ddpexec.tracing.iterations import Iterations
 from ddpexec.tracing.loop import LoopHooks
-from ddpexec.tracing.rotation import SUMMARY, Recorded, Rotation
+from ddpexec.tracing.session import Session
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import Subject, subject_of
-from ddpexec.tracing.summary import Interval, Watcher
 from ddpsim.files import check_writable_folder
-from ddpsim.trace.records import Iteration
 
-_ALONE = "gloo"
-"""The backend that the trace of a process without a process group names."""
 _traces = itertools.count()
 _tracing: list[Path] = []
 
@@ -82,7 +65,7 @@ class Tracer:
     def __init__(self, folder: Path, settings: TraceSettings) -> None:
         self._folder, self._settings = folder, settings
         self._hooks = LoopHooks(self)
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._failed = False
 
     def __enter__(self) -> Tracer:
@@ -117,7 +100,7 @@ class Tracer:
             self._give_up("a module under a schedule of ddpexec is traced by `ddpexec run` alone")
             return None
         with self._guarded():
-            self._session = _Session(self._folder, self._settings, self._number, module, inputs)
+            self._session = Session(self._folder, self._settings, self._number, module, inputs)
             # Hooks on what is compiled would be compiled with it.
             return module if isinstance(getattr(module, "_orig_mod", None), nn.Module) else self._session.subject.module
         return None
@@ -175,127 +158,3 @@ class Tracer:
                 session.subject.detach()
                 session.exchange.close()
         warnings.warn(f"ddpexec.trace stopped, and the training goes on: {why}", stacklevel=3)
-
-
-class _Session:
-    """What there is once the traced module is known."""
-
-    def __init__(
-        self, folder: Path, settings: TraceSettings, number: int, root: nn.Module, inputs: tuple[Any, ...]
-    ) -> None:
-        self._folder, self._settings = folder, settings
-        known = dist.is_available() and dist.is_initialized()
-        self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
-        self.device = next(root.parameters()).device
-        backend = dist.get_backend() if known else _ALONE
-        self._backend = "nccl" if "nccl" in backend and self.device.type == "cuda" else "gloo"
-        self.observer = Observer(clock_of(self.device, self._backend, 1))
-        self.subject: Subject = subject_of(root, self.observer)
-        self.iterations = Iterations(self.subject, self.observer, settings)
-        self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)
-        self._recorded, self._pending = Recorded(), list[Note]()
-        self._in_interval, self._step_s = list[Iteration](), list[float]()
-        self._first_step, self._steps_in_file = 0, 0
-        self._due: tuple[int, int] | None = None
-        self._watcher = Watcher()
-        self.exchange = Exchange(self.rank, self.world_size, str(number), self._heard)
-        offset_s = self.exchange.align()
-        self._records = Records(self.rank, self.observer.clock, self._backend, offset_s=offset_s or 0.0)
-        self._batch_size = next((int(i.shape[0]) for i in inputs if isinstance(i, Tensor) and i.dim() > 0), None)
-        self._aligned = offset_s is not None
-        self._began = time.time()
-
-    def forward(self) -> None:
-        """An iteration begins: stamp it, and make records of earlier ones where this one is not stamped, or must."""
-        first = self.iterations.forward()
-        if first and self.iterations.step > 0:
-            self._step_s.append(self.iterations.step_s)
-            self._step_over()
-        if not self.iterations.stamping or len(self.iterations.closed) > 1:
-            self._record(keep=1 if self.iterations.stamping else 0)
-        if self._due is not None and all(note.index >= self._due[0] for note in self.iterations.closed):
-            self._tell(*self._due)
-
-    def end(self, *, broken_off: bool) -> None:
-        """Write what is there."""
-        self.iterations.end()
-        if not broken_off:
-            drain(self.device)
-        self._record(keep=0)
-        self._write()
-        if self._due is not None:
-            self._tell(*self._due)
-        if self._step_s:
-            self._tell(self.iterations.index + 1, self.iterations.step)
-        self.exchange.close()
-
-    def _step_over(self) -> None:
-        """A step is over: write the file that is full, and tell the interval that is."""
-        over = self.iterations.step
-        if self._settings.stamped(over) and self._steps_in_file >= self._settings.steps_per_file:
-            self._record(keep=0)
-            self._write()
-        self._steps_in_file += self._settings.stamped(over)
-        if self._due is None and over - self._first_step >= self._settings.interval:
-            self._due = self.iterations.index, over
-
-    def _record(self, keep: int) -> None:
-        """Make records of the iterations that are over, but for the last `keep`, whose collectives may still end."""
-        closed = self.iterations.closed
-        while len(closed) > keep:
-            note = closed.pop(0)
-            self.subject.name_buckets(note)
-            iteration = self._records.iteration(note, note.index)
-            self._recorded.iterations.append(iteration)
-            self._recorded.spans += self._records.spans(note, iteration)
-            self._in_interval.append(iteration)
-
-    def _write(self) -> None:
-        self._rotation.write(self._recorded, self._provenance())
-        self._steps_in_file = 0
-
-    def _tell(self, index: int, step: int) -> None:
-        """Tell of the interval that ends before the iteration `index`, the first of `step`."""
-        number, first = self._first_step // self._settings.interval, self._first_step
-        mine = [it for it in self._in_interval if it.index < index]
-        told = Interval(number, first, max(1, step - first), self._step_s[: step - first], mine).words()
-        self.exchange.tell(number, {**told, "time": _moment(time.time())})
-        self._first_step, self._due = step, None
-        del self._step_s[: step - first]
-        del self._in_interval[: len(mine)]
-
-    def _heard(self, interval: int, words: Words, others: Mapping[int, Words]) -> None:
-        """Write the line of an interval; on the exchange's thread."""
-        line: dict[str, object] = {**words, "rank": self.rank}
-        if self.rank == 0 and self.world_size > 1:
-            line["heard_ranks"] = 1 + len(others)
-            line["ranks_not_heard"] = sorted(set(range(1, self.world_size)) - others.keys())[:16]
-        line["events"] = self._watcher.events(words, others, self.rank)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / SUMMARY.format(self.rank), "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def _provenance(self) -> dict[str, object]:
-        plan, threads = self.subject.plan(), torch.get_num_threads() if self.device.type == "cpu" else None
-        return {
-            "made_by": "ddpexec.trace",
-            "command": list(sys.argv),
-            "began": _moment(self._began),
-            "time": _moment(time.time()),
-            "torch": torch.__version__,
-            "implementation": self.subject.implementation,
-            "model": type(getattr(self.subject.module, "module", self.subject.module)).__name__,
-            "batch_size": self._batch_size,
-            "compute_device": device_model(self.device),
-            "threads": threads,
-            "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None,
-            "clock_aligned": self._aligned,
-            "every": self._settings.every,
-            "parameters": [[p.name, list(p.shape), p.dtype] for p in self.subject.model.policy],
-            **({} if plan is None else {"plan": plan.document(), "plan_fingerprint": plan.fingerprint()}),
-            "options": {"scheme": self.subject.scheme, **self.subject.options()},
-        }
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -9,10 +9,11 @@ from statistics import fmean, median
 from ddpsim.errors import InputError
 from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
+from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.clocks import aligned
 from ddpsim.explaining.explanation import Explanation, Traced
 from ddpsim.explaining.files import Ranks, read_ranks
-from ddpsim.explaining.foretold import Foretold, bucket_origin, foretell
+from ddpsim.explaining.foretold import Foretold, foretell
 from ddpsim.explaining.given import Given
 from ddpsim.explaining.late import excess_s, late_rank
 from ddpsim.explaining.links import slow_link

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import Machine
 from ddpsim.explaining.seen import PARTS
 from ddpsim.planning.planner import plan as best_plan
@@ -21,36 +21,6 @@ from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
 
-_CAPS = (
-    0.0,
-    1,
-    2,
-    4,
-    5,
-    8,
-    10,
-    16,
-    20,
-    25,
-    32,
-    40,
-    48,
-    50,
-    64,
-    75,
-    80,
-    96,
-    100,
-    128,
-    200,
-    256,
-    400,
-    500,
-    512,
-    1000,
-    1024,
-)
-"""MiB that people write; a traced plan is looked for among what they give."""
 _ITERATIONS = 8
 """Simulated steps that count, of at most a dozen recorded: a trace has no more, and the answer is wanted at once."""
 
@@ -145,21 +115,25 @@ def foretell(
     """
     calibration = with_costs(machine.calibration, backend, basis.costs)
     options = Options(
-        plan=custom_plan(basis.parameters, basis.groups) if _whole(basis) else None,
+        plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
         broadcast_buffers=basis.broadcasts,
         backend="gloo" if backend == "gloo" else "nccl",
         iterations=_ITERATIONS,
     )
+
+    def predicted(workload: Workload, *, coarse: bool = False) -> Prediction:
+        return predict(
+            workload,
+            machine.topology,
+            nodes=machine.nodes,
+            gpus_per_node=machine.gpus_per_node,
+            options=options,
+            calibration=calibration,
+            coarse=coarse,
+        )
+
     workload = basis.finishing
-    prediction = predict(
-        workload,
-        machine.topology,
-        nodes=machine.nodes,
-        gpus_per_node=machine.gpus_per_node,
-        options=options,
-        calibration=calibration,
-        coarse=True,
-    )
+    prediction = predicted(workload, coarse=True)
     summary, extra = prediction.summary, basis.input_s
     told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | {"input_s": extra}
     if basis.finishes == "optimizer":
@@ -175,7 +149,7 @@ def foretell(
         buckets=bucket_origin(basis),
         prediction=prediction,
     )
-    if not (advise and made.holds and _whole(basis)):
+    if not (advise and made.holds and is_whole(basis)):
         return made
     usual = _usual(workload)
     report = best_plan(
@@ -187,16 +161,9 @@ def foretell(
         calibration=calibration,
     )
     row = report.rows[0]
-    if _sets(row.default.plan) == _sets(prediction.plan):
+    if sets_of(row.default.plan) == sets_of(prediction.plan):
         return replace(made, row=row, gain=row.gain, gain_low=row.gain_low, gain_high=row.gain_high)
-    now = predict(
-        usual,
-        machine.topology,
-        nodes=machine.nodes,
-        gpus_per_node=machine.gpus_per_node,
-        options=options,
-        calibration=calibration,
-    )
+    now = predicted(usual)
     low, high = gain_band(now, row.best)
     return replace(made, row=row, gain=1 - row.best.iteration_s / now.iteration_s, gain_low=low, gain_high=high)
 
@@ -230,39 +197,3 @@ def with_costs(calibration: Calibration | None, backend: str, costs: Mapping[str
     )
     values = {name: value for key, value in costs.items() if (name := f"{backend}.ddp.{key}") in known.constants}
     return known.with_values(values, source="measured in the trace, its profiler included")
-
-
-def _sets(plan: BucketPlan) -> list[set[int]]:
-    return [set(group) for group in plan.groups()]
-
-
-def _whole(basis: Basis) -> bool:
-    """Whether the traced buckets hold every parameter once."""
-    held = sorted(index for group in basis.groups for index in group)
-    return held == list(range(len(basis.parameters)))
-
-
-def bucket_origin(basis: Basis) -> str:
-    """Return what the traced buckets are among those that torch makes of the model."""
-    groups = [set(group) for group in basis.groups]
-    if not groups:
-        return "no bucket of DDP in the trace"
-    if not _whole(basis):
-        return "the traced buckets leave parameters out: unused ones, or another model"
-
-    def same(plan: BucketPlan) -> bool:
-        return _sets(plan) == groups
-
-    order = list(basis.order)
-    cases: Sequence[tuple[str, BucketCaps]] = [
-        ("torch's default, [1, 25] MiB", BucketCaps()),
-        *((f"bucket_cap_mb={cap:g}", BucketCaps(bucket_cap_mb=cap)) for cap in _CAPS),
-    ]
-    for said, caps in cases:
-        if same(plan_buckets(basis.parameters, caps, "rebuilt", order)):
-            return f"{said}, as torch rebuilds it in the order of arrival"
-    for said, caps in cases:
-        if same(initial_plan(basis.parameters, caps)):
-            return f"{said}, as of torch's first iteration: not rebuilt in the order of arrival"
-    call = custom_plan(basis.parameters, basis.groups)
-    return f"none of the usual caps: {call.torch}"

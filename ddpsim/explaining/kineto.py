@@ -12,8 +12,9 @@ from statistics import median, mode
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
+from ddpsim.explaining.host_parts import host_parts, host_work
 from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep
-from ddpsim.trace.overlap import intersection, length, union
+from ddpsim.trace.overlap import length, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
@@ -136,12 +137,12 @@ class _Reader:
         end_s = after.forward_s if after is not None else max(step.end_s + ahead_s, step.forward_s)
         sent = self._sent(step, end_s)
         collectives = tuple(self._collective(index, each, step) for index, each in enumerate(sent))
-        host = _host_work(step, after, end_s, [] if step.collectives else collectives)
+        host = host_work(step, after, end_s, [] if step.collectives else collectives)
         device = self._device_work(step, end_s) if self._on_device else {}
         if self._on_device:
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
-            start_s, parts = step.forward_s, _host_parts(step, end_s, host, collectives)
+            start_s, parts = step.forward_s, host_parts(step, end_s, host, collectives)
             if not step.collectives:
                 held_s = length(union((max(c.started_s, start_s), min(c.finished_s, end_s)) for c in collectives))
                 parts["ddp_overhead_s"] -= held_s - parts["exposed_comm_s"]
@@ -245,45 +246,6 @@ class _Reader:
 
     def _done(self, launched_before_s: float) -> float:
         return max(launched_before_s, self._computed_s(launched_before_s))
-
-
-def _host_work(step: Step, after: Step | None, end_s: float, blocking: Sequence[SeenCollective]) -> dict[str, float]:
-    """Return the host's own work by phase; collectives that the host waits for where it launches them are left out."""
-    broadcast = sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s)
-    hooks = sum(i.end_s - i.start_s for i in step.ddp if step.backward_s <= i.start_s < step.backward_end_s)
-    updates = [i for i in step.optimizer if i.start_s >= step.backward_end_s]
-    updated_s = max((i.end_s for i in updates), default=step.backward_end_s)
-    cleared = [] if after is None else [i for i in after.optimizer if i.start_s < end_s]
-    held = union((c.started_s, c.finished_s) for c in blocking)
-    waits = union((wait.start_s, wait.end_s) for wait in step.waits)
-
-    def less(start_s: float, stop_s: float) -> float:
-        return intersection([(start_s, stop_s)], held) + intersection([(start_s, stop_s)], waits)
-
-    optimizer = sum(i.end_s - i.start_s - less(i.start_s, i.end_s) for i in updates)
-    return {
-        "forward": step.backward_s - step.forward_s - broadcast - less(step.forward_s, step.backward_s),
-        "backward": step.backward_end_s - step.backward_s - hooks - less(step.backward_s, step.backward_end_s),
-        "optimizer": optimizer + sum(i.end_s - i.start_s for i in cleared),
-        "input": max(0.0, end_s - updated_s - sum(i.end_s - i.start_s for i in cleared) - less(updated_s, end_s)),
-        "hooks": hooks,
-    }
-
-
-def _host_parts(
-    step: Step, end_s: float, host: Mapping[str, float], collectives: Sequence[SeenCollective]
-) -> dict[str, float]:
-    finish_s = max((i.end_s for i in step.ddp if i.start_s >= step.backward_end_s), default=step.backward_end_s)
-    over_s = max((c.finished_s for c in collectives), default=step.backward_end_s)
-    parts = {
-        "forward_s": host["forward"],
-        "backward_compute_s": host["backward"],
-        "exposed_comm_s": max(0.0, min(over_s, finish_s) - step.backward_end_s),
-        "buffer_broadcast_s": sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s),
-        "optimizer_s": host["optimizer"],
-        "input_s": host["input"],
-    }
-    return {**parts, "ddp_overhead_s": end_s - step.forward_s - sum(parts.values())}
 
 
 def _launch_s(work: DeviceWork) -> float:

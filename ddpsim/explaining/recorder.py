@@ -1,4 +1,4 @@
-"""Dumps of NCCL's flight recorder: which collective each rank had come to, who came last, who never came.
+"""Dumps of torch's flight recorder: which collective each rank had come to, who came last, who never came.
 
 torch writes one pickle a rank (`TORCH_FR_BUFFER_SIZE`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`). A pickle can run any code
 where it is read; these hold numbers, texts and containers only, and are read by an unpickler that knows nothing else.
@@ -192,12 +192,15 @@ _PRECISE_S = 1e-3
 
 
 def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[Behind, ...]:
-    """Return the ranks whose last collective lies before one that others have enqueued and not completed."""
+    """Return the ranks whose last collective lies before one that others have enqueued and not completed.
+
+    gloo's entries stay `scheduled` to the end: of those only `retired` tells that they are over.
+    """
     waiting = {
         number: entry
         for entries in dumps.values()
         for number, entry in entries.items()
-        if entry.get("state") != "completed"
+        if entry.get("state") != "completed" and not entry.get("retired")
     }
     found = []
     for rank, entries in sorted(dumps.items()):
@@ -218,5 +221,5 @@ def _mismatches(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Se
 
 
 def _called(entry: Mapping[str, Any]) -> str:
-    name = str(entry.get("profiling_name", "collective")).removeprefix("nccl:")
+    name = str(entry.get("profiling_name", "collective")).rpartition(":")[2]
     return f"{name} of {entry.get('input_sizes')}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from ddpsim.errors import InputError
 
@@ -23,7 +25,6 @@ _TAIL = 1 << 22
 _LONGEST = 1 << 28
 """Characters of one value at most: a header's list of modules is long, an event is not; chosen by hand."""
 _SPACE = " \t\n\r"
-_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _DECODE = json.JSONDecoder().raw_decode
 
 
@@ -46,7 +47,11 @@ class StreamedTrace:
         self._pieces = _pieces(path)
 
     def events(self) -> Iterator[object]:
-        """Yield the events, of a bare list of events too; none of a document without any.
+        """Yield the events one by one, as `batches` does."""
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[list[Any]]:
+        """Yield the events, many at a time, of a bare list of events too; none of a document without any.
 
         Raises:
             InputError: as `error`, with line and column where it is not JSON.
@@ -63,7 +68,7 @@ class StreamedTrace:
         if self._next():
             self._refuse("Extra data")
 
-    def _members(self) -> Iterator[object]:
+    def _members(self) -> Iterator[list[Any]]:
         if self._next() == "}":
             self._at += 1
             return
@@ -84,28 +89,27 @@ class StreamedTrace:
             if self._closed("}"):
                 return
 
-    def _items(self) -> Iterator[object]:
+    def _items(self) -> Iterator[list[Any]]:
         if self._next() == "]":
             self._at += 1
             return
+        between, refused = "", 0
         while True:
-            try:
-                # The usual case, an object that is in the text whole, without a call of its own.
-                value, end = _DECODE(self._text, self._at)
-                whole = self._is_whole(end)
-            except (ValueError, RecursionError):
-                whole = False
-            if whole:
-                self._at = end
-                yield value
-            else:
-                yield self._value()
-            if (comma := _COMMA.match(self._text, self._at)) and comma.end() < len(self._text):
-                self._at = comma.end()
-            elif self._closed("]"):
+            begin = self._at
+            if between and begin >= refused and (cut := self._text.rfind(between, begin)) > begin:
+                if (batch := _decoded(self._text[begin : cut + 1])) is not None:
+                    self._at = cut + len(between) - 1
+                    yield batch
+                    continue
+                refused = cut
+            yield [self._value()]
+            end = self._at
+            if self._closed("]"):
                 return
-            else:
-                self._next()
+            self._next()
+            gap = self._text[end - 1 : self._at + 1]
+            if gap[:1] == "}" and gap[-1] == "{" and gap[1:-1].strip(_SPACE) == ",":
+                between = gap
 
     def _closed(self, end: str) -> bool:
         mark = self._next()
@@ -182,6 +186,18 @@ class StreamedTrace:
         raise self._error(
             f"not JSON: {what} at line {line}, column {column}{ended}", place=self._place, remedy=self._remedy
         )
+
+
+def _decoded(events: str) -> list[Any] | None:
+    """Return events with commas between them; None where they are none, or odd, and are to be read one by one.
+
+    What parses as a list ends where one of its objects does: a cut inside an event leaves a brace or a text open.
+    """
+    try:
+        found: list[Any] = from_json(f"[{events}]", cache_strings="all")
+    except ValueError:
+        return None
+    return found
 
 
 def _pieces(path: str | Path) -> Iterator[str]:

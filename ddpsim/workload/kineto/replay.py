@@ -51,6 +51,10 @@ class TimelineWithoutDdp:
         """Return a moment of the host without what DDP did before it."""
         return self._cut.moment(moment_s)
 
+    def launched(self, start_s: float, end_s: float) -> Sequence[Replayed]:
+        """Return the works that the trace's host launched from one moment to another, both included."""
+        return self.works[bisect_left(self._launches, start_s) : bisect_right(self._launches, end_s)]
+
     def first_start_s(self, launched_after_s: float) -> float:
         """Return the start of the first work that was launched at or after a moment of the trace's host."""
         index = bisect_left(self._launches, launched_after_s)

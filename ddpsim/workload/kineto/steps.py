@@ -26,11 +26,12 @@ _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 _SHORT_WAIT_S = 50e-6
 """A wait for an event shorter than this found it done; DDP's own timers wait so."""
 
-_BROADCAST_OPERATORS = {
+BROADCAST_OPERATORS = {
     "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "aten::view", "aten::empty", "aten::cat",
     "aten::narrow", "aten::slice", "aten::as_strided", "aten::copy_", "aten::split", "aten::split_with_sizes",
     "c10d::broadcast_", "record_param_comms", "nccl:broadcast", "gloo:broadcast",
 }  # fmt: skip
+"""What the broadcast of buffers at the start of forward consists of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,12 @@ class Step:
     collectives: Sequence[Collective]
     waits: Sequence[HostEvent]
     end_s: float
+
+    @property
+    def held(self) -> tuple[float, float]:
+        """The first and the last moment that are of a phase."""
+        spans = [(self.forward_s, self.backward_end_s), *((i.start_s, i.end_s) for i in self.optimizer)]
+        return min(start_s for start_s, _ in spans), max(end_s for _, end_s in spans)
 
     def phase_of(self, moment_s: float) -> str | None:
         """Return the phase in which the host was at `moment_s`, None between phases."""
@@ -183,7 +190,7 @@ def _forward(
     leading: list[HostEvent] = []
     for event in inside:
         if event.start_s > ddp.start_s:
-            if event.name not in _BROADCAST_OPERATORS:
+            if event.name not in BROADCAST_OPERATORS:
                 break
             leading.append(event)
     if not any("broadcast" in event.name for event in leading):

@@ -21,9 +21,10 @@ from ddpsim.files import STANDARD_STREAM, named, read_json
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
-from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s, collect, parse_events
+from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
 from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
+from ddpsim.workload.kineto.parsing import collect, parse_events
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import Step, find_steps
 from ddpsim.workload.profile import Phase, Workload
@@ -71,7 +72,7 @@ def read_kineto(path: str | Path) -> TraceFile:
         events = parse_events(document["traceEvents"], named(path)) if _is_trace(document) else None
     else:
         streamed = StreamedTrace(path, TraceError, _REMEDY)
-        events, document = collect(streamed.events(), named(path)), streamed.header
+        events, document = collect(streamed.batches(), named(path)), streamed.header
     if events is None or not isinstance(document, dict) or "traceEvents" not in document:
         raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
     if not isinstance(document["traceEvents"], list):
@@ -218,7 +219,7 @@ def _record(step: Step, timeline: TimelineWithoutDdp) -> _Record:
     if not timeline.works:
         return _Record(host, host, hooks, hooks)
     by_phase: dict[str, list[DeviceWork]] = {phase: [] for phase in _PHASES}
-    for replayed in timeline.works:
+    for replayed in timeline.launched(*step.held):
         if (phase := step.phase_of(replayed.launched_s)) is not None:
             by_phase[phase].append(replayed.work)
     ready = [max(timeline.done_s(end_s) - begin_s, 0.0) for end_s in ends]

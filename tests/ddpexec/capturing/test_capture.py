@@ -15,7 +15,7 @@ from ddpexec.capturing.stamps import Stamp  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
-from ddpsim.workload.kineto.events import DeviceUse  # noqa: E402
+from ddpsim.workload.kineto.device_use import DeviceUse  # noqa: E402
 
 QUICK = CaptureSettings(iterations=3, warm_up=1, threads=1)
 

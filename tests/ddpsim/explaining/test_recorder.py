@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -48,6 +50,35 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
     (behind,) = read_recorder(tmp_path).behind
     assert (behind.rank, behind.last, behind.others) == (1, 4, 5)
     assert "77" in behind.waiting_in
+
+
+def test_nobody_waits_in_a_collective_that_is_retired(tmp_path):
+    for rank in range(2):
+        over = {"state": "scheduled", "retired": True}  # what gloo leaves
+        _write(tmp_path, rank, [_entry(n, n * 0.1) | over for n in range(1, 5 + rank)])
+    assert read_recorder(tmp_path).behind == ()
+
+
+_DUMPING = """
+import os, sys
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + "/store", rank=0, world_size=1)
+for _ in range(4):
+    dist.all_reduce(torch.ones(77))
+os.mkdir(sys.argv[1] + "/dumps")
+open(sys.argv[1] + "/dumps/nccl_trace_rank_0", "wb").write(_dump_fr_trace())
+"""
+
+
+def test_what_torch_itself_dumps_is_read(tmp_path):
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
+    subprocess.run([sys.executable, "-c", _DUMPING, str(tmp_path)], env=environment, check=True, timeout=120)
+    found = read_recorder(tmp_path / "dumps")
+    assert (found.ranks, found.behind, found.mismatches) == ((0,), (), ())
+    dumped = read_plain((tmp_path / "dumps" / "nccl_trace_rank_0").read_bytes(), "dump")
+    assert isinstance(dumped, dict)
+    assert [entry["input_sizes"] for entry in dumped["entries"]][:4] == [[[77]]] * 4
 
 
 def test_ranks_that_call_different_things_are_named(tmp_path):

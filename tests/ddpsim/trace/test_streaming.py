@@ -68,3 +68,33 @@ def test_a_damaged_archive_is_one_error(tmp_path: Path):
         path.write_bytes(packed[:end])
         with pytest.raises(TraceError, match=r"t\.json\.gz: .*(truncated|damaged|not JSON)"):
             list(StreamedTrace(path, TraceError, "again").events())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    events=st.lists(
+        st.dictionaries(st.sampled_from(["a", "}, {", "b"]), _VALUES | st.just("}, {"), max_size=3), max_size=30
+    ),
+    indent=st.sampled_from([None, 0, 2]),
+)
+def test_objects_read_many_at_once_are_those_of_the_file(tmp_path_factory, events, indent):
+    path = tmp_path_factory.mktemp("batches") / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}, indent=indent))
+    assert [event for batch in StreamedTrace(path, TraceError, "again").batches() for event in batch] == events
+
+
+def test_most_objects_come_together_and_an_odd_one_by_itself(tmp_path: Path):
+    path = tmp_path / "trace.json"
+    events = [{"n": n} for n in range(50)]
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert [len(batch) for batch in StreamedTrace(path, TraceError, "again").batches()] == [1, 48, 1]
+    path.write_text(json.dumps({"traceEvents": [*events, {"half a pair": "\ud800"}, *events]}))
+    assert list(StreamedTrace(path, TraceError, "again").events()) == [*events, {"half a pair": "\ud800"}, *events]
+
+
+def test_an_error_among_many_objects_has_its_line(tmp_path: Path):
+    path = tmp_path / "trace.json"
+    lines = ",\n".join('{"n": 1}' if n != 30 else '{"n" 1}' for n in range(50))
+    path.write_text(f'{{"traceEvents": [\n{lines}]}}')
+    with pytest.raises(TraceError, match="Expecting ':' delimiter at line 32, column 6"):
+        list(StreamedTrace(path, TraceError, "again").events())

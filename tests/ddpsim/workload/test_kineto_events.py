@@ -1,7 +1,9 @@
 import pytest
 
 from ddpsim.errors import TraceError
-from ddpsim.workload.kineto.events import busy_s, device_use, dtype_named, parse_events
+from ddpsim.workload.kineto.device_use import device_use
+from ddpsim.workload.kineto.events import busy_s, dtype_named
+from ddpsim.workload.kineto.parsing import parse_events
 
 
 def event(category, name, start, duration, **args):
@@ -31,6 +33,20 @@ def test_device_use_by_the_phase_that_launched():
 def test_busy_time_counts_overlap_once():
     works = parse_events([event("kernel", "k", t, d, stream=s) for t, d, s in ((0, 4, 1), (2, 1, 2), (6, 2, 1))], "t")
     assert busy_s(works.works) == pytest.approx(6e-6)
+
+
+def test_parts_of_operators_are_left_out_but_for_those_that_somebody_reads():
+    whole = [
+        event("cpu_op", "aten::linear", 0, 100),
+        event("cpu_op", "aten::addmm", 10, 50, **{"Sequence number": 7}),
+        event("cpu_op", "aten::expand", 20, 5),
+        event("cpu_op", "mine", 90, 5),
+        event("cpu_op", "aten::cat", 200, 50),
+        event("cpu_op", "aten::narrow", 210, 5),
+        {**event("cpu_op", "aten::mul", 30, 5), "tid": 2},
+    ]
+    kept = [operator.name for operator in parse_events(whole, "t").operators]
+    assert kept == ["aten::linear", "aten::addmm", "aten::mul", "mine", "aten::cat", "aten::narrow"]
 
 
 @pytest.mark.parametrize(
