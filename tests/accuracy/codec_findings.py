@@ -224,8 +224,9 @@ def _losses(kept: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "**Losses on real data.** `torchrun --standalone --nproc-per-node 2 -m tests.accuracy.codec_losses`: held-out "
         f"loss after training ResNet-8 on scikit-learn's digits ({steps['digits']} steps) and a recurrent character "
-        f"model on the descriptions of its data sets ({steps['characters']} steps), mean of two or three seeds with their "
-        "standard deviation; the same weights and batches at the start of every arm. Settings were not tuned for any scheme."
+        f"model on the descriptions of its data sets ({steps['characters']} steps), mean of two or three seeds with "
+        "their standard deviation; the same weights and batches at the start of every arm. Settings were not tuned for "
+        "any scheme."
     )
     yield ""
     yield "| scheme | errors | digits | characters |"

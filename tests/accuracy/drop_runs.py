@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ddpsim.files import json_text, write_whole
@@ -27,17 +28,18 @@ from ddpsim.workload.files import load_workload
 KEPT = Path(__file__).with_name("drop_runs.json")
 NETWORK = Path(__file__).resolve().parents[2] / "traces" / "order-runs" / "lab-plain.yaml"
 LAYERS = (*(f"layer3.{number}" for number in range(1, 6)), "layer4.1", "layer4.2")
-SHARES = (0.25, 0.5)
+SHARES = (0.5, 0.25)
 BUCKETS = ("mixed", "aligned", "remapped")
-CASES = ((0.0, "mixed"), *((share, buckets) for share in SHARES for buckets in BUCKETS), (0.0, "mixed"))
-"""The whole model first and last, so that what drifts shows."""
+CASES = ((0.0, "mixed"), *((share, buckets) for share in SHARES for buckets in BUCKETS))
+ORDER = (0, 1, 2, 3, 0, 4, 5, 6, 0)
+"""In which cases are run: the whole model in between, so that what drifts shows."""
 ITERATIONS = 16
 MODEL = ("--model", "resnet50", "--batch-size", "2", "--threads", "1")
 
 
 def _predicted(workload: Path) -> list[dict[str, Any]]:
     rows = []
-    for share, buckets in CASES[:-1]:
+    for share, buckets in CASES:
         drop = dict.fromkeys(LAYERS, share) if share else {}
         options = Options(drop=drop, drop_buckets=buckets, iterations=ITERATIONS)
         made = predict(load_workload(workload), load_topology(str(NETWORK)), nodes=2, options=options, band=False)
@@ -58,7 +60,8 @@ def capture(folder: Path) -> None:
 
 def run(folder: Path) -> None:
     """Run every case; what is there already is kept."""
-    for number, (share, buckets) in enumerate(CASES):
+    for number, case in enumerate(ORDER):
+        share, buckets = CASES[case]
         out = folder / f"run-{number}.json"
         if out.exists():
             continue
@@ -73,14 +76,16 @@ def run(folder: Path) -> None:
 
 
 def keep(folder: Path) -> None:
-    """Write predicted and measured steps side by side."""
+    """Write predicted and measured steps side by side; of a case that was run several times the mean."""
     rows = json.loads((folder / "predicted.json").read_text())["rows"]
-    found = [json.loads((folder / f"run-{number}.json").read_text()) for number in range(len(CASES))]
-    steps = [each["iteration_s"] for each in found]
-    whole = (steps[0] + steps.pop()) / 2
-    measured = [whole, *steps[1:]]
-    kept = [{**row, "measured_s": step_s} for row, step_s in zip(rows, measured, strict=True)]
-    write_whole(KEPT, json_text({"rows": kept, "iterations": ITERATIONS}).encode())
+    steps: dict[int, list[float]] = {}
+    for number, case in enumerate(ORDER):
+        if (out := folder / f"run-{number}.json").exists():
+            steps.setdefault(case, []).append(json.loads(out.read_text())["iteration_s"])
+    places = {(row["share"], row["buckets"]): row for row in rows}
+    for case, found in steps.items():
+        places[CASES[case]]["measured_s"] = fmean(found)
+    write_whole(KEPT, json_text({"rows": rows, "iterations": ITERATIONS}).encode())
 
 
 def lines() -> Iterator[str]:
