@@ -1,7 +1,7 @@
 """What compressing gradients is worth: a part of docs/reference/order-findings.md.
 
 python -m tests.accuracy.codec_findings           # break-evens and published gains anew, into codec_findings.json
-python -m tests.accuracy.codec_findings TABLE     # encoding costs too, from what `ddpexec microbench` wrote
+python -m tests.accuracy.codec_findings TABLE     # encoding costs alone, from what `ddpexec microbench` wrote
 """
 
 from __future__ import annotations
@@ -249,18 +249,19 @@ def _spread(losses: Sequence[float]) -> str:
     return f"{losses[0]:.3f} (one seed)" if losses else "not run"
 
 
+def _predicted() -> dict[str, Any]:
+    tasks = [(machine, gpu, model) for machine, gpu in MACHINES for model in MODELS]
+    with ProcessPoolExecutor(2) as pool:
+        return {
+            "published": list(pool.map(of_published, range(len(PUBLISHED)))),
+            "break_even": [row for found in pool.map(of_machine, tasks) for row in found],
+        }
+
+
 def main(arguments: Sequence[str]) -> None:
     """Compute what is kept anew."""
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    if arguments:
-        kept["encoding"] = encoding(Path(arguments[0]))
-    tasks = [(machine, gpu, model) for machine, gpu in MACHINES for model in MODELS]
-    with ProcessPoolExecutor(2) as pool:
-        kept["published"] = [
-            {"what": case.what, "scheme": case.scheme, **row}
-            for case, row in zip(PUBLISHED, pool.map(of_published, range(len(PUBLISHED))), strict=True)
-        ]
-        kept["break_even"] = [row for found in pool.map(of_machine, tasks) for row in found]
+    kept |= {"encoding": encoding(Path(arguments[0]))} if arguments else _predicted()
     write_whole(KEPT, json_text(kept).encode())
 
 

@@ -81,7 +81,7 @@ def keep(folder: Path) -> None:
     steps: dict[int, list[float]] = {}
     for number, case in enumerate(ORDER):
         if (out := folder / f"run-{number}.json").exists():
-            steps.setdefault(case, []).append(json.loads(out.read_text())["iteration_s"])
+            steps.setdefault(case, []).append(json.loads(out.read_text())["step_s"])
     places = {(row["share"], row["buckets"]): row for row in rows}
     for case, found in steps.items():
         places[CASES[case]]["measured_s"] = fmean(found)
