@@ -20,7 +20,7 @@ _WIDTH = 0.7
 def plot_gains(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Draw `gain` with its interval and the oracle's `bound` by trace, a panel a machine.
 
-    Each policy and predictor has a mark of its own.
+    A policy has a colour of its own, a predictor a mark.
 
     Args:
         rows: of `ddpsim order-bench --json`.
@@ -36,7 +36,7 @@ def plot_gains(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
         shared = shared or axes
         _draw(axes, [row for row in rows if row["machine"] == machine], traces)
         axes.set(ylabel="step saved over torch (%), 90 % interval", title=machine)
-        axes.set_xticks(range(len(traces)), traces, rotation=20)
+        axes.set_xticks(range(len(traces)), traces, fontsize="x-small")
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(True, axis="y", alpha=0.25)
         legend_below(axes, ncols=2)
@@ -45,6 +45,7 @@ def plot_gains(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
 
 def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], traces: Sequence[str]) -> None:
     lines = list(dict.fromkeys((row["policy"], row["predictor"]) for row in rows))
+    policies, predictors = (list(dict.fromkeys(line[place] for line in lines)) for place in (0, 1))
     for number, line in enumerate(lines):
         aside = _WIDTH * ((number + 0.5) / len(lines) - 0.5)
         own = [row for row in rows if (row["policy"], row["predictor"]) == line]
@@ -52,8 +53,11 @@ def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], traces: Sequence[str]) -
         gains = [100 * row["gain"] for row in own]
         below = [100 * (row["gain"] - row["gain_low"]) for row in own]
         above = [100 * (row["gain_high"] - row["gain"]) for row in own]
-        style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linestyle": "", "capsize": 2}
-        axes.errorbar(places, gains, yerr=[below, above], color=f"C{number % 10}", label=", ".join(line), **style)
+        marker = MARKERS[predictors.index(line[1]) % len(MARKERS)]
+        style = {"marker": marker, "markersize": 4, "linestyle": "", "capsize": 2}
+        axes.errorbar(
+            places, gains, yerr=[below, above], color=f"C{policies.index(line[0]) % 10}", label=", ".join(line), **style
+        )
     bounds = {row["trace"]: 100 * row["bound"] for row in rows}
     ends = [(traces.index(trace) - _WIDTH / 2, traces.index(trace) + _WIDTH / 2) for trace in bounds]
     axes.hlines(list(bounds.values()), *zip(*ends, strict=True), color="grey", linestyle="--", label="oracle")

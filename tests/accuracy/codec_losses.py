@@ -144,20 +144,23 @@ def train(name: str, task: Task, scheme: str, feedback: bool, seed: int) -> dict
 
 
 def main() -> None:
-    """Train every arm and seed, and keep what came of it."""
+    """Train every arm and seed that is not kept yet, and keep each when it is done."""
     torch.set_num_threads(1)
+    kept: list[dict[str, object]] = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
+    done = {(run["task"], run["scheme"], run["feedback"], run["seed"]) for run in kept}
     with launched("codec-losses", "gloo", "cpu"):
-        runs = []
-        for name, make in TASKS.items():
-            task = make()
-            for scheme, feedback in ARMS:
-                for seed in SEEDS:
-                    runs.append(train(name, task, scheme, feedback, seed))
+        for seed in SEEDS:
+            for name, make in TASKS.items():
+                task = make()
+                for scheme, feedback in ARMS:
+                    if (name, scheme, feedback, seed) in done:
+                        continue
+                    kept.append(train(name, task, scheme, feedback, seed))
                     if dist.get_rank() == 0:
-                        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
-        if dist.get_rank() == 0:
-            document = {"ranks": dist.get_world_size(), "steps": STEPS, "torch": torch.__version__, "runs": runs}
-            write_whole(KEPT, json_text(document).encode())
+                        print(json.dumps(kept[-1]), file=sys.stderr, flush=True)
+                        ranks = dist.get_world_size()
+                        document = {"ranks": ranks, "steps": STEPS, "torch": torch.__version__, "runs": kept}
+                        write_whole(KEPT, json_text(document).encode())
 
 
 if __name__ == "__main__":

@@ -144,10 +144,15 @@ comes next and pays nothing. An idea is *worth it* where the lower end of its ga
 recorded models are small: a cap of an eighth of their gradients stands for torch's 25 MiB.
 """
 _MEASURED = """`python -m ddpexec netlab --ranks 4 --rate 1gbit -- python -m ddpexec order-run --trace T --topology
-traces/order-runs/lab-plain.yaml --wire-over-backward W --rounds 2` replays the trace with timed layers, arms in turns,
-four ranks on two cores on which other work ran meanwhile: medians stand here, and what a policy costs the host weighs
-more than on idle cores, which is what the prediction takes. `never` is torch's buckets under our own class. The
-measured oracle pays for its rebuilds, the predicted one does not."""
+traces/order-runs/lab-plain.yaml --wire-over-backward W --rounds 8` (`lab-slow`: `--rate 250mbit`, `--rounds 4`)
+replays the trace with timed layers, arms in turns, four ranks on two cores. Predictions were committed before the
+runs; other work ran meanwhile at lower priority (load 12 to 30), so that medians stand here. `never` is torch's
+buckets under our own class. The measured oracle pays for its rebuilds, the predicted one does not.
+
+What a rebuild before every step costs is where prediction and lab part: one takes 1.3 to 2 ms of a core that is idle,
+four ranks share two cores, and cold memory and conferring come on top: 10 to 20 ms a step, where the prediction takes
+1. Policies that rebuild once or twice (`drift:0.95:20`) gain what is predicted of them; those that rebuild for every
+batch (`drift:1:1`) lose on these cores what they gain on idle ones."""
 _LARGE = """Drawn traces (`ddpsim order-bench --generated ...`) on `p3dn.24xlarge` hosts, a rank a node, messages over
 backward at 1."""
 

@@ -33,17 +33,17 @@ def verdicts(rows: Sequence[Row], measured: Sequence[Row]) -> Iterator[str]:
 def _run(trace: str, measured: Sequence[Row]) -> str:
     """Return what was measured of a trace, the best arm that could be had at each ratio."""
     told = []
-    for ratio in sorted({row["ratio"] for row in measured if row["trace"] == trace}):
-        own = [r for r in measured if (r["trace"], r["ratio"]) == (trace, ratio)]
-        best = max((r for r in own if r["arm"] not in ("torch", "oracle")), key=lambda r: float(r["gain"]))
-        told.append(f"{_interval(best)} at {ratio:g} by `{best['arm']}`")
+    for machine in dict.fromkeys(row["machine"] for row in measured if row["trace"] == trace):
+        own = [r for r in measured if (r["trace"], r["machine"]) == (trace, machine)]
+        best = max((r for r in own if r["arm"].startswith("drift")), key=lambda r: float(r["gain"]))
+        told.append(f"{_interval(best)} on {machine} by `{best['arm']}`")
     return f" Measured: {', '.join(told)}." if told else ""
 
 
 def best(rows: Sequence[Row]) -> Iterator[str]:
     """Yield for each trace and ratio what gains most."""
-    yield "| trace | wire / backward | torch ms | rebuilt once | oracle | best | its regret | policy | predictor | rebuilds |"
-    yield "|---|--:|--:|--:|--:|--:|--:|---|---|--:|"
+    yield "| trace | wire / backward | torch ms | once | oracle | best | regret | policy, predictor | rebuilds |"
+    yield "|---|--:|--:|--:|--:|--:|--:|---|--:|"
     for trace in _traces(rows):
         for ratio in sorted({row["ratio"] for row in rows}):
             own = [row for row in rows if (row["trace"], row["ratio"]) == (trace, ratio)]
@@ -51,7 +51,8 @@ def best(rows: Sequence[Row]) -> Iterator[str]:
             once = 1 - best["rebuilt_once_s"] / best["torch_s"]
             yield (
                 f"| {trace} | {ratio:g} | {1e3 * best['torch_s']:.1f} | {once:+.1%} | {best['bound']:+.1%} | "
-                f"{_interval(best)} | {_interval(best, 'regret')} | `{best['policy']}` | `{best['predictor']}` | {best['rebuilds']} |"
+                f"{_interval(best)} | {_interval(best, 'regret')} | `{best['policy']}`, `{best['predictor']}` | "
+                f"{best['rebuilds']} |"
             )
 
 
@@ -66,8 +67,8 @@ def means(rows: Sequence[Row], steps: int) -> Iterator[str]:
         taus = [row["tau"] for row in own if row["tau"] is not None]
         yield (
             f"| `{policy}` | `{predictor}` | {fmean(row['gain'] for row in own):+.1%} | "
-            f"{min(row['gain'] for row in own):+.1%} | {fmean(row['regret'] for row in own):+.1%} | {fmean(taus):.2f} | "
-            f"{1e3 * fmean(row['held_back_s'] for row in own):.1f} | "
+            f"{min(row['gain'] for row in own):+.1%} | {fmean(row['regret'] for row in own):+.1%} | "
+            f"{fmean(taus):.2f} | {1e3 * fmean(row['held_back_s'] for row in own):.1f} | "
             f"{100 / steps * fmean(row['rebuilds'] for row in own):.0f} |"
         )
 
@@ -85,8 +86,8 @@ def beside(rows: Sequence[Row], measured: Sequence[Row]) -> Iterator[str]:
         known = [row["gain"] for row in own if (row["policy"], row["predictor"]) == (policy, predictor)]
         predicted = {"oracle": own[0]["bound"], "never": 0.0}.get(policy) if not known else known[0]
         yield (
-            f"| {run['trace']} | {run['machine'].replace(' at ', ', ')} | `{run['arm']}` | {1e3 * torch_s:.1f} | {predicted:+.1%} | "
-            f"{_interval(run)} | {run['steps']} |"
+            f"| {run['trace']} | {run['machine'].replace(' at ', ', ')} | `{run['arm']}` | {1e3 * torch_s:.1f} | "
+            f"{predicted:+.1%} | {_interval(run)} | {run['steps']} |"
         )
 
 

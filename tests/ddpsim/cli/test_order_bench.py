@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from ddpsim.order import LastArrival
 
 KEYS = {
     "trace", "machine", "policy", "predictor", "step_s", "oracle_s", "rebuilt_once_s", "regret_low", "regret_high",
@@ -39,3 +44,30 @@ def test_what_is_bad_is_refused(ddpsim: Callable, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"schema": "ddpsim.workload/1"}')
     ddpsim("order-bench", "--traces", other).refused("ddpsim.orders/1")
+
+
+class Few(LastArrival):
+    def predict(self) -> list[float]:
+        return [0.1]
+
+
+class Unknown(LastArrival):
+    def predict(self) -> list[float]:
+        return [math.nan for _ in super().predict()]
+
+
+class Raising(LastArrival):
+    def predict(self) -> list[float]:
+        raise KeyError("no such branch")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Few", "Few.predict() gave 1 times for 100 parameters"),
+        ("Unknown", "Unknown.predict() gave NaN for all 100 parameters after 1 backwards"),
+        ("Raising", "Raising.predict() raised KeyError: 'no such branch'"),
+    ],
+)
+def test_a_predictor_that_fails_ends_the_bench_with_one_message(ddpsim: Callable, kind: str, said: str) -> None:
+    ddpsim("order-bench", *SHORT, "--predictor", f"{__name__}:{kind}").refused(said)

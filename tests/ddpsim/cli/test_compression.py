@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+BASE = ("compression", "--workload", "mlp", "--topology", "lab-flat", "--nodes", "2")
+
+
+def test_break_even_rates_are_told_with_their_band(ddpsim: Callable) -> None:
+    found = ddpsim(*BASE, "--schemes", "fp16,topk:0.01", "--json")
+    assert found.code == 0
+    rows = found.document["rows"]
+    assert [row["scheme"] for row in rows] == ["fp16", "topk:0.01"]
+    for row in rows:
+        assert row["gain"] == 1 - row["step_s"] / row["plain_s"]
+        assert row["rate_Bps"] is None or row["rate_low_Bps"] <= row["rate_Bps"] <= row["rate_high_Bps"]
+    text = ddpsim(*BASE, "--schemes", "fp16").out
+    assert "prior" in text
+    given = ddpsim(*BASE, "--schemes", "fp16", "--set", "gloo.ddp.fp16_Bps=1GB/s").out
+    assert given != text
+
+
+def test_what_is_bad_is_refused(ddpsim: Callable) -> None:
+    ddpsim(*BASE, "--schemes", "fp61").refused("fp61")
+    ddpsim(*BASE, "--schemes", "fp16,").refused("a scheme without a name")
+    ddpsim(*BASE[:-1], "1", "--schemes", "fp16").refused("one node of lab-flat send nothing over a NIC")
