@@ -38,7 +38,9 @@ def by_system(recorded: Sequence[Recorded], chosen: Chosen) -> Iterator[str]:
         signed = f"{percent(now.least, signed=True)} to {percent(now.most, signed=True)}"
         cells = [now.scheme, str(now.count), percent(then.median), percent(then.p95), percent(now.median)]
         cells += [percent(now.p95), signed, "0" if judge is None else str(judge.count)]
-        cells += ["-", "-"] if judge is None else [percent(judge.median), percent(max(-judge.least, judge.most))]
+        cells += (
+            ["-", "-"] if judge is None else [percent(judge.median), percent(max(abs(judge.least), abs(judge.most)))]
+        )
         yield f"| {' | '.join(cells)} |"
 
 
