@@ -1,4 +1,4 @@
-"""Write `docs/reference/schemes-measured.md` from its template and the runs under `traces/`: `make schemes-measured`."""
+"""Write `docs/reference/schemes-measured.md` from its template and runs under `traces/`: `make schemes-measured`."""
 
 from __future__ import annotations
 

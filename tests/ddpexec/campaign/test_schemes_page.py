@@ -13,7 +13,8 @@ CAMPAIGN = """
 name: few
 networks: {pair: {ranks: 2, rate: 1gbit}, quad: {ranks: 4, rate: 1gbit}}
 runs:
-  - {network: pair, workload: resnet50, wire_over_backward: 1, impl: ddpexec, vary: {scheme: ["averaging:2", "averaging:4"]}}
+  - {network: pair, workload: resnet50, wire_over_backward: 1, impl: ddpexec,
+     vary: {scheme: ["averaging:2", "averaging:4"]}}
   - {network: quad, workload: resnet50, wire_over_backward: 1, impl: ddpexec, vary: {scheme: ["averaging:2", ddp]}}
 """
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
