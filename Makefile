@@ -9,7 +9,7 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -23,6 +23,7 @@ help:
 	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
 	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
+	@echo "make schemes-measured  schemes on the lab: errors by system, and what today's code says of the kept runs"
 	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
 	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
 	@echo "make bench-exec    step time of our DDP against torch's, and what a trace costs"
@@ -90,6 +91,9 @@ conformance: .venv/.dev
 
 validation: .venv/.run
 	$(BIN)/python -m tests.docs.validation
+
+schemes-measured: .venv/.run
+	$(BIN)/python -m tests.docs.schemes_measured
 
 paper: .venv/.run
 	$(BIN)/python -m ddpsim paper all --out docs/reference

@@ -24,7 +24,7 @@ from ddpsim.simulation.inputs import InputFeed, copies_on
 from ddpsim.simulation.lanes import Lanes
 from ddpsim.simulation.line import send_s
 from ddpsim.simulation.parcels import in_rings
-from ddpsim.simulation.processor import Process, Processor
+from ddpsim.simulation.processor import Processor
 from ddpsim.simulation.rank import Progress
 from ddpsim.simulation.rendezvous import BUFFERS, Launch, Meetings, SimulatedCommunicator
 from ddpsim.simulation.scheduled import Scheduled
@@ -99,8 +99,7 @@ class Cohort:
             for draw, setting in zip(draws, settings, strict=True)
         ]
         ranks[0].progress = self.progress
-        apart_s = 0.0 if alone is None else _computing_s(settings[0]) / len(ranks)
-        env.run(env.all_of([env.process(_later(env, place * apart_s, rank)) for place, rank in enumerate(ranks)]))
+        env.run(env.all_of([env.process(rank.run()) for rank in ranks]))
         return [record for rank in ranks for record in rank.records]
 
     def _wire(self, env: simpy.Environment, scheduled: Scheduled | None) -> _Wire:
@@ -176,19 +175,6 @@ class Cohort:
             options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
         )
-
-
-def _computing_s(setting: Setting) -> float:
-    """Return about how long a rank computes in an iteration, at its first pace."""
-    pace = setting.pace(0)
-    return max(pace.host_s, pace.work_s)
-
-
-def _later(env: simpy.Environment, seconds: float, rank: CpuRank | GpuRank) -> Process:
-    """Let a rank begin after some time: those that do not meet go on evenly apart, as they drift to in a long run."""
-    if seconds > 0:
-        yield env.timeout(seconds)
-    yield from rank.run()
 
 
 def make_rank(

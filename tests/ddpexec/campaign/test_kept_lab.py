@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from ddpexec.campaign.evidence import Recorded, load
-from ddpexec.campaign.spec import Configuration, load_campaign
-from ddpsim.errors import InputError
-from ddpsim.files import read_json
+from ddpexec.campaign.spec import load_campaign
+from tests.ddpexec.campaign.kept import alone, run_of
 
 ROOT = Path(__file__).parents[3]
 LAB = ROOT / "traces" / "lab"
 PAGE = ROOT / "docs" / "reference" / "validation.md"
 
 
-def run_of(configuration: Configuration) -> Path:
-    return LAB / "runs" / f"{configuration.name}.json.gz"
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The timed configuration that the fewest bytes tell of."""
-    kept = [each for each in load_campaign(LAB / "campaign.yaml").configurations if run_of(each).exists()]
-    one = min((each for each in kept if each.run.model is None), key=lambda each: run_of(each).stat().st_size)
+    kept = [each for each in load_campaign(LAB / "campaign.yaml").configurations if run_of(LAB, each).exists()]
+    one = min((each for each in kept if each.run.model is None), key=lambda each: run_of(LAB, each).stat().st_size)
     record, work = (tmp_path_factory.mktemp(name) for name in ("record", "work"))
-    workload = read_json(run_of(one), InputError, "pack the record again")["workload"]
-    for part in ("campaign.yaml", workload, f"runs/{run_of(one).name}"):
-        (record / part).parent.mkdir(exist_ok=True)
-        shutil.copy(LAB / part, record / part)
-    shutil.copytree(LAB / "networks" / one.bench, record / "networks" / one.bench)
+    alone(LAB, one, record)
     (found,) = load(record, work).recorded
     return found
 

@@ -19,7 +19,7 @@ def lab() -> Campaign:
     return load_campaign(TRACES / "lab.yaml")
 
 
-@pytest.mark.parametrize("name", ["lab", "smoke", "schemes"])
+@pytest.mark.parametrize("name", ["lab", "smoke", "schemes", "table1"])
 def test_no_step_is_longer_than_the_file_allows(name: str) -> None:
     check_steps(load_campaign(TRACES / f"{name}.yaml"))
 
@@ -34,6 +34,23 @@ def test_every_scheme_that_runs_stands_in_four_configurations() -> None:
     for each in campaign.configurations:
         families.setdefault(each.family, set()).add(each.scheme)
     assert all(schemes == set(counts) for schemes in families.values())
+
+
+def test_every_system_beside_ddp_stands_in_three_configurations_of_two_and_four_ranks() -> None:
+    found: dict[str, list[int]] = {}
+    for each in load_campaign(TRACES / "table1.yaml").configurations:
+        found.setdefault(each.scheme.partition(":")[0], []).append(each.network.ranks)
+    systems = {
+        "averaging",
+        "slowmo",
+        "local-sgd",
+        "horovod",
+        "multiworker-mirrored",
+        "parameter-server",
+        "gradientflow",
+    }
+    assert set(found) == systems | {"ddp", "priority"}
+    assert all(len(ranks) >= 3 and set(ranks) == {2, 4} for ranks in found.values())
 
 
 def test_wire_times_have_equal_shares(lab: Campaign) -> None:
