@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from ddpexec.errors import OptionError
+from ddpexec.schedules.averaged import Averaged
+from ddpexec.schedules.chunked import Chunked
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.served import Server
 
@@ -47,4 +49,5 @@ def load_state(executor: Executor, server: Server | None, state: Kept) -> None:
 
 
 def _tensors(executor: Executor) -> list[Tensor]:
-    return [tensor for each in (*executor.carrier.averaged, *executor.carrier.chunked) for tensor in each.kept]
+    keeping: list[Averaged | Chunked] = [*executor.carrier.averaged, *executor.carrier.chunked]
+    return [tensor for each in keeping for tensor in each.kept]
