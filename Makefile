@@ -21,7 +21,7 @@ help:
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured allreduce tables, into docs/reference/accuracy.md"
 	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
-	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training"
+	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training, and by schemes beside DDP"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make schemes-measured  schemes on the lab: errors by system, and what today's code says of the kept runs"
 	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
@@ -85,6 +85,8 @@ estimates: .venv/.dev
 # Thirty-two trainings of 400 iterations: ten to twenty minutes on two cores.
 convergence: .venv/.dev
 	$(BIN)/torchrun --standalone --nproc-per-node 2 -m tests.accuracy.convergence
+	$(BIN)/python -m tests.accuracy.scheme_losses
+	$(BIN)/python -m tests.accuracy.scheme_losses --page
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py

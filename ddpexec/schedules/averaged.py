@@ -42,6 +42,11 @@ class Averaged:
                 tensor.data = view
         self._outer = None if outer is None else _Outer(outer, self.whole, self.tensors)
 
+    @property
+    def kept(self) -> list[Tensor]:
+        """What the outer step remembers; nothing without one."""
+        return [] if self._outer is None else self._outer.kept
+
     def divide(self, ranks: int, rates: Rates) -> None:
         """Divide the parameters by the ranks, before they are summed."""
         if self._outer is not None:
@@ -72,6 +77,11 @@ class _Outer:
         self._asked, self._tensors = asked, tensors
         self._last, self._momentum = whole.clone(), torch.zeros_like(whole)
         self.rates: list[float] = []
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """The last parameters, and the momentum."""
+        return [self._last, self._momentum]
 
     def step(self, whole: Tensor) -> None:
         """Move `whole`, which is the average, to where the momentum leads from the last one."""

@@ -125,6 +125,11 @@ class Carrier:
         self._flights: dict[str, Flight] = {}
         self.carried_bytes = 0
 
+    @property
+    def chunked(self) -> list[Chunked]:
+        """The memory of buckets of which chunks are sent."""
+        return list(self._chunked.values())
+
     def flat_of(self, message: Message) -> Flat:
         """Return the memory that a message carries."""
         return self._flats[message.parameters]

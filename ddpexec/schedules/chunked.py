@@ -48,5 +48,10 @@ class Chunked:
         self._buffer.copy_(whole[: self._buffer.numel()])
 
     @property
+    def kept(self) -> list[Tensor]:
+        """What this rank has not sent yet."""
+        return [self._left]
+
+    @property
     def _rows(self) -> Tensor:
         return self._left.view(-1, self._elements)

@@ -129,6 +129,21 @@ class Executor:
             self._carry_out(update)
         self.carrier.wait_all()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """This rank, and how many there are."""
+        return self._communicator.rank, self._communicator.world_size
+
+    def progress(self) -> tuple[int, list[bool]]:
+        """Return the iterations that were begun, and which updates were stepped in the last."""
+        return self.iteration, [update in self._stepped for update in self.updates]
+
+    def resume(self, progress: tuple[int, list[bool]]) -> None:
+        """Go on from what `progress` returned."""
+        self.iteration, stepped = progress
+        self._stepped = {update for update, done in zip(self.updates, stepped, strict=True) if done}
+        self._queue.resume(self.iteration)
+
     def forget(self) -> None:
         """Take gradients that were reduced and not used for gone."""
         for update in self.updates:

@@ -122,6 +122,7 @@ class RowServer(Server):
 
     def _end_all(self) -> None:
         self._settle(self._sends)
+        self._sends = []
 
     def _received(self, worker: int, place: int) -> Rows:
         try:

@@ -65,6 +65,7 @@ class ServerLane:
         self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
         if flag == ENDS:
             Together(self._control[0][1]).wait()
+            self._control = []
 
     def close(self) -> None:
         """Do nothing: there are no threads."""
@@ -149,6 +150,16 @@ class Server:
         self._coming = [[torch.empty_like(part) for _ in self._workers] for part in parts]
         self._sent: list[list[dist.Work]] = [[] for _ in parts]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of its optimizers, and how many updates they made; its parameters are the module's."""
+        return {"optimizers": [each.state_dict() for each in self._optimizers], "updates": self.served.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        self.served.updates = state["updates"]
+
     def serve_all(self) -> Served:
         """Update by the mean of all ranks' gradients, iteration by iteration, until all have ended.
 
@@ -192,6 +203,7 @@ class Server:
 
     def _end_all(self) -> None:
         self._settle(work for works in self._sent for work in works)
+        self._sent = [[] for _ in self._parts]
 
     def serve_each(self) -> Served:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.

@@ -23,9 +23,10 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
+from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.learning import Learning, arrival_order, told
 from ddpexec.schedules.rows import check_optimizer
-from ddpexec.schedules.served import Served
+from ddpexec.schedules.served import Served, Server
 from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
@@ -90,6 +91,7 @@ class ScheduledDataParallel(nn.Module):
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
+        self._serving: Server | None
         group = process_group or torch.distributed.group.WORLD
         if group is None:
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
@@ -114,7 +116,7 @@ class ScheduledDataParallel(nn.Module):
         self._install(schemes.ddp(first) if learn else self._made(first))
         self._points = ForwardPoints(module, model, self._forward_point)
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
-        self._local = False
+        self._local, self._serving = False, None
         handles = [*hook_gradients(model, self._gradient), *self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
@@ -166,8 +168,34 @@ class ScheduledDataParallel(nn.Module):
 
     def serve(self) -> Served:
         """Serve until all training ranks have ended; return what was done."""
-        server = self.executor.carrier.server(self.schedule, self._make_optimizer)
+        server = self._server()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
+
+    def scheme_state_dict(self) -> Kept:
+        """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
+
+        Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
+        `end`, after which all may go on.
+        """
+        self.complete()
+        return state_of(self.executor, self._server() if self.serves else None)
+
+    def load_scheme_state_dict(self, state: Kept) -> None:
+        """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
+
+        Raises:
+            OptionError: another scheme's, rank's or number of ranks', or while it learns when gradients come.
+        """
+        if self._learning is not None:
+            what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
+            raise OptionError(what, place="scheme's state", remedy=remedy)
+        self.complete()
+        load_state(self.executor, self._server() if self.serves else None, state)
+
+    def _server(self) -> Server:
+        if self._serving is None:
+            self._serving = self.executor.carrier.server(self.schedule, self._make_optimizer)
+        return self._serving
 
     def end(self) -> None:
         """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""

@@ -54,6 +54,11 @@ class IssueQueue:
         self._iteration += 1
         return self._launch([number for number, message in enumerate(self._messages) if not message.after])
 
+    def resume(self, iteration: int) -> None:
+        """Go on as if `iteration` iterations had been passed, each of them to its end."""
+        self._iteration = iteration
+        self._came = [iteration] * len(self._messages)
+
     def passed(self, *points: Point) -> list[Message]:
         """Announce that `points` have been passed; return the messages to launch now, in order."""
         complete = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ddpsim.paper.figure import Answers, Figure, Point, Reproduction
-from ddpsim.paper.headlines import allreduces, averaged, ordered, reduced, rows, staged
+from ddpsim.paper.headlines import allreduces, averaged, chunks, ordered, reduced, rows, staged
 from ddpsim.paper.headlines.headline import FIRST, NAME
 from ddpsim.paper.headlines.page import page_of
 
 HEADLINES = (
-    *averaged.HEADLINES, *ordered.HEADLINES, *rows.HEADLINES, *reduced.HEADLINES, *allreduces.HEADLINES,
-    *staged.HEADLINES,
+    *averaged.HEADLINES, *ordered.HEADLINES, *rows.HEADLINES, *reduced.HEADLINES, *chunks.HEADLINES,
+    *allreduces.HEADLINES, *staged.HEADLINES,
 )  # fmt: skip
 
 

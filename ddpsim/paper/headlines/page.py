@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ddpsim.paper.claim import Claim
+from ddpsim.paper.claim import Claim, Verdict
 from ddpsim.paper.headlines.headline import SystemClaim
 
 _HEAD = """# Headlines of the systems beside DDP
@@ -38,8 +38,8 @@ def page_of(claims: Sequence[Claim]) -> str:
 
 def _summary(rows: Sequence[SystemClaim]) -> Iterator[str]:
     counts = Counter(row.verdict for row in rows)
-    words = (("holds", "hold"), ("fails", "fail"), ("undecided", "undecided"))
-    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict])
+    words: dict[Verdict, str] = {"holds": "hold", "fails": "fail", "undecided": "undecided"}
+    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict])
     yield f"## What holds\n\nOf {len(rows)} headlines: {said}.\n"
     yield "| | the paper | simulated | verdict |"
     yield "|--:|---|---|---|"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ddpsim.paper.figure import Answers
     from ddpsim.schedules.pipeline import Order
     from ddpsim.topology.graph import Cluster, Placement
     from ddpsim.workload import Workload
@@ -132,6 +133,12 @@ class Job:
         }
 
 
+def times_one(job: Job, answers: Answers) -> float:
+    """Return how many times one GPU's pace a job goes at."""
+    found = answers[job]
+    return float(found["samples_per_s"] * found["alone_s"] / job.batch)
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A staged step is that of a pipeline.
@@ -184,7 +191,9 @@ class Allreduce:
 
     def answer(self) -> dict[str, float]:
         """Return what it takes."""
-        placement = self.machine.cluster().place(self.machine.nodes)
+        from ddpsim.topology.placement import place
+
+        placement = place(self.machine.cluster(), self.machine.nodes, None)
         return {"seconds": _allreduce_s(placement, self.algorithm, self.size_bytes)}
 
 

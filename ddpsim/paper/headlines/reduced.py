@@ -1,4 +1,4 @@
-"""Headlines of systems that fuse allreduces: Horovod, TensorFlow's strategies beside it, GradientFlow."""
+"""Headlines of systems that fuse allreduces: Horovod, and TensorFlow's strategies beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from ddpsim.paper.claim import near
 from ddpsim.paper.figure import Answers
 from ddpsim.paper.headlines.headline import Headline, Said
-from ddpsim.paper.headlines.points import ALEXNET, Job, Machine
+from ddpsim.paper.headlines.points import Job, Machine, times_one
 
 ONE_P100_PER_S = 130.9
 """Images a second of one GPU in Horovod's table: VGG-16 in batches of 64, which fixes the pace of all its rows."""
@@ -20,11 +20,6 @@ _VGG = Job("vgg16", "P100-PCIe", _BATCH, _P100S, "horovod:fusion=64MiB,cycle=5ms
 VGG_BYTES, CARD_Bps = 138_357_544 * 4, 25e9 / 8
 _STATED = "VGG-16, batch 64 a GPU, four Pascal GPUs a server, 25 Gb/s RoCE (issue 20 of the repository), one GPU alone"
 _ASSUMED = "the GPUs are P100 on PCIe; buffers of 64 MiB each 5 ms, the defaults then"
-
-
-def _times_one(job: Job, answers: Answers) -> float:
-    found = answers[job]
-    return float(found["samples_per_s"] * found["alone_s"] / job.batch)
 
 
 def _parts(job: Job, times: float, answers: Answers) -> str:
@@ -42,7 +37,7 @@ def _parts(job: Job, times: float, answers: Answers) -> str:
 
 def _speedup(job: Job, paper: float, why: str) -> Headline:
     def judge(answers: Answers) -> Said:
-        simulated = _times_one(job, answers)
+        simulated = times_one(job, answers)
         return Said(f"{simulated:.1f} times", near(simulated, paper), f"{_parts(job, paper, answers)}. {why}")
 
     by = "RDMA" if job.machine.kind == "roce" else "TCP"
@@ -54,7 +49,7 @@ def _efficiency(nodes: int, paper: float, source: str, why: str) -> Headline:
     job = replace(_VGG, machine=replace(_P100S, nodes=nodes))
 
     def judge(answers: Answers) -> Said:
-        simulated = _times_one(job, answers) / job.machine.world_size
+        simulated = times_one(job, answers) / job.machine.world_size
         parts = _parts(job, paper * job.machine.world_size, answers)
         return Said(f"{simulated:.0%}", near(simulated, paper), f"{parts}. {why}")
 
@@ -68,7 +63,7 @@ _SERVED = [replace(_VGG, scheme=f"parameter-server:servers={servers}") for serve
 
 
 def _served(answers: Answers) -> Said:
-    one, four = (_times_one(job, answers) for job in _SERVED)
+    one, four = (times_one(job, answers) for job in _SERVED)
     return Said(
         f"{one:.1f} times with 15 GPUs and 1 server, {four:.1f} with 12 and 4",
         "undecided",
@@ -81,48 +76,13 @@ _PACKED = replace(_VGG, scheme="multiworker-mirrored")
 
 
 def _packed(answers: Answers) -> Said:
-    packed, fused = (_times_one(job, answers) for job in (_PACKED, _VGG))
+    packed, fused = (times_one(job, answers) for job in (_PACKED, _VGG))
     return Said(
         f"{packed:.1f} times one GPU where Horovod has {fused:.1f}",
         "undecided",
         "Neither TensorFlow's guide nor its pages of the strategy state a figure, and it has no paper; a user's two "
         "Tesla P4 in two machines reach 1.3 times one (tensorflow/tensorflow issue 34752), by a network not told. One "
         "pack of all gradients, the default, hides nothing of its sum.",
-    )
-
-
-POPULAR = 2.5
-EPOCHS, IMAGES, SECONDS, SPEEDUP = 95, 1_281_167, 90.0, 410.2
-"""Of GradientFlow's abstract: AlexNet's training on ImageNet, whose images are counted, and its speed-up."""
-ONE_V100_PER_S = EPOCHS * IMAGES / SECONDS / SPEEDUP
-_CLUSTER = Machine("GradientFlow's cluster", "V100", 8, "56Gb/s", "infiniband", 1, nodes=64)
-_ALEXNET = Job(ALEXNET, "V100", 128, _CLUSTER, "gradientflow", 128 / ONE_V100_PER_S, "amp")
-_ALEXNET_DDP = replace(_ALEXNET, scheme="ddp")
-_ON_64 = replace(_ALEXNET, scheme="naive", machine=replace(_CLUSTER, nodes=8))
-_ABSTRACT = "abstract, arXiv:1902.06855"
-_GRADIENTFLOW_ASSUMED = (
-    "eight V100 a server, joined by NVLinks; batches of 128; a tenth of the chunks is sent; one GPU's pace follows "
-    "from 95 epochs in 1.5 minutes and the speed-up"
-)
-
-
-def _gradientflow(answers: Answers) -> Said:
-    simulated, dense = (_times_one(job, answers) for job in (_ALEXNET, _ALEXNET_DDP))
-    return Said(
-        f"{simulated:.0f} times; {dense:.0f} by DDP's buckets",
-        near(simulated, SPEEDUP),
-        "A tenth of the gradients leaves the card while backward goes on; all of them do not, as DDP's buckets show. "
-        "Density and batch are assumed, and the former decides.",
-    )
-
-
-def _popular(answers: Answers) -> Said:
-    simulated = _times_one(_ON_64, answers)
-    return Said(
-        f"{simulated:.1f} times by an allreduce a gradient after backward",
-        "undecided",
-        f"Which systems and which of the models is not stated. Nothing hidden and nothing fused costs this much here; "
-        f"{simulated / POPULAR:.0f} times as bad is a transport that does not fill the link, or sums on the host.",
     )
 
 
@@ -151,14 +111,5 @@ HEADLINES = (
     Headline(
         "TF MultiWorkerMirrored", "no figure of its own was found", "searched: tensorflow.org, its repositories", "-",
         "VGG-16 on the 16 GPUs of Horovod's table", [_PACKED, _VGG], _packed,
-    ),
-    Headline(
-        "GradientFlow", f"AlexNet on 512 GPUs: {SPEEDUP:g} times one GPU", _ABSTRACT,
-        "512 GPUs, 56 Gb/s, mixed precision, 95 epochs of ImageNet in 1.5 minutes", _GRADIENTFLOW_ASSUMED,
-        [_ALEXNET, _ALEXNET_DDP], _gradientflow,
-    ),
-    Headline(
-        "GradientFlow", f"popular systems on 64 GPUs: {POPULAR:g} times one GPU", _ABSTRACT, "64 GPUs, 56 Gb/s",
-        f"AlexNet; {_GRADIENTFLOW_ASSUMED}", [_ON_64], _popular,
     ),
 )  # fmt: skip

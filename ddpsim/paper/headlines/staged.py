@@ -48,8 +48,12 @@ def _sent_less(model: str, batch: int = 64) -> float:
     parameters = step_of(model, "V100", batch, None, "fp32").parameters
     convolutions = sum(each.size_bytes for each in parameters if each.name.startswith("features"))
     whole = sum(each.size_bytes for each in parameters)
-    ring = lambda ranks, size: 2 * (ranks - 1) / ranks * size  # noqa: E731
-    return 1 - (ring(REPLICAS, convolutions) + 2 * batch * _POOLED_BYTES[model]) / ring(REPLICAS + 1, whole)
+    kept = _ring_bytes(REPLICAS, convolutions) + 2 * batch * _POOLED_BYTES[model]
+    return 1 - kept / _ring_bytes(REPLICAS + 1, whole)
+
+
+def _ring_bytes(ranks: int, size_bytes: int) -> float:
+    return 2 * (ranks - 1) / ranks * size_bytes
 
 
 def _less(_: Answers) -> Said:

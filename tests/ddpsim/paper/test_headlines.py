@@ -9,10 +9,14 @@ import pytest
 import yaml
 
 from ddpsim import shipped
-from ddpsim.paper.headlines import allreduces, points, reduced, staged
+from ddpsim.bucketing import Parameter
+from ddpsim.paper.headlines import allreduces, chunks, points, reduced, staged
 from ddpsim.paper.headlines.figure import FIGURE, HEADLINES
 from ddpsim.paper.headlines.headline import FIRST, Headline, SystemClaim
 from ddpsim.paper.headlines.page import page_of
+from ddpsim.schedules.chunks import GradientFlow
+from ddpsim.schedules.gradientflow import gradientflow
+from ddpsim.schedules.setup import Setup
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "paper-schemes.md").read_text()
 
@@ -120,3 +124,21 @@ def test_the_page_tells_counts_and_rows() -> None:
     page = page_of([made, replace(made, number=8, verdict="undecided")])
     assert "Of 2 headlines: 1 hold, 1 undecided." in page
     assert page.count(made.why) == 2
+
+
+def test_gradientflow_s_messages_are_those_of_its_schedule() -> None:
+    elements = 3_000_000
+    setup = Setup(parameters=[Parameter("p", (elements,))], buckets=[(0,)], world_size=2)
+    assert chunks._messages(4 * elements) == [message.size_bytes for message in gradientflow(setup, GradientFlow())]
+
+
+def test_the_consensus_eats_a_gain_where_small_messages_gain_less_than_nothing() -> None:
+    headline = next(each for each in of_system("GradientFlow") if "consensus" in each.paper)
+    steps = {point: {"iteration_s": 1.0} for point in headline.points if isinstance(point, points.Job)}
+    sums = [point for point in headline.points if isinstance(point, points.Allreduce)]
+
+    def verdict(byte_s: float) -> str:
+        return headline.claim(1, {**steps, **{p: {"seconds": 1e-4 + p.size_bytes * byte_s} for p in sums}}).verdict
+
+    # Where bytes cost nothing no model is large enough to gain.
+    assert (verdict(1e-9), verdict(0.0)) == ("holds", "fails")

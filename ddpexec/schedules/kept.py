@@ -1,0 +1,53 @@
+"""What a scheme keeps on a rank beside the module's and the optimizer's state, saved and taken up again.
+
+Where it stands between two averages, SlowMo's last parameters and momentum, the gradients that GradientFlow has not
+sent yet, and the optimizers of a server's part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ddpexec.errors import OptionError
+from ddpexec.schedules.averaged import Averaged
+from ddpexec.schedules.chunked import Chunked
+from ddpexec.schedules.executor import Executor
+from ddpexec.schedules.served import Server
+
+Kept = dict[str, Any]
+"""As `state_of` returns it: plain values and tensors, which `torch.save` takes."""
+
+
+def state_of(executor: Executor, server: Server | None) -> Kept:
+    """Return what is kept on this rank; nothing may be pending."""
+    return {
+        "scheme": executor.schedule.scheme,
+        "place": executor.place,
+        "progress": executor.progress(),
+        "tensors": [tensor.detach().clone() for tensor in _tensors(executor)],
+        "server": None if server is None else server.state_dict(),
+    }
+
+
+def load_state(executor: Executor, server: Server | None, state: Kept) -> None:
+    """Take up what `state_of` returned on this rank of as many.
+
+    Raises:
+        OptionError: the state of another scheme, or of another rank or number of ranks.
+    """
+    for key, here in (("scheme", executor.schedule.scheme), ("place", executor.place)):
+        if state[key] != here:
+            what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {here!r}, which this is"
+            raise OptionError(what, place="scheme's state", remedy=remedy)
+    for tensor, value in zip(_tensors(executor), state["tensors"], strict=True):
+        tensor.copy_(value)
+    executor.resume(state["progress"])
+    if server is not None and state["server"] is not None:
+        server.load_state_dict(state["server"])
+
+
+def _tensors(executor: Executor) -> list[Tensor]:
+    keeping: list[Averaged | Chunked] = [*executor.carrier.averaged, *executor.carrier.chunked]
+    return [tensor for each in keeping for tensor in each.kept]
