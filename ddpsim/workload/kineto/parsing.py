@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class _Column:
         starts, ends = ((np.array(times) - origin) / 1e6 for times in (self.starts, self.ends))
         order = np.lexsort((ties * ends, starts)) if ties else np.arange(len(starts))
         names, owners, others = self.names, self.owners, self.others
-        times = memoryview(starts[order]), memoryview(ends[order])
+        times = starts[order].data, ends[order].data
         return ((names[n], start, end, owners[n], others[n]) for n, start, end in zip(order.data, *times, strict=True))
 
 
@@ -198,5 +198,5 @@ def _correlation(args: Mapping[str, object]) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _is_amount(value: object) -> bool:
+def _is_amount(value: object) -> TypeGuard[float]:
     return type(value) in _NUMBERS and 0 <= value < _MOST  # type: ignore[operator]
