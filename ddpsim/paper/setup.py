@@ -63,11 +63,14 @@ def _shared(made: Workload) -> Workload:
     source = load_workload(RESNET)
     assert source.operators is not None
     assert made.batch_size is not None
-    forward_s, backward_s = (float(phase.device_s[0]) for phase in (made.forward, made.backward))
-    share_s = (forward_s + backward_s) / (FORWARD_MS + BACKWARD_MS)
-    factors = share_s * FORWARD_MS / forward_s, share_s * BACKWARD_MS / backward_s, 1.0
     shape = ModelShape.of(source, source.operators.of_batch(made.batch_size))
-    made = estimate(shape, gpu_named(GPU), PRECISION, pace=RooflineFactors(factors))
+    plain = estimate(shape, gpu_named(GPU), PRECISION)
+    whole_s = sum(float(phase.device_s[0]) for phase in (made.forward, made.backward))
+    factors = [
+        whole_s * part_ms / (FORWARD_MS + BACKWARD_MS) / float(phase.device_s[0])
+        for part_ms, phase in ((FORWARD_MS, plain.forward), (BACKWARD_MS, plain.backward))
+    ]
+    made = estimate(shape, gpu_named(GPU), PRECISION, pace=RooflineFactors((factors[0], factors[1], 1.0)))
     return replace(made, operators=None)
 
 

@@ -44,3 +44,10 @@ def test_a_run_that_was_not_made_says_nothing() -> None:
     assert lab.falls("x", None, lab.runs()[0]) is None
     assert lab.best_cap("nowhere", 1.0) is None
     assert lab.joined(None, None) is None
+
+
+def test_the_page_says_by_how_much_the_steps_were_predicted_wrongly() -> None:
+    off = sorted(abs(each.predicted_s / each.measured_s - 1) for each in lab.runs())
+    middle = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
+    for part in (f"Of {len(KEPT)} ", f"{middle:.1%} in the median", f"at worst within {off[-1]:.1%}"):
+        assert part in lab.errors()
