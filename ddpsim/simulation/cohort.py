@@ -93,7 +93,8 @@ class Cohort:
                 scheduled.schedule.patterns,
             )
 
-        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, lanes and lanes.steps)
+        steps = None if lanes is None else lanes.steps
+        crowd = Crowd(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
 
         def transfer(launch: Launch) -> simpy.Event:
             return crowd.around(launch, sent(launch))
