@@ -53,6 +53,22 @@ def test_a_scheme_leaves_the_trace_of_a_run() -> None:
         assert any(it.exposed_comm_s > 0 for it in trace.iterations)
 
 
+def served(rank: int) -> Any:
+    settings = Settings(iterations=2, local_iterations=1, caps=CAPS, scheme="parameter-server")
+    run = Run(settings, torch.device("cpu"), workload=small_workload())
+    run.train()
+    run.provenance = provenance(run, [])
+    return run.local_s(), run.gather(run.trace())
+
+
+def test_a_server_leaves_no_iterations_and_the_times_of_one_process_are_those_of_ranks_that_train() -> None:
+    (own_s, gathered), (none, _) = ranks.run(2, served)
+    assert none is None
+    assert gathered.ranks == [0]
+    assert gathered.provenance["local_s"] == own_s > 0
+    assert gathered.provenance["servers"]["updates"] > 0
+
+
 def test_a_step_of_one_s_own_takes_no_scheme() -> None:
     def refused(rank: int) -> str:
         try:
