@@ -231,7 +231,7 @@ def _losses(kept: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "**Losses on real data.** `torchrun --standalone --nproc-per-node 2 -m tests.accuracy.codec_losses`: held-out "
         f"loss after training ResNet-8 on scikit-learn's digits ({steps['digits']} steps) and a recurrent character "
-        f"model on the descriptions of its data sets ({steps['characters']} steps), mean of one to three seeds with "
+        f"model on the descriptions of its data sets ({steps['characters']} steps), mean of three seeds with "
         "their standard deviation; the same weights and batches at the start of every arm. Settings were not tuned for "
         "any scheme."
     )
@@ -256,7 +256,7 @@ def _losses_said() -> str:
     return (
         "Without their errors `powersgd`, `onebit` and `topk` end 0.2 to 0.3 higher on text; with them, within 0.03 "
         "of plain gradients. On digits, at these few steps, seeds differ by as much as schemes do. `adaptive` kept to "
-        "so many bits on text that its feedback changed nothing."
+        "so many bits on text that its feedback changed next to nothing."
     )
 
 
