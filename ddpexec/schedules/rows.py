@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.served import Server, ServerLane, Together
+from ddpexec.schedules.served import GOES_ON, Server, ServerLane, Together
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 
@@ -37,7 +37,7 @@ class RowLane(ServerLane):
         if operation is not Operation.REDUCE:
             return Pull(self.group, self.servers, number + 1, tensor)
         if number == 0:
-            self.tell(1.0)
+            self.tell(GOES_ON)
         indices, values = self._taken(tensor)
         works: list[dist.Work] = []
         for server, low, high in zip(self.servers, bounds, bounds[1:], strict=False):

@@ -56,12 +56,15 @@ class Scheme:
 
         Raises:
             PlanError: a schedule that cannot be carried out; it names the message or the parameter.
-            InputError: a scheme of one's own that raises, or returns no schedule.
+            InputError: a scheme of one's own that raises, returns no schedule, or one whose ranks go alone.
         """
         made = self.make(setup)
         if not isinstance(made, Schedule):
             what = f"the scheme returned {type(made).__name__}, no `ddpsim.schedules.schedule.Schedule`"
             raise InputError(what, place=f"scheme {self.name!r}", remedy="return a schedule")
+        if made.asynchronous and not self.asynchronous:
+            what, remedy = "its ranks go on without each other, as of servers alone", "use parameter-server:async"
+            raise InputError(what, place=f"scheme {self.name!r}", remedy=remedy)
         made = replace(made, scheme=self.name)
         check(made, setup.parameters, setup.world_size)
         return made

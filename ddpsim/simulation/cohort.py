@@ -152,7 +152,7 @@ class Cohort:
             return None
         servers = scheduled.schedule.sharding.servers
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
-        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s)
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s, self.wire_factor)
         self.staleness = links.staleness
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import ways_of
+from ddpsim.collectives.scaled import scaled
 from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
@@ -58,6 +59,7 @@ class ServerLinks:
         servers: how many of the ranks.
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
             collective does.
+        factor: on the time of a message of some bytes: an end of a band; None is 1.
 
     Raises:
         InputError: more ranks than are simulated one by one.
@@ -71,12 +73,13 @@ class ServerLinks:
         calibration: Calibration | None,
         servers: int,
         latency_s: float | None,
+        factor: Callable[[int], float] | None = None,
     ) -> None:
         if placement.world_size > MOST_RANKS:
             what = f"{placement.world_size} ranks, each of which goes its own way"
             remedy = f"give {MOST_RANKS} at most, or leave out `async`"
             raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
-        self.env, self._servers = env, servers
+        self.env, self._servers, self._factor = env, servers, factor
         self._ways = ways_of(placement, backend, calibration)
         self._workers = placement.world_size - servers
         self.network, self.latency_s = Network(env, {}), latency_s
@@ -103,7 +106,8 @@ class ServerLinks:
             for link, load in connection.loads.items():
                 loads[link] = loads.get(link, 0.0) + load / self._servers
         self.network.add(self._ways.capacities)
-        return Demand(self._ways.start_s(launch.size_bytes) + latency_s, launch.size_bytes, loads)
+        demand = Demand(self._ways.start_s(launch.size_bytes) + latency_s, launch.size_bytes, loads)
+        return demand if self._factor is None else scaled(demand, self._factor(launch.size_bytes))
 
     def pushed(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""

@@ -8,6 +8,7 @@ from ddpsim.paper.claim import all_of, near
 from ddpsim.paper.figure import Answers
 from ddpsim.paper.headlines.headline import Headline, Said
 from ddpsim.paper.headlines.points import Job, Machine
+from ddpsim.schedules.averaging import OUTER_PASSES
 
 _ETHERNET = Machine("32 servers", "V100", 8, "10Gb/s", "ethernet", 1, nodes=32)
 _BASE = Job("resnet50", "V100", 32, _ETHERNET, "averaging:12")
@@ -19,8 +20,8 @@ def _slowmo(answers: Answers) -> Said:
     return Said(
         f"{slowmo / base:.3f} of the base optimizer's step, {slowmo / ddp:.2f} of DDP's",
         near(slowmo / base, 1.0),
-        "The outer step passes over the parameters three times in twelve steps, at the memory's rate; it sends nothing "
-        "of its own.",
+        f"The outer step takes what {OUTER_PASSES:g} copies of the parameters do, once in twelve steps; it sends "
+        "nothing of its own.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from ddpexec.campaign.schemes_page import rows, tables
 from ddpexec.campaign.spec import load_campaign, parse_campaign
 from tests.ddpexec.campaign.kept import alone
 from tests.ddpexec.campaign.test_results import result
-from tests.docs.schemes_measured import RECORDS, ROOT, TARGET
+from tests.docs.schemes_measured import RECORDS, ROOT, TARGET, TEMPLATE
 
 CAMPAIGN = """
 name: few
@@ -59,3 +60,10 @@ def test_the_page_has_todays_prediction_of_servers(tmp_path: Path) -> None:
     found = load(alone(record, one, tmp_path / "record"), tmp_path / "work").recorded
     *_, row = rows(found, RECORDS["table1"])
     assert row in TARGET.read_text().splitlines(), "run `make schemes-measured`"
+
+
+def test_the_prose_of_the_page_is_that_of_its_template() -> None:
+    named = "|".join(rf"\{{{name}\}}" for name in RECORDS)
+    prose = re.split(named, TEMPLATE.read_text())
+    assert len(prose) == len(RECORDS) + 1
+    assert re.fullmatch(".*".join(map(re.escape, prose)), TARGET.read_text(), re.DOTALL), "run `make schemes-measured`"

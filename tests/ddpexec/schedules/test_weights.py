@@ -27,11 +27,9 @@ FEWER = 8
 """Steps of accumulated gradients, of which each has three iterations."""
 
 
-def trained(
-    rank: int, scheme: str, optimizer: str, clip: float | None = None, steps: int = STEPS, **options: Any
-) -> list[Any]:
+def trained(rank: int, scheme: str, optimizer: str, clip: float | None = None, **options: Any) -> list[Any]:
     made = wrapped(rank, scheme, optimizer, **options)
-    for step in range(steps):
+    for step in range(STEPS):
         loss_of(made, *mine(step, rank)).backward()
         if clip is not None:
             made.clip_grad_norm_(clip)
@@ -40,10 +38,8 @@ def trained(
     return [value.clone() for value in made.module.state_dict().values()]
 
 
-def distances(
-    rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise: str, steps: int = STEPS
-) -> dict[str, float]:
-    """Return how far each scheme is from one process after `steps`.
+def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise: str) -> dict[str, float]:
+    """Return how far each scheme ends from one process.
 
     Args:
         clipped: by optimizer, what its gradients are clipped to, in turn.
@@ -52,14 +48,13 @@ def distances(
     world, found = torch.distributed.get_world_size(), {}
     for optimizer, clips in clipped.items():
         for clip in clips:
-            expected = alone(optimizer, world, clip)[steps - 1]
+            expected = alone(optimizer, world, clip)[-1]
             for scheme in SCHEMES:
-                found[f"{scheme} {optimizer} {clip}"] = apart(trained(rank, scheme, optimizer, clip, steps), expected)
-    expected = alone(otherwise, world)[steps - 1]
+                found[f"{scheme} {optimizer} {clip}"] = apart(trained(rank, scheme, optimizer, clip), expected)
+    expected = alone(otherwise, world)[-1]
     for scheme in ("priority:256B", "dear", "zero1"):
         for how, options in {"learned": {"learn": 3}, "off": {"overlap": False}}.items():
-            weights = trained(rank, scheme, otherwise, steps=steps, **options)
-            found[f"{scheme} {otherwise} {how}"] = apart(weights, expected)
+            found[f"{scheme} {otherwise} {how}"] = apart(trained(rank, scheme, otherwise, **options), expected)
     return found
 
 

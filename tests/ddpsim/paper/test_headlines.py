@@ -14,6 +14,7 @@ from ddpsim.paper.headlines import allreduces, chunks, points, reduced, staged
 from ddpsim.paper.headlines.figure import FIGURE, HEADLINES
 from ddpsim.paper.headlines.headline import FIRST, Headline, SystemClaim
 from ddpsim.paper.headlines.page import page_of
+from ddpsim.schedules.averaging import OUTER_PASSES
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow
 from ddpsim.schedules.setup import Setup
@@ -103,6 +104,13 @@ def test_one_row_again_is_the_page_s() -> None:
     [job] = headline.points
     claim = headline.claim(FIRST + HEADLINES.index(headline), {job: job.answer()})
     assert f"| {claim.number} | {claim.paper} | {claim.simulated} | {claim.verdict} |" in PAGE, "`make paper` writes it"
+
+
+def test_the_page_says_what_the_outer_step_costs_here() -> None:
+    [headline] = of_system("SlowMo")
+    claim = headline.claim(1, {point: {"iteration_s": 1.0} for point in headline.points})
+    assert f"{OUTER_PASSES:g} copies" in claim.why
+    assert claim.why in PAGE
 
 
 def test_every_system_of_the_table_has_a_row_with_its_source() -> None:

@@ -105,6 +105,15 @@ def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
         scheme_named("tests.ddpsim.schedules.test_schedule:nothing").schedule(SETUP)
 
 
+def alone(setup: Setup) -> Schedule:
+    return replace(ddp(setup), asynchronous=True)
+
+
+def test_ranks_of_a_scheme_of_ones_own_do_not_go_alone() -> None:
+    with pytest.raises(InputError, match="go on without each other"):
+        scheme_named("tests.ddpsim.schedules.test_schedule:alone").schedule(SETUP)
+
+
 def test_what_a_scheme_of_ones_own_raises_says_where() -> None:
     with pytest.raises(InputError, match=r"raised ZeroDivisionError at test_schedule.py:\d+: division by zero"):
         scheme_named("tests.ddpsim.schedules.test_schedule:broken").schedule(SETUP)

@@ -101,6 +101,20 @@ def test_asynchronous_ranks_share_the_server_s_link_and_count_their_staleness() 
     assert trace.ranks == [0, 1, 2, 3]
 
 
+def test_the_doubt_of_the_wire_is_that_of_ranks_that_go_alone_too() -> None:
+    source, placement = workload(gradients=1, size=4_000_000), flat(2)
+
+    def step_s(scheme: str, factor: float) -> float:
+        options = Options(backend="gloo", caps=ONE, scheme=scheme)
+        return summarise(simulate(source, placement, options, wire_factor=lambda size_bytes: factor)).iteration_s
+
+    _, beta, _ = byte_s(placement)
+    longer_s = step_s("parameter-server:async", 2) - step_s("parameter-server:async", 1)
+    assert longer_s >= 2 * source.gradient_bytes * beta
+    # One rank that trains waits as long in either form.
+    assert longer_s == pytest.approx(step_s("parameter-server", 2) - step_s("parameter-server", 1), rel=0.01)
+
+
 def test_only_the_straggler_takes_its_time_where_ranks_go_alone() -> None:
     def periods(scheme: str) -> dict[int, float]:
         options = Options(backend="gloo", caps=ONE, scheme=scheme, stragglers={1: 3.0}, iterations=10)
