@@ -19,6 +19,9 @@ _CASES = (
 )
 """Claim, the step with overlap, by which part of the latency the paper's is shorter than without."""
 
+FIXES = Step(RESNET, "nccl", 32)
+"""Fixes what a channel moves between servers (`ddpsim.paper.assumptions`), which its own saving is made of."""
+
 _NAMED = dict(zip(PARTS, ("forward", "backward", "communication", "optimizer"), strict=True))
 _LAB_WIRE = {"nccl": 1.0, "gloo": 2.0}
 """Bytes on the wire over backward, of the lab's runs that stand for each backend."""
@@ -43,9 +46,10 @@ def _why(number: int, on: Mapping[str, float], off: Mapping[str, float], paper: 
             "Overlap saves the shorter of backward and communication, at most "
             f"{min(backward_s, communication_s) / off['iteration']:.0%} here. Computing and communicating at once "
             f"make backward {on['backward_compute'] / backward_s - 1:.0%} longer (`nccl.ddp.*`), and "
-            f"{on['exposed_comm'] * 1e3:.0f} ms of {communication_s * 1e3:.0f} stay exposed. It rests on backward "
-            f"being {backward_s / off['forward']:.1f} times forward, as V100s were measured; as a roofline has it, "
-            "it fails."
+            f"{on['exposed_comm'] * 1e3:.0f} ms of {communication_s * 1e3:.0f} stay exposed; backward is "
+            f"{backward_s / off['forward']:.1f} times forward, as V100s were measured. That communication is about "
+            "as long as backward fixed the rate between servers, and says nearly as much as the paper's saving: "
+            f"{1 - on['iteration'] / off['iteration']:.1%} beside {paper:.1%} judges nothing."
         )
     if number == 4:
         most = backward_s / paper - off["iteration"] + communication_s
@@ -82,7 +86,8 @@ def _reproduce(answers: Answers) -> Reproduction:
         of = {"on": step, "off": _without(step)}
         falls = told(answers, of, lambda found: 1 - found["on"]["iteration"] / found["off"]["iteration"])
         what = f"{step.label}, 32 GPUs: overlap makes a step {paper:.1%} shorter"
-        verdict, why = near(falls.value, paper), _why(number, answers[step], answers[of["off"]], paper)
+        verdict = "undecided" if step == FIXES else near(falls.value, paper)
+        why = _why(number, answers[step], answers[of["off"]], paper)
         claims.append(Claim(number, "fig6", what, falls.text(), _measured(step), verdict, why))
         as_rate += [str(number)] if near(falls.value, paper / (1 + paper)) == "holds" else []
         whole = answers[of["off"]]["iteration"]
