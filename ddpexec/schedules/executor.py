@@ -13,7 +13,8 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carrier import Carrier, Lanes, keeps_parts
+from ddpexec.schedules.carrier import Carrier, keeps_parts
+from ddpexec.schedules.lanes import Lanes
 from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.updates import MakeOptimizer, Update
 from ddpexec.timing.observe import Observer

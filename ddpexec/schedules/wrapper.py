@@ -20,10 +20,10 @@ from ddpexec.ddp.parameters import ModelParameters, agree, broadcast_state, coll
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.kept import Kept, load_state, state_of
+from ddpexec.schedules.lanes import Lanes
 from ddpexec.schedules.learning import Learning, arrival_order, told
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.served import Served, Server
