@@ -13,9 +13,10 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carrier import Carrier, keeps_parts
+from ddpexec.schedules.carrier import Carrier
 from ddpexec.schedules.lanes import Lanes
 from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.message_memory import MessageMemory, keeps_parts
 from ddpexec.schedules.updates import MakeOptimizer, Update
 from ddpexec.timing.observe import Observer
 from ddpsim.schedules.issuing import IssueQueue
@@ -50,9 +51,10 @@ class Executor:
     ) -> None:
         self.schedule, self._model, self._communicator = schedule, model, communicator
         self._observer, self._find_unused = observer, find_unused
-        self.carrier = Carrier(schedule, model, communicator, lanes, observer)
+        self.memory = MessageMemory(schedule, model, communicator)
+        self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
         self._queue = IssueQueue(schedule)
-        self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
+        self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
         sums = [message for message in schedule if not averages(message) and not message.sparse]
         self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
@@ -223,8 +225,8 @@ class Executor:
     def _end_flats(self, awaited: Sequence[Message]) -> None:
         for message in awaited:
             if message.op.reduces and not message.sparse:
-                self.carrier.flat_of(message).write_back()
-        for flat in self.carrier.flats:
+                self.memory.flat_of(message).write_back()
+        for flat in self.memory.flats:
             if self._sends(flat.indices[0]):
                 if self.schedule.update != "elsewhere":
                     self._reduced.update(flat.indices)
@@ -240,20 +242,20 @@ class Executor:
             return
         wait(self._communicator.all_reduce(self._used, 0), self._communicator, "the exchange of what was used")
         unused = {index for index, used in enumerate(self._used.tolist()) if not used}
-        for flat in self.carrier.flats:
+        for flat in self.memory.flats:
             flat.untouched = unused.intersection(flat.indices)
         self._used.zero_()
 
     # ---- updates
 
     def _make_updates(self, make: MakeOptimizer) -> list[Update]:
-        flats = self.carrier.flats
+        flats = self.memory.flats
         if keeps_parts(self.schedule):
             return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
         if self.schedule.update == "before_use":
             return [Update([flat], flat.tensors, make) for flat in flats]
         summed = {index for flat in flats for index in flat.indices}
-        alone = [each for each in self.carrier.averaged if not summed.issuperset(each.indices)]
+        alone = [each for each in self.memory.averaged if not summed.issuperset(each.indices)]
         return [Update([*flats, *alone], self._model.tensors, make)]  # type: ignore[list-item]
 
     def _settle(self, indices: Iterable[int]) -> bool:
