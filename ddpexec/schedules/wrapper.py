@@ -215,7 +215,7 @@ class ScheduledDataParallel(nn.Module):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        gradients = self.executor.gather_gradients()
+        gradients = self.executor.stepper.gather()
         squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
         if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
             with naming_the_lost(self.communicator, "the sum of gradients' norms"):
@@ -251,16 +251,16 @@ class ScheduledDataParallel(nn.Module):
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         check_agreement(schedule, self.communicator, self.device)
         self.schedule = schedule
-        former: Sequence[Update] = self.executor.updates if self.executor is not None else ()
+        former: Sequence[Update] = self.executor.stepper.updates if self.executor is not None else ()
         self.executor = Executor(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             find_unused=self._find_unused, observer=self.observer,
         )  # fmt: skip
         if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(self.executor.updates, self._step, self.complete, self._forget)
+            self.optimizer = ScheduledOptimizer(self.executor.stepper.updates, self._step, self.complete, self._forget)
         else:
-            moved_state(former, self.executor.updates)
-            self.optimizer.follow(self.executor.updates)
+            moved_state(former, self.executor.stepper.updates)
+            self.optimizer.follow(self.executor.stepper.updates)
 
     def _replan(self, learning: Learning) -> None:
         """Make the scheme's schedule, of what was learned."""
@@ -288,7 +288,7 @@ class ScheduledDataParallel(nn.Module):
         self.executor.step()
 
     def _forget(self) -> None:
-        self.executor.forget()
+        self.executor.stepper.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
