@@ -1,13 +1,13 @@
 """The reducer: gradient hooks in, allreduces out, gradients back, over whatever buckets a plan asks for.
 
-When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone, when buckets are rebuilt by
-`ddpsim.order.OrderPolicy`.
+When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone; the plan itself, and when it gives way
+to another, is `PlanInForce`'s.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,27 +15,23 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import messages
-from ddpexec.ddp.buckets import AnyBucket, Buckets
-from ddpexec.ddp.consensus import first_times, gather_times
-from ddpexec.ddp.controls import Controls
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.graph_search import gradient_accumulator, reachable
-from ddpexec.ddp.in_flight import InFlight
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.plan_in_force import PlanInForce
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.used import StaticGraph, UsedMap
+from ddpexec.ddp.runtime_stats import TimerEvent
+from ddpexec.ddp.used import StaticGraph
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
-from ddpsim.bucketing.drop import remapped, skipped_buckets
+from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.launch import MarkedTwiceError
-from ddpsim.order import Arrivals, OrderPolicy
+from ddpsim.order import OrderPolicy
 
 
-class Reducer(Controls):
+class Reducer(PlanInForce):
     """Reduces the gradients of one model.
 
     Args:
@@ -56,22 +52,14 @@ class Reducer(Controls):
         order: OrderPolicy,
         observer: Observer | None = None,
     ) -> None:
-        self._buckets = Buckets(model, options, communicator.rank)
-        in_flight, used = InFlight(self._buckets, communicator, observer), UsedMap(model, communicator)
-        super().__init__(communicator, in_flight, used, RuntimeStats(model.devices))
-        self.model, self.options, self.order = model, options, order
-        self.iteration = 0
+        super().__init__(model, plan, communicator, options, order, observer)
         self.launch_order: list[int] = []
         self.arrival: list[int] = []
         self.static: StaticGraph | None = None
-        self._context: Hashable = None
         self._nowhere: frozenset[int] = frozenset()
         # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
-        self.unused: list[int] = []
         self.expecting = self._unfinished = self._started = self._unused_marked = False
-        self.buckets = self._buckets.all
-        self._install(plan)
         if options.static_graph:
             self.set_static_graph()
         self.handles: list[RemovableHandle] = []
@@ -118,17 +106,7 @@ class Reducer(Controls):
     def rebuild(self) -> bool:
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
         self.check_finished()
-        if not self.order.due():
-            return False
-        exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
-        gather = functools.partial(exchange, communicator=self.communicator, device=self.model.tensors[0].device)
-        device = self.model.tensors[0].device
-        order = self.order.confer(
-            self.plan.groups(), gather, lambda words: self.communicator.gather_objects(words, device)
-        )
-        if order is not None:
-            self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
-        return order is not None
+        return super().rebuild()
 
     def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
         """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
@@ -168,10 +146,6 @@ class Reducer(Controls):
             self.used.reduce(sent)
             self.used.finish(keep=False)
         self.observe_order(())
-
-    def follow(self, order: OrderPolicy) -> None:
-        """Rebuild the buckets when, and in the order, that `order` says from now on."""
-        self.order = order
 
     # ---- hooks
 
@@ -283,45 +257,6 @@ class Reducer(Controls):
         self.stats.note(TimerEvent.COMMUNICATED)
         if self.observer is not None:
             self.observer.finished(begin)
-
-    def observe_order(self, arrival: Iterable[int]) -> None:
-        """Tell the order policy of one synced backward."""
-        arrivals = Arrivals(self.communicator.rank, self.iteration, tuple(arrival), context=self._context)
-        self.order.observe(arrivals)
-        self.expect_context(None)
-
-    def expect_context(self, context: Hashable) -> None:
-        """Take what is known of the batch of the coming iteration."""
-        self._context = context
-        self.order.coming(context)
-
-    # ---- buckets
-
-    def _install(self, plan: BucketPlan) -> None:
-        self.plan = plan
-        self._groups, self._mapped = plan.groups(), frozenset[int]()
-        self._queue = LaunchQueue(self._groups)
-        self._buckets.install(plan)
-        self._eager = self._buckets.eager
-
-    def leave_out(self, parameters: Collection[int]) -> None:
-        """Expect no gradient of `parameters` from the coming backward; let the others move up where that is asked."""
-        super().leave_out(parameters)
-        if self.options.remap_dropped and self.dropped != self._mapped:
-            groups = remapped(self.model.policy, self.plan.groups(), self.dropped)
-            self._groups, self._mapped = [group for group in groups if group], self.dropped
-            self._queue = LaunchQueue(self._groups)
-            self._buckets.remap(groups)
-            self._eager = self._buckets.eager
-
-    def _skipped(self) -> list[int]:
-        # What ranks search for may differ among them; what drop says, and what the option promises, does not.
-        common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
-        return skipped_buckets(self._groups, common) if common else []
-
-    def _untouched(self, bucket: AnyBucket) -> set[int]:
-        """Return the bucket's parameters that no rank gave a gradient."""
-        return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
 
     def remove_hooks(self) -> None:
         """Take the gradient hooks away; nothing is reduced any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,10 +12,11 @@ from ddpexec.ddp import messages
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carrier import Carrier, Lanes, keeps_parts
-from ddpexec.schedules.memory import Flat
-from ddpexec.schedules.updates import MakeOptimizer, Update
+from ddpexec.schedules.carrier import Carrier
+from ddpexec.schedules.lanes import Lanes
+from ddpexec.schedules.message_memory import MessageMemory
+from ddpexec.schedules.stepper import Stepper
+from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
 from ddpsim.schedules.issuing import IssueQueue
 from ddpsim.schedules.message import Message
@@ -49,24 +50,21 @@ class Executor:
     ) -> None:
         self.schedule, self._model, self._communicator = schedule, model, communicator
         self._observer, self._find_unused = observer, find_unused
-        self.carrier = Carrier(schedule, model, communicator, lanes, observer)
+        self.memory = MessageMemory(schedule, model, communicator)
+        self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
         self._queue = IssueQueue(schedule)
-        self._flat = {index: flat for flat in self.carrier.flats for index in flat.indices}
+        self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
         sums = [message for message in schedule if not averages(message) and not message.sparse]
         self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         self._in_forward = parameters_at(schedule, Kind.FORWARD)
         self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
-        self.updates = self._make_updates(make_optimizer)
-        self._update = {index: update for update in self.updates for index in update.indices}
-        self.carrier.rates = rates_of([group for update in self.updates for group in update._groups])
+        self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
         self.iteration = 0
         self._used = torch.zeros(len(model.tensors), dtype=torch.int32)
         self._seen: set[int] = set()
         self._forwarded: set[int] = set()
         self._local = self._open = self._started = False
-        self._reduced: set[int] = set()
-        self._stepped: set[Update] = set()
 
     # ---- the points of an iteration
 
@@ -78,17 +76,15 @@ class Executor:
         self._seen, self._forwarded = set(), set()
         if self._observer is not None:
             self._observer.scheduled()
-        for update in self.updates:
-            if not update.pending and self._reduced.intersection(update.indices):
-                self._restore(update)
+        self.stepper.restore()
         if not local:
-            self._pass_over()
+            self.stepper.pass_over(first=not self.iteration)
             self.iteration += 1
             self.carrier.launch(self._queue.begin())
 
     def forward(self, indices: Sequence[int]) -> bool:
         """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
-        held_up = self._settle(indices)
+        held_up = self.stepper.settle(indices)
         new = [index for index in indices if index in self._in_forward and index not in self._forwarded]
         if new:
             self._forwarded.update(new)
@@ -111,22 +107,13 @@ class Executor:
     def step(self) -> None:
         """Update what is reduced, or note that it is to be updated before it is next used."""
         if self._local:
-            self._step_locally()
-        elif self.schedule.update == "before_use":
-            for update in self.updates:
-                update.ask()
-        elif self.schedule.update == "elsewhere":
-            return
+            self.stepper.step_locally()
         else:
-            for update in self.updates:
-                self._await_gradients(update, own=True)
-                update.carry_out()
-                self._updated(update)
+            self.stepper.step()
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, as before weights are read or written from outside."""
-        for update in self.updates:
-            self._carry_out(update)
+        self.stepper.settle_all()
         self.carrier.wait_all()
 
     @property
@@ -136,36 +123,21 @@ class Executor:
 
     def progress(self) -> tuple[int, list[bool]]:
         """Return the iterations that were begun, and which updates were stepped in the last."""
-        return self.iteration, [update in self._stepped for update in self.updates]
+        return self.iteration, self.stepper.progress()
 
     def resume(self, progress: tuple[int, list[bool]]) -> None:
         """Go on from what `progress` returned."""
         self.iteration, stepped = progress
-        self._stepped = {update for update, done in zip(self.updates, stepped, strict=True) if done}
+        self.stepper.resume(stepped)
         self._queue.resume(self.iteration)
-
-    def forget(self) -> None:
-        """Take gradients that were reduced and not used for gone."""
-        for update in self.updates:
-            if not update.pending:
-                self._await_gradients(update, own=False)
-                self._reduced.difference_update(update.indices)
-
-    def gather_gradients(self) -> list[Tensor]:
-        """Wait for all gradients and return them, each element once on some rank: all of them, or this rank's part."""
-        found = []
-        for update in self.updates:
-            self._await_gradients(update, own=self.schedule.update == "after_backward")
-            for flat in update.flats:
-                found += flat.own_gradients()
-        return found
 
     # ---- gradients
 
     def _gradient(self, index: int) -> None:
         if not self._open:
             return
-        self._check_fresh(index)
+        if self.stepper.pending(index):
+            raise self._used_early(index)
         self._used[index] = 1
         if self._local:
             return
@@ -182,13 +154,11 @@ class Executor:
             flat.arrived(index, flat.summed_over)
         self.carrier.launch(self._queue.passed(self._gradient_points[index]))
 
-    def _check_fresh(self, index: int) -> None:
-        update = self._update.get(index)
-        if update is not None and update.pending:
-            raise ExecutionError(
-                f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
-                remedy="call the module that owns it, or wrap the module whose forward uses it",
-            )
+    def _used_early(self, index: int) -> ExecutionError:
+        return ExecutionError(
+            f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
+            remedy="call the module that owns it, or wrap the module whose forward uses it",
+        )
 
     def _sends(self, index: int) -> bool:
         return index in self._flat and self.iteration % self._every[index] == 0
@@ -222,97 +192,16 @@ class Executor:
     def _end_flats(self, awaited: Sequence[Message]) -> None:
         for message in awaited:
             if message.op.reduces and not message.sparse:
-                self.carrier.flat_of(message).write_back()
-        for flat in self.carrier.flats:
+                self.memory.flat_of(message).write_back()
+        for flat in self.memory.flats:
             if self._sends(flat.indices[0]):
-                if self.schedule.update != "elsewhere":
-                    self._reduced.update(flat.indices)
-                if self._takes(flat):
-                    flat.take_gradients()
-
-    def _takes(self, flat: Flat) -> bool:
-        """Whether gradients are the schedule's own once they are in its buffers, and nobody else's."""
-        return self.schedule.update != "after_backward" or flat.shard is not None
+                self.stepper.reduced(flat)
 
     def _exchange_used(self) -> None:
         if not any(self._sends(index) for index in self._flat):
             return
         wait(self._communicator.all_reduce(self._used, 0), self._communicator, "the exchange of what was used")
         unused = {index for index, used in enumerate(self._used.tolist()) if not used}
-        for flat in self.carrier.flats:
+        for flat in self.memory.flats:
             flat.untouched = unused.intersection(flat.indices)
         self._used.zero_()
-
-    # ---- updates
-
-    def _make_updates(self, make: MakeOptimizer) -> list[Update]:
-        flats = self.carrier.flats
-        if keeps_parts(self.schedule):
-            return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
-        if self.schedule.update == "before_use":
-            return [Update([flat], flat.tensors, make) for flat in flats]
-        summed = {index for flat in flats for index in flat.indices}
-        alone = [each for each in self.carrier.averaged if not summed.issuperset(each.indices)]
-        return [Update([*flats, *alone], self._model.tensors, make)]  # type: ignore[list-item]
-
-    def _settle(self, indices: Iterable[int]) -> bool:
-        pending = [update for index in indices if (update := self._update.get(index)) is not None and update.pending]
-        for update in pending:
-            self._carry_out(update)
-        return bool(pending)
-
-    def _carry_out(self, update: Update) -> None:
-        if not update.pending:
-            return
-        self._await_gradients(update, own=False)
-        begin = self._observer.now() if self._observer is not None else None
-        with torch.inference_mode(False), torch.no_grad():
-            update.carry_out()
-        for flat in update.flats:
-            flat.take_gradients()
-        if self._observer is not None:
-            self._observer.updated(begin)
-        self._updated(update)
-
-    def _await_gradients(self, update: Update, *, own: bool) -> None:
-        """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
-        messages_ = self._queue.waits(*points(Kind.OPTIMIZER, update.indices))
-        self.carrier.wait(messages_)
-        for flat in update.flats:
-            if not self._reduced.intersection(flat.indices):
-                continue
-            if own and not self._takes(flat):
-                if messages_:
-                    flat.write_back()
-            else:
-                flat.give_gradients()
-
-    def _pass_over(self) -> None:
-        """Pass the points of updates that the iteration before left out, so that nothing waits behind them."""
-        if self.iteration and self.schedule.update == "after_backward":
-            for update in self.updates:
-                if update not in self._stepped:
-                    self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
-        self._stepped.clear()
-
-    def _restore(self, update: Update) -> None:
-        """Give gradients that were reduced and not used back to their parameters, for more to be added."""
-        self._await_gradients(update, own=True)
-        self._reduced.difference_update(update.indices)
-        for flat in update.flats:
-            if self._takes(flat):
-                flat.restore_gradients(flat.summed_over)
-
-    def _updated(self, update: Update) -> None:
-        self._reduced.difference_update(update.indices)
-        self._stepped.add(update)
-        self.carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
-
-    def _step_locally(self) -> None:
-        """Step with this rank's gradients, as if there were no others."""
-        for update in self.updates:
-            for flat in update.flats:
-                if flat.shard is not None:
-                    flat.bucket.complete(1)
-                    flat.give_gradients()
-            update.carry_out()

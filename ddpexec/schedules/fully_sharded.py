@@ -21,8 +21,8 @@ from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, ve
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.planner import check_agreement
 from ddpexec.schedules.watching import Unit, Watch, WatchedAllGather, WatchedReduceScatter, WatchedReplicas, stamping
-from ddpexec.schedules.wrapper import check_agreement
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from ddpexec.errors import OptionError
-from ddpexec.schedules.averaged import Averaged
-from ddpexec.schedules.chunked import Chunked
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.served import Server
 
@@ -26,7 +22,7 @@ def state_of(executor: Executor, server: Server | None) -> Kept:
         "scheme": executor.schedule.scheme,
         "place": executor.place,
         "progress": executor.progress(),
-        "tensors": [tensor.detach().clone() for tensor in _tensors(executor)],
+        "tensors": [tensor.detach().clone() for tensor in executor.memory.kept],
         "server": None if server is None else server.state_dict(),
     }
 
@@ -41,13 +37,8 @@ def load_state(executor: Executor, server: Server | None, state: Kept) -> None:
         if state[key] != here:
             what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {here!r}, which this is"
             raise OptionError(what, place="scheme's state", remedy=remedy)
-    for tensor, value in zip(_tensors(executor), state["tensors"], strict=True):
+    for tensor, value in zip(executor.memory.kept, state["tensors"], strict=True):
         tensor.copy_(value)
     executor.resume(state["progress"])
     if server is not None and state["server"] is not None:
         server.load_state_dict(state["server"])
-
-
-def _tensors(executor: Executor) -> list[Tensor]:
-    keeping: list[Averaged | Chunked] = [*executor.carrier.averaged, *executor.carrier.chunked]
-    return [tensor for each in keeping for tensor in each.kept]

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpexec.groups.process_groups import FinishedWork, Work
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.schedules.rings import Ring
 from ddpsim.operations import Operation
 
@@ -61,6 +62,40 @@ class Lane:
         """End the threads once they have carried out what was handed in."""
         for thread in self._threads:
             thread.close()
+
+
+class Lanes:
+    """The lanes of the streams of a run: made once, for every schedule that it carries out."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._lanes: dict[tuple[str, bool, int | None], Lane] = {}
+
+    def of(self, stream: str, *, rings: bool, ranks: int | None = None) -> Lane:
+        """Return the lane of a stream, the same each time; every rank asks for the same lanes in the same order.
+
+        Args:
+            rings: whether reduce-scatters and all-gathers are to go on it.
+            ranks: so many consecutive ranks have one together; None is all.
+        """
+        rings = rings and self._communicator.backend == "gloo"
+        key = stream, rings, ranks
+        if key not in self._lanes:
+            count = 2 * IN_FLIGHT if rings else 1
+            with naming_the_lost(self._communicator, "the construction of process groups"):
+                groups = [_like(self._communicator.main, ranks) for _ in range(count)]
+            self._lanes[key] = Lane(groups, rings=rings)
+        return self._lanes[key]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank has sent in rings."""
+        return sum(lane.sent_bytes for lane in self._lanes.values())
+
+    def close(self) -> None:
+        """End what the lanes have running."""
+        for lane in self._lanes.values():
+            lane.close()
 
 
 class _Thread:
@@ -138,3 +173,20 @@ def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Wor
         options: Any = dist.AllgatherOptions()  # type: ignore[attr-defined]
         return cast("Work", group._allgather_base(tensor, part, options))
     raise AssertionError(operation)
+
+
+def _like(group: dist.ProcessGroup, size: int | None = None) -> dist.ProcessGroup:
+    """Return a new process group of the ranks of `group`, with its timeout; of `size` consecutive ones with this one.
+
+    Of several that divide the ranks, each is made by its own ranks alone.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    if size is not None:
+        first = group.rank() // size * size
+        ranks = ranks[first : first + size]
+    alone = len(ranks) < dist.get_world_size()
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    backend: Any = group._get_backend(device)
+    made = dist.new_group(ranks, timeout=backend.options._timeout, use_local_synchronization=alone)
+    assert isinstance(made, dist.ProcessGroup)
+    return made

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -16,27 +13,24 @@ from torch import Tensor, nn
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.options import check_module
-from ddpexec.ddp.parameters import ModelParameters, agree, broadcast_state, collect, verify
+from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.carrier import Lanes
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.kept import Kept, load_state, state_of
-from ddpexec.schedules.learning import Learning, arrival_order, told
-from ddpexec.schedules.rows import check_optimizer
+from ddpexec.schedules.lanes import Lanes
+from ddpexec.schedules.learning import Learning
+from ddpexec.schedules.planner import Planner, check_agreement
 from ddpexec.schedules.served import Served, Server
 from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
-from ddpsim.schedules import schemes
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
-from ddpsim.schedules.schemes import without_overlap
-from ddpsim.schedules.setup import Setup
 
 
 class ScheduledDataParallel(nn.Module):
@@ -101,19 +95,14 @@ class ScheduledDataParallel(nn.Module):
         self.model, self.device = model, model.tensors[0].device
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
-        self.wire: Callable[[Operation, int], float] | None = None
-        self._plan, self._caps = plan, caps or BucketCaps()
-        self.plan = plan or rebuilt_plan(model.policy, self._caps)
-        self._scheme = scheme_named(scheme) if isinstance(scheme, str) else scheme
-        self._overlap, self._every, self._make_optimizer = overlap, every, make_optimizer
-        self._find_unused, self._accumulate = find_unused_parameters, accumulate or every
+        self._planner = Planner(
+            scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
+            caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
+        )  # fmt: skip
+        self._every, self._make_optimizer, self._find_unused = every, make_optimizer, find_unused_parameters
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
-        first = self._setup()
-        if learn:
-            _check_sparse(schemes.ddp(first), model)
-        # While it learns it trains as DDP does, which needs no times.
-        self._install(schemes.ddp(first) if learn else self._made(first))
+        self._install(self._planner.first(learns=bool(learn)))
         self._points = ForwardPoints(module, model, self._forward_point)
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local, self._serving = False, None
@@ -215,7 +204,7 @@ class ScheduledDataParallel(nn.Module):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        gradients = self.executor.gather_gradients()
+        gradients = self.executor.stepper.gather()
         squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
         if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
             with naming_the_lost(self.communicator, "the sum of gradients' norms"):
@@ -226,51 +215,37 @@ class ScheduledDataParallel(nn.Module):
 
     # ---- schedules
 
-    def _setup(self) -> Setup:
-        return Setup(
-            parameters=self.model.policy,
-            buckets=self.plan.groups(),
-            world_size=self.communicator.world_size,
-            every=self._every,
-            accumulate=self._accumulate,
-            ranks_per_node=_ranks_per_node(self.communicator.world_size),
-            blocking=self.communicator.backend == "gloo",
-        )
+    @property
+    def plan(self) -> BucketPlan:
+        """The buckets in force."""
+        return self._planner.plan
 
-    def _made(self, setup: Setup) -> Schedule:
-        made = self._scheme.schedule(setup)
-        if made.one_process:
-            what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
-            raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
-        _check_sparse(made, self.model)
-        if any(message.sparse for message in made):
-            check_optimizer(self._make_optimizer)
-        return made if self._overlap else without_overlap(made)
+    @property
+    def wire(self) -> Callable[[Operation, int], float] | None:
+        """What a message takes, as probed when times were learned; None before."""
+        return self._planner.wire
 
     def _install(self, schedule: Schedule) -> None:
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         check_agreement(schedule, self.communicator, self.device)
         self.schedule = schedule
-        former: Sequence[Update] = self.executor.updates if self.executor is not None else ()
+        former: Sequence[Update] = self.executor.stepper.updates if self.executor is not None else ()
         self.executor = Executor(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             find_unused=self._find_unused, observer=self.observer,
         )  # fmt: skip
+        updates = self.executor.stepper.updates
         if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(self.executor.updates, self._step, self.complete, self._forget)
+            self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
         else:
-            moved_state(former, self.executor.updates)
-            self.optimizer.follow(self.executor.updates)
+            moved_state(former, updates)
+            self.optimizer.follow(updates)
 
     def _replan(self, learning: Learning) -> None:
         """Make the scheme's schedule, of what was learned."""
         self._learning = None
         self.complete()
-        setup = told(self._setup(), learning, self.communicator, self._lanes.of("main", rings=False), self.model)
-        self.wire = setup.time_s
-        if self._plan is None:
-            self.plan = rebuilt_plan(self.model.policy, self._caps, arrival_order(setup))
-        self._install(self._made(replace(setup, buckets=self.plan.groups())))
+        self._install(self._planner.learned(learning, self._lanes.of("main", rings=False)))
 
     # ---- what is called at the points of an iteration
 
@@ -288,41 +263,10 @@ class ScheduledDataParallel(nn.Module):
         self.executor.step()
 
     def _forget(self) -> None:
-        self.executor.forget()
+        self.executor.stepper.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
-
-
-def check_agreement(schedule: Schedule, communicator: Communicator, device: torch.device) -> None:
-    """Raise on every rank unless all have the same schedule.
-
-    Raises:
-        ModelMismatchError: names the first rank that differs from rank 0, and its first message that does.
-    """
-    outer = None if schedule.outer is None else asdict(schedule.outer)
-    common = {"update": schedule.update, "sharding": asdict(schedule.sharding), "outer": outer}
-    rows = [json.dumps({**message_document(message), **common}) for message in schedule]
-    agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
-
-
-def _ranks_per_node(world_size: int) -> int:
-    """Return the ranks of a node as the launcher says, 1 where it does not or where they do not divide all."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    ranks = int(told) if told.isascii() and told.isdigit() else 1
-    return ranks if ranks and world_size % ranks == 0 else 1
-
-
-def _check_sparse(schedule: Schedule, model: ModelParameters) -> None:
-    """Raise OptionError where a gradient is sparse that the schedule has dense, or the other way round."""
-    carried = {index for message in schedule if message.sparse for index in message.parameters}
-    for index, parameter in enumerate(model.policy):
-        place = f"parameter {parameter.name}"
-        if parameter.sparse and index not in carried:
-            remedy = "use `scheme=ddp`, `parallax`, or a dense one"
-            raise OptionError("its gradient is sparse", place=place, remedy=remedy)
-        if index in carried and not parameter.sparse:
-            raise OptionError("its gradient is dense", place=place, remedy="build its embedding with sparse=True")
 
 
 def _end(handles: list[Any], lanes: Lanes) -> None:

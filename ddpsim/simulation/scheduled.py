@@ -22,7 +22,7 @@ from ddpsim.workload import Workload
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
 """The lane of the process group of all ranks that buffers are broadcast on.
 
-Messages have groups of their own in `ddpexec.schedules.carrier`, so that a broadcast waits for none of them.
+Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
 """
 
 

@@ -1,0 +1,133 @@
+"""Which schedule a wrapper carries out: its scheme's, of what is known of the job, the same on every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import torch
+
+from ddpexec.ddp.parameters import ModelParameters, agree
+from ddpexec.errors import OptionError
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.lanes import Lane
+from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.rows import check_optimizer
+from ddpexec.schedules.updates import MakeOptimizer
+from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.operations import Operation
+from ddpsim.schedules import schemes
+from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.scheme import Scheme
+from ddpsim.schedules.schemes import without_overlap
+from ddpsim.schedules.setup import Setup
+
+
+class Planner:
+    """A planner has a scheme make the schedules of one job: its first, and another of what was learned.
+
+    Args:
+        scheme: makes a schedule of a setup.
+        model: its parameters, in registration order.
+        communicator: of the ranks.
+        make_optimizer: makes an optimizer of some parameters; refused where it cannot take sparse gradients as sent.
+        caps: of the buckets.
+        plan: the buckets instead.
+        overlap: whether messages may begin before backward has ended.
+        every: of how many iterations the last one sends gradients.
+        accumulate: iterations of a step of the optimizer.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        model: ModelParameters,
+        communicator: Communicator,
+        make_optimizer: MakeOptimizer,
+        *,
+        caps: BucketCaps,
+        plan: BucketPlan | None,
+        overlap: bool,
+        every: int,
+        accumulate: int,
+    ) -> None:
+        self._scheme, self._model, self._communicator = scheme, model, communicator
+        self._make_optimizer, self._overlap = make_optimizer, overlap
+        self._every, self._accumulate = every, accumulate
+        self._given, self._caps = plan, caps
+        self.plan = plan or rebuilt_plan(model.policy, caps)
+        self.wire: Callable[[Operation, int], float] | None = None
+
+    def first(self, *, learns: bool) -> Schedule:
+        """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times."""
+        setup = self._setup()
+        if not learns:
+            return self._made(setup)
+        made = schemes.ddp(setup)
+        _check_sparse(made, self._model)
+        return made
+
+    def learned(self, learning: Learning, lane: Lane) -> Schedule:
+        """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
+
+        Its buckets are made anew, in the order in which gradients came, where none were given.
+        """
+        setup = told(self._setup(), learning, self._communicator, lane, self._model)
+        self.wire = setup.time_s
+        if self._given is None:
+            self.plan = rebuilt_plan(self._model.policy, self._caps, arrival_order(setup))
+        return self._made(replace(setup, buckets=self.plan.groups()))
+
+    def _setup(self) -> Setup:
+        return Setup(
+            parameters=self._model.policy,
+            buckets=self.plan.groups(),
+            world_size=self._communicator.world_size,
+            every=self._every,
+            accumulate=self._accumulate,
+            ranks_per_node=_ranks_per_node(self._communicator.world_size),
+            blocking=self._communicator.backend == "gloo",
+        )
+
+    def _made(self, setup: Setup) -> Schedule:
+        made = self._scheme.schedule(setup)
+        if made.one_process:
+            what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
+            raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
+        _check_sparse(made, self._model)
+        if any(message.sparse for message in made):
+            check_optimizer(self._make_optimizer)
+        return made if self._overlap else without_overlap(made)
+
+
+def check_agreement(schedule: Schedule, communicator: Communicator, device: torch.device) -> None:
+    """Raise on every rank unless all have the same schedule.
+
+    Raises:
+        ModelMismatchError: names the first rank that differs from rank 0, and its first message that does.
+    """
+    outer = None if schedule.outer is None else asdict(schedule.outer)
+    common = {"update": schedule.update, "sharding": asdict(schedule.sharding), "outer": outer}
+    rows = [json.dumps({**message_document(message), **common}) for message in schedule]
+    agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
+
+
+def _ranks_per_node(world_size: int) -> int:
+    """Return the ranks of a node as the launcher says, 1 where it does not or where they do not divide all."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = int(told) if told.isascii() and told.isdigit() else 1
+    return ranks if ranks and world_size % ranks == 0 else 1
+
+
+def _check_sparse(schedule: Schedule, model: ModelParameters) -> None:
+    """Raise OptionError where a gradient is sparse that the schedule has dense, or the other way round."""
+    carried = {index for message in schedule if message.sparse for index in message.parameters}
+    for index, parameter in enumerate(model.policy):
+        place = f"parameter {parameter.name}"
+        if parameter.sparse and index not in carried:
+            remedy = "use `scheme=ddp`, `parallax`, or a dense one"
+            raise OptionError("its gradient is sparse", place=place, remedy=remedy)
+        if index in carried and not parameter.sparse:
+            raise OptionError("its gradient is dense", place=place, remedy="build its embedding with sparse=True")
