@@ -11,7 +11,8 @@ from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import Scheme, scheme
 from ddpsim.errors import InputError
-from ddpsim.options.checks import at_least_one, known_choices, positive
+from ddpsim.jobs.checks import check_job
+from ddpsim.options.checks import known_choices
 from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order import OrderPolicy, predictor, rebuild
@@ -24,9 +25,6 @@ from ddpsim.schedules.setup import Setup
 Backend = Literal["nccl", "gloo"]
 Sync = Literal["last", "every"]
 DropBuckets = Literal["mixed", "aligned", "remapped"]
-
-MOST_GROUPS = 64
-"""Process groups that take turns; each has streams and connections of its own."""
 
 
 def _as_it_is(text: str, name: str) -> str:
@@ -158,26 +156,7 @@ class Job:
 
     def __post_init__(self) -> None:
         known_choices(self)
-        at_least_one("accumulate", self.accumulate)
-        at_least_one("process_groups", self.process_groups, MOST_GROUPS)
-        slower = {f"stragglers[{rank}]": factor for rank, factor in self.stragglers.items()}
-        for name, factor in {"scale_compute": self.scale_compute, **slower}.items():
-            positive(name, factor)
-        for layer, probability in self.drop.items():
-            if not 0 <= probability <= 1:
-                remedy = "give a number from 0 to 1"
-                raise InputError(f"{probability!r} is not a probability", place=f"drop[{layer}]", remedy=remedy)
-        if not 0 <= self.seed < 1 << 63:
-            raise InputError(f"{self.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
-        self._check_order()
-        self._check_drop_buckets()
-        if self.codec.name != "none" and self.process_groups > 1:
-            raise _both(f"compression={self.compression}", f"process_groups={self.process_groups}")
-        if self.codec.name != "none" and self.comm == "noop":
-            raise _both(f"compression={self.compression}", "comm=noop")
-        self._check_scheme()
-        if self.assignment == "initial" and self.find_unused_parameters:
-            raise _both("assignment=initial", "find_unused_parameters")
+        check_job(self)
 
     @property
     def sync_every(self) -> int:
@@ -285,56 +264,6 @@ class Job:
         made = scheme_named(self.scheme).schedule(setup)
         return without_overlap(made) if self.overlap == "off" else made
 
-    def _check_scheme(self) -> None:
-        scheme_named(self.scheme)
-        if not self.scheduled:
-            return
-        asked = f"scheme={self.scheme}" if self.scheme != "ddp" else "overlap=off"
-        others = {
-            f"compression={self.compression}": self.codec.name != "none",
-            "drop": bool(self.drop),
-            f"order={self.order}": self.order is not None,
-            "find_unused_parameters": self.find_unused_parameters,
-            f"process_groups={self.process_groups}": self.process_groups > 1,
-        }
-        for other, given in others.items():
-            if given:
-                raise _both(asked, other)
-
-    def _check_drop_buckets(self) -> None:
-        if self.drop_buckets == "mixed":
-            return
-        asked = f"drop_buckets={self.drop_buckets}"
-        if not self.drop:
-            raise InputError(f"`{asked}` says nothing without `drop`", remedy="name a layer, e.g. `drop` layer.3:0.5")
-        others = {f"order={self.order}": self.order is not None, "assignment=initial": self.assignment == "initial"}
-        if self.drop_buckets == "remapped":
-            others = {"gradient_as_bucket_view": self.gradient_as_bucket_view}
-        for other, given in others.items():
-            if given:
-                raise _both(asked, other)
-
-    def _check_order(self) -> None:
-        try:
-            predictor(self.predictor)
-        except InputError as error:
-            error.at("predictor")
-        if self.order is None:
-            if (self.predictor, self.consensus) != ("last", "rank0"):
-                remedy = "add `order=once`, or drift"
-                raise InputError("`predictor` and `consensus` say nothing without `order`", remedy=remedy)
-            return
-        try:
-            rebuild(self.order)
-        except InputError as error:
-            error.at("order")
-        if self.assignment != "rebuilt":
-            raise _both(f"order={self.order}", f"assignment={self.assignment}")
-
 
 def _default(field_: Field[Any]) -> Any:
     return field_.default if field_.default_factory is MISSING else field_.default_factory()
-
-
-def _both(one: str, other: str) -> InputError:
-    return InputError(f"`{one}` and `{other}` are both given", remedy="keep one")
