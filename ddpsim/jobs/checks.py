@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ddpsim.errors import InputError
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.order import predictor, rebuild
 from ddpsim.schedules.named import scheme_named
-
-if TYPE_CHECKING:
-    from ddpsim.jobs.job import Job
 
 MOST_GROUPS = 64
 """Process groups that take turns; each has streams and connections of its own."""
 
 
-def check_job(job: Job) -> None:
+def check_job(job: JobOptions) -> None:
     """Refuse a job that cannot be.
 
     Raises:
@@ -44,7 +40,7 @@ def check_job(job: Job) -> None:
         raise _both("assignment=initial", "find_unused_parameters")
 
 
-def _check_scheme(job: Job) -> None:
+def _check_scheme(job: JobOptions) -> None:
     scheme_named(job.scheme)
     if not job.scheduled:
         return
@@ -61,7 +57,7 @@ def _check_scheme(job: Job) -> None:
             raise _both(asked, other)
 
 
-def _check_drop_buckets(job: Job) -> None:
+def _check_drop_buckets(job: JobOptions) -> None:
     if job.drop_buckets == "mixed":
         return
     asked = f"drop_buckets={job.drop_buckets}"
@@ -75,7 +71,7 @@ def _check_drop_buckets(job: Job) -> None:
             raise _both(asked, other)
 
 
-def _check_order(job: Job) -> None:
+def _check_order(job: JobOptions) -> None:
     try:
         predictor(job.predictor)
     except InputError as error:
