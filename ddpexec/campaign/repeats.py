@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from ddpsim.validation.validate import BucketError, Compared, Term, Validation
+from ddpsim.validation.result import BucketError, Compared, Term, Validation
 
 
 def averaged(runs: Sequence[Validation]) -> Validation:

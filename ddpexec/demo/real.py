@@ -12,7 +12,8 @@ from ddpsim.plots import plot_timeline, plot_validation
 from ddpsim.prediction.document import load_prediction
 from ddpsim.trace.json import read_trace
 from ddpsim.validation.report import HEADER, validation_row
-from ddpsim.validation.validate import Validation, validate
+from ddpsim.validation.result import Validation
+from ddpsim.validation.validate import validate
 
 SIDES = {"predicted": "predicted", "measured": "run"}
 MODEL, BATCH, RANKS, CAPS_MB = "resnet50", 2, 2, (1, 25, 100)

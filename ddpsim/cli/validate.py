@@ -14,7 +14,7 @@ from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
-    from ddpsim.validation.validate import Validation
+    from ddpsim.validation.result import Validation
 
 _SHOWN = 24
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""

@@ -25,7 +25,7 @@ from ddpsim.collectives.steps import MOST_IN_ALL, carry_out, refuse_too_many
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
-from ddpsim.jobs.job import Backend
+from ddpsim.jobs.job_options import Backend
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

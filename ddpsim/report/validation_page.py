@@ -13,7 +13,7 @@ from ddpsim.report.wording import banded_time, milliseconds, signed
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.units import MIB, format_time
-from ddpsim.validation.validate import Compared, Validation
+from ddpsim.validation.result import Compared, Validation
 
 
 def validation_report(

@@ -22,6 +22,7 @@ from ddpsim.simulation.variation import factors_of, varied
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.jittered import jitter_of
 
 MOST_MOMENTS = 4_000_000
 """Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
@@ -71,7 +72,7 @@ def kinds_of(
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         split = tuple(in_graphs(each, graphs_of(source, options), costs.graph_s) for each in scaled)
-        kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread))
+        kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread, jitter_of(source)))
     return sorted(kinds, key=lambda kind: kind.first)
 
 

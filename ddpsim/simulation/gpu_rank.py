@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 import simpy
 
 from ddpsim.schedules.points import BACKWARD_END
-from ddpsim.simulation.books import Book, Sent
+from ddpsim.simulation.books import Book
 from ddpsim.simulation.inputs import InputFeed
-from ddpsim.simulation.processor import Process, Stream
-from ddpsim.simulation.rank import BITMAP_BYTES, Rank
-from ddpsim.simulation.reduction import Reduction
-from ddpsim.simulation.rendezvous import BUFFERS, Launch
+from ddpsim.simulation.processor import Process
+from ddpsim.simulation.rendezvous import BUFFERS
 from ddpsim.simulation.scheduled import Stop, Update
+from ddpsim.simulation.stream_rank import StreamRank
 from ddpsim.simulation.traffic import Parcel, Traffic
 from ddpsim.trace.records import Gradient
 
@@ -24,15 +23,11 @@ RUN_AHEAD = 2
 
 
 @dataclass(slots=True)
-class GpuRank(Rank):
+class GpuRank(StreamRank):
     """Its host and its device run on clocks of their own, which meet only where the workload synchronises."""
 
-    stream: Stream = field(init=False)
     _ends: list[simpy.Event] = field(init=False, default_factory=list)
     _batch: simpy.Event | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.stream = Stream(self.env, self.processor)
 
     def run(self) -> Process:
         """Run all iterations on the host; the device follows."""
@@ -109,7 +104,7 @@ class GpuRank(Rank):
                 book.buffer_broadcast_s = self.env.now - book.start_s - (book.input_s or 0.0)
 
             stream.call(broadcast_done)
-        yield from self._launch_all(book, traffic.begin())
+        yield from self.launch_all(book, traffic.begin())
         host, work = 0.0, 0.0
         for stop in setting.stops:
             stream.work(pace.forward_work * (stop.work - work))
@@ -153,15 +148,15 @@ class GpuRank(Rank):
         began: list[float] = []
         self.stream.note(began.append)
         for update in stop.updates if self.owes_update else ():
-            self._await(book, traffic.waits(*update.before))
+            self.await_sent(book, traffic.waits(*update.before))
             yield from self._update(book, traffic, update)
-        self._await(book, traffic.waits(*stop.points))
+        self.await_sent(book, traffic.waits(*stop.points))
 
         def ended(moment_s: float) -> None:
             book.aside_s += moment_s - began[0]
 
         self.stream.note(ended)
-        yield from self._launch_all(book, traffic.passed(*stop.points))
+        yield from self.launch_all(book, traffic.passed(*stop.points))
 
     def _backward(self, book: Book, traffic: Traffic) -> Process:
         setting, stream, pace, costs = self.setting, self.stream, self.setting.pace(book.index), self.setting.costs
@@ -173,8 +168,8 @@ class GpuRank(Rank):
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
             if needed is not None and (here := needed[parameter]):
-                self._await(book, traffic.waits(*here))
-                yield from self._launch_all(book, traffic.passed(*here))
+                self.await_sent(book, traffic.waits(*here))
+                yield from self.launch_all(book, traffic.passed(*here))
             stream.work(work_s)
             owed += host_s + (costs.hook_s if adds else 0.0)
             stream.host_s += owed
@@ -185,7 +180,7 @@ class GpuRank(Rank):
             stream.note(partial(self._note_gradient, book, parameter, stream.host_s))
             owed = 0.0
             if not synced:
-                yield from self._launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
+                yield from self.launch_all(book, self.unsent(traffic, parameter, unused if position == 0 else ()))
                 continue
             if self.fills(parameter):
                 owed = costs.hook_s
@@ -194,52 +189,16 @@ class GpuRank(Rank):
                 copied += copy
             parcels = traffic.unused(unused) if position == 0 and unused else []
             for parcel in parcels + traffic.gradient(parameter):
-                yield from self._hand_over(book, parcel, owed)
+                yield from self.hand_over(book, parcel, owed)
                 owed = 0.0
                 copied += parcel.sends.encode_s
         stream.work(pace.tail_work)
         stream.host_s += owed + pace.tail_host
         stream.call(spent, copied)
-        yield from self._finish(book, traffic, pace.missed.union(unused))
-        yield from self._launch_all(book, traffic.passed(BACKWARD_END))
+        yield from self.finish(book, traffic, pace.missed.union(unused))
+        yield from self.launch_all(book, traffic.passed(BACKWARD_END))
         if "after_backward" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
-
-    def _finish(self, book: Book, traffic: Traffic, missing: Collection[int]) -> Process:
-        """Let the device wait for what the end of backward waits for."""
-        waited, setting, stream, bitmap = self.outstanding(traffic.waits(BACKWARD_END)), self.setting, self.stream, None
-        if waited and setting.options.find_unused_parameters:
-            stream.host_s += setting.costs.launch_s
-            size_bytes = BITMAP_BYTES * len(setting.workload.parameters)
-            bitmap = self.communicator.launch(size_bytes, after=stream.mark(), launched_s=stream.host_s)
-        for sent in waited:
-            stream.host_s += setting.costs.finish_s
-            if bitmap is not None and not frozenset(sent.parcel.parameters).isdisjoint(missing):
-                # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
-                self._wait(book, bitmap)
-                bitmap = None
-                yield from stream.host_waits(stream.mark())
-            self._write_back(book, sent)
-        if bitmap is not None:
-            self._wait(book, bitmap)
-
-    def _await(self, book: Book, parcels: Iterable[Parcel]) -> None:
-        for sent in self.outstanding(parcels):
-            self.stream.host_s += self.setting.costs.finish_s
-            self._write_back(book, sent)
-
-    def _launch_all(self, book: Book, parcels: Iterable[Parcel]) -> Process:
-        for parcel in parcels:
-            yield from self._hand_over(book, parcel)
-
-    def _hand_over(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> Process:
-        """Launch `parcel`, once the host has waited for what it must; it waits for the end of what blocks it."""
-        for reduction in self.before(parcel) if parcel.host_awaits else ():
-            yield from self.stream.host_waits(reduction.done)
-        self._launch(book, parcel, owed_s)
-        if parcel.blocking:
-            self._await(book, [parcel])
-            yield from self.stream.host_waits(self._sent[parcel.number].reduction.done)
 
     def _watch(self, book: Book, idle_s: float) -> Callable[[float], None]:
         """Note backward's computing time: its interval less copies and less what DDP made the device idle."""
@@ -259,50 +218,13 @@ class GpuRank(Rank):
     def _note_gradient(self, book: Book, parameter: int, hook_s: float, ready_s: float) -> None:
         book.gradients.append(Gradient(parameter=parameter, hook_s=hook_s, ready_s=ready_s))
 
-    def _launch(self, book: Book, parcel: Parcel, owed_s: float = 0.0) -> None:
-        """Launch `parcel` when the host has spent what it owes, and what launching takes."""
-        sends, stream = parcel.sends, self.stream
-        stream.host_s += owed_s + sends.host_s + len(sends.messages) * self.setting.costs.launch_s
-        ready = stream.mark()
-
-        def note(_: simpy.Event) -> None:
-            sent.ready_s = self.env.now
-
-        assert ready.callbacks is not None
-        ready.callbacks.append(note)
-        if (own_s := parcel.fill_s + sends.encode_s) > 0:
-            stream.work(own_s)
-            ready = stream.mark()
-        stream.work(len(sends.messages) * self.setting.enter_s)
-        before = [] if parcel.host_awaits else [reduction.done for reduction in self.before(parcel)]
-        after = self.env.all_of([ready, *before]) if before else ready
-        reduction = Reduction(
-            self.communicator, sends, after, parcel.operation, parcel.lane, stream.host_s, parcel.delay_s
-        )
-        sent = self.sent(book, parcel, reduction)
-
-    def _write_back(self, book: Book, sent: Sent) -> None:
-        self._wait(book, sent.reduction)
-        self.stream.work(sent.parcel.write_back_s)
-
-        def written(moment_s: float) -> None:
-            sent.written_s = moment_s
-
-        self.stream.note(written)
-
-    def _wait(self, book: Book, launch: Launch | Reduction) -> None:
-        def exposed(waited_s: float) -> None:
-            book.exposed_comm_s += waited_s
-
-        self.stream.wait(launch.done, exposed)
-
     def _optimizer(self, book: Book, traffic: Traffic) -> Process:
         setting, scheduled, stream = self.setting, self.setting.scheduled, self.stream
         pace, optimises = setting.pace(book.index), setting.optimises(book.index)
         updates = () if scheduled is None else scheduled.updates
         self.owes_update = optimises and scheduled is not None and not updates
         if updates:
-            self._await(book, traffic.waits(*updates[0].before) if optimises else ())
+            self.await_sent(book, traffic.waits(*updates[0].before) if optimises else ())
 
         def begin(moment_s: float) -> None:
             book.optimizer_s -= moment_s
@@ -318,10 +240,10 @@ class GpuRank(Rank):
                 stream.work(pace.optimizer_work * update.share)
                 stream.host_s += pace.optimizer_host * update.share
             if number + 1 < len(updates):
-                yield from self._launch_all(book, traffic.passed(*update.after))
+                yield from self.launch_all(book, traffic.passed(*update.after))
         stream.not_before(stream.host_s)
         if updates:
-            yield from self._launch_all(book, traffic.passed(*updates[-1].after))
+            yield from self.launch_all(book, traffic.passed(*updates[-1].after))
         if "after_optimizer" in setting.workload.synchronises:
             yield from stream.host_waits(stream.mark())
 
@@ -335,7 +257,7 @@ class GpuRank(Rank):
             book.optimizer_s -= moment_s
 
         self.stream.note(pause)
-        self._await(book, parcels)
+        self.await_sent(book, parcels)
         self.stream.note(go_on)
 
     def _update(self, book: Book, traffic: Traffic, update: Update) -> Process:
@@ -351,4 +273,4 @@ class GpuRank(Rank):
             book.optimizer_s += moment_s - began[0]
 
         stream.note(ended)
-        yield from self._launch_all(book, traffic.passed(*update.after))
+        yield from self.launch_all(book, traffic.passed(*update.after))

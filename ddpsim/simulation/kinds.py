@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ddpsim.simulation.pace import Pace, latest
 from ddpsim.workload import Workload
+from ddpsim.workload.jittered import quantiles
 from ddpsim.workload.profile import Seconds
 
 Draws = NDArray[np.int64]
@@ -31,12 +32,14 @@ class Kind:
         paces: one a recorded iteration, scaled for this kind.
         spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
             the workload's `arithmetic_share`.
+        jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
     """
 
     ranks: Sequence[int]
     workload: Workload
     paces: tuple[Pace, ...]
     spread: float = 0.0
+    jitter: float = 0.0
 
     @property
     def first(self) -> int:
@@ -49,13 +52,22 @@ class Kind:
         return len(self.ranks)
 
     def slowest(self) -> float:
-        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
-
-        The expected maximum of `count` standard normal variables, as approximated by Blom (1958).
-        """
-        quantile = (self.count - 0.375) / (self.count + 0.25)
+        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median."""
         share = self.workload.arithmetic_share
-        return 1 + share * math.expm1(self.spread * NormalDist().inv_cdf(quantile)) if self.count > 1 else 1.0
+        return 1 + share * math.expm1(self.spread * _largest(self.count)) if self.count > 1 else 1.0
+
+    def beyond_record(self) -> float:
+        """Return how many times longer the latest of the other ranks is expected to take than what they draw tells.
+
+        N draws among n quantiles q[k] have an expected maximum of sum q[k] ((k + 1)^N - k^N) / n^N, at most the last
+        quantile; what is behind them has none.
+        """
+        others = self.count - 1
+        if self.jitter == 0 or others < 1:
+            return 1.0
+        known = quantiles(len(self.paces))
+        reached = (np.arange(len(known) + 1) / len(known)) ** others
+        return math.exp(self.jitter * (_largest(others) - float(np.diff(reached) @ known)))
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
@@ -75,7 +87,8 @@ def latest_draw(
     """
     if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
         return None
-    slower = kind.slowest()
+    # Local steps add up draws, whose sums leave no tail out.
+    slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
     drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
     since = _since_together(kind, drawn, cycle, accumulate)
@@ -103,6 +116,11 @@ def _since_together(kind: Kind, drawn: Draws, cycle: int, accumulate: int) -> Se
         together = optimizer[drawn[:, before]] if updated else np.zeros(len(drawn))
         since[:, iteration] = since[:, before] + step[drawn[:, before]] if local else together
     return since
+
+
+def _largest(count: int) -> float:
+    """Return the expected maximum of `count` standard normal variables, as approximated by Blom (1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def _draw(kind: Kind, seed: int, rank: int, iterations: int) -> Draws:

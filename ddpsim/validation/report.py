@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpsim.validation.validate import Validation
+from ddpsim.validation.result import Validation
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

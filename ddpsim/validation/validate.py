@@ -1,7 +1,4 @@
-"""Hold a prediction against a measured trace: the step, the overhead, every bucket, and what trivial predictors say.
-
-Errors are predicted / measured - 1, signed; a bucket's are (predicted - measured) / measured step.
-"""
+"""Hold a prediction against a measured trace: the step, the overhead, every bucket, and what trivial predictors say."""
 
 from __future__ import annotations
 
@@ -11,136 +8,16 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
-from ddpsim.markup import summary_card
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.trace.cycles import by_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
-from ddpsim.units import format_time
 from ddpsim.validation.baselines import baselines
-
-_HALVES = ("latency", "bandwidth")
+from ddpsim.validation.result import BucketError, Compared, Term, Validation
 
 Pair = tuple[Mapping[str, object], BucketSummary]
 """A bucket as predicted, and as measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One quantity, measured and predicted, and the signed relative error; None where nothing was measured."""
-
-    measured_s: float
-    predicted_s: float
-    error: float | None
-
-    @classmethod
-    def of(cls, measured_s: float, predicted_s: float) -> Compared:
-        """Return both with predicted / measured - 1."""
-        return cls(measured_s, predicted_s, predicted_s / measured_s - 1 if measured_s > 0 else None)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketError:
-    """One bucket's times from the start of forward and their errors as a share of the measured step."""
-
-    index: int
-    size_bytes: int
-    measured: Mapping[str, float]
-    predicted: Mapping[str, float]
-    errors: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One term of the step, or of a bucket's way, and what its error is worth of the measured step."""
-
-    name: str
-    measured_s: float
-    predicted_s: float
-    share_of_step: float
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """A validation holds a prediction beside a measurement.
-
-    Attributes:
-        iterations: the steady-state period.
-        overhead: the period over that of one process without DDP.
-        local_source: where one process's time comes from: `run` (measured with the run) or `prediction`.
-        buckets: those that both sides have, in launch order.
-        terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
-        baselines: trivial predictors of the same step, fed with the prediction's times.
-    """
-
-    iterations: Compared
-    overhead: Compared
-    local_source: str
-    buckets: tuple[BucketError, ...]
-    terms: tuple[Term, ...]
-    baselines: Mapping[str, Mapping[str, float | None]]
-
-    def __repr__(self) -> str:
-        return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the step's error, the overhead's, and where most of it is."""
-        pairs = {"step": self.iterations, "overhead over one process": self.overhead}
-        told = {name: f"{_sides(pair)}{_share(pair.error)}" for name, pair in pairs.items()}
-        largest = self.largest_term
-        most = f"{largest.name}{_share(largest.share_of_step)} of the step"
-        return summary_card("Validation", {**told, "errs most": most})
-
-    @property
-    def errors(self) -> list[float]:
-        """The step's error and each bucket's finish error, absolute."""
-        step = abs(self.iterations.error or 0.0)
-        return [step, *(abs(bucket.errors["finished_s"]) for bucket in self.buckets)]
-
-    @property
-    def largest_term(self) -> Term:
-        """The term whose error is worth most of the step.
-
-        Of the wire's two halves one is named where both err to the same side; a line through few buckets that trades
-        one for the other tells nothing.
-        """
-        halves = [term for term in self.terms if term.name in _HALVES]
-        largest = max((term for term in self.terms if term not in halves), key=lambda term: abs(term.share_of_step))
-        if largest.name == "wire" and math.prod(term.share_of_step for term in halves) > 0 and len(halves) == 2:
-            return max(halves, key=lambda term: abs(term.share_of_step))
-        return largest
-
-    def document(self) -> dict[str, object]:
-        """Return the `validate` document."""
-        return {
-            "iterations": asdict(self.iterations),
-            "overhead": asdict(self.overhead),
-            "local_source": self.local_source,
-            "buckets": [
-                {
-                    "index": b.index,
-                    "size_bytes": b.size_bytes,
-                    **{f"measured_{name}": value for name, value in b.measured.items()},
-                    **{f"predicted_{name}": value for name, value in b.predicted.items()},
-                    **{f"{name.removesuffix('_s')}_error": value for name, value in b.errors.items()},
-                }
-                for b in self.buckets
-            ],
-            "terms": [asdict(term) for term in self.terms],
-            "largest_term": self.largest_term.name,
-            "baselines": {name: dict(values) for name, values in self.baselines.items()},
-            "mean_abs_error": fmean(self.errors),
-            "max_error": max(self.errors),
-        }
-
-
-def _sides(pair: Compared) -> str:
-    return f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
-
-
-def _share(share: float | None) -> str:
-    return "" if share is None else f", {100 * share:+.1f} %"
 
 
 def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:

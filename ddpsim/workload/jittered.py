@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -18,12 +20,24 @@ SOURCE = (
 )
 
 
+def quantiles(count: int) -> list[float]:
+    """Return so many normal quantiles, ascending, each in the middle of a share of 1 / `count`."""
+    return [NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
+
+
+def jitter_of(workload: Workload) -> float:
+    """Return the standard deviation of what the iterations of `workload` are `quantiles` of; 0 of recorded ones."""
+    told = workload.provenance.get("jitter")
+    std = told.get("std") if isinstance(told, Mapping) else None
+    return float(std) if isinstance(std, int | float) and math.isfinite(std) and workload.iterations > 1 else 0.0
+
+
 def jittered(workload: Workload, jitter: float, seed: int = 0) -> Workload:
     """Return `workload` with iterations whose device times are its own times lognormal factors of median 1.
 
     The factors are the distribution's quantiles in an order that is drawn, so that no file lacks its tail. The host
     launches kernels at its own pace, which jitter of a device leaves alone; on one clock all times vary. Ranks of a
-    prediction draw among the iterations: where there are a thousand, `predict --jitter` knows more of the tail.
+    prediction draw among the iterations, and the simulation adds what so few of them lack of the tail (`jitter_of`).
 
     Args:
         workload: of one iteration, as estimates are.
@@ -38,8 +52,7 @@ def jittered(workload: Workload, jitter: float, seed: int = 0) -> Workload:
     if workload.iterations > 1:
         what = f"has {workload.iterations} iterations of its own, which differ already"
         raise WorkloadError(what, place="jitter", remedy="leave it out, or give it to predict")
-    quantiles = [NormalDist().inv_cdf((place + 0.5) / ITERATIONS) for place in range(ITERATIONS)]
-    factors = np.exp(jitter * np.random.default_rng(seed).permutation(quantiles))
+    factors = np.exp(jitter * np.random.default_rng(seed).permutation(quantiles(ITERATIONS)))
     host = factors if workload.one_clock else np.ones(ITERATIONS)
 
     def phase(given: Phase) -> Phase:

@@ -11,8 +11,12 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.jobs.straggling import Straggling
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.kinds import Kind, latest_draw
+from ddpsim.simulation.pace import paces
 from ddpsim.simulation.variation import factors_of
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.jittered import jitter_of, jittered
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 MACHINE = load_topology("dgx-1v")
@@ -39,6 +43,21 @@ def test_a_step_at_a_thousand_ranks_takes_what_the_slowest_of_them_does():
     # One draw of ranks that keep their factors, instead of forty.
     spread_out = [step_s(Options(iterations=4, straggling=f"lognormal:{spread}", seed=s), 128) for s in range(8)]
     assert fmean(spread_out) == pytest.approx(quiet * slowest, rel=0.015)
+
+
+def test_an_estimates_jitter_reaches_as_far_as_a_drawn_one():
+    """Sixty-four iterations hold 2.4 deviations; a thousand ranks are expected 3.2 out, eight within."""
+    source = load_workload("resnet50@v100-fp32-b32")
+    uneven = jittered(source, 0.05)
+    for nodes in (1, 128):
+        placed = MACHINE.place(nodes)
+        kind = Kind(range(placed.world_size), uneven, tuple(paces(uneven)), jitter=jitter_of(uneven))
+        latest = latest_draw(kind, 0, 100)
+        assert latest is not None
+        draws = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)
+        assert draws is not None
+        factors = [latest(iteration).forward_work / source.forward.device_s[0] for iteration in range(100)]
+        assert fmean(factors) == pytest.approx(draws.max(axis=0).mean(), rel=0.01)
 
 
 def test_more_ranks_wait_longer_and_one_process_waits_for_nobody():

@@ -10,7 +10,8 @@ from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
 from ddpsim.validation.report import markdown_table, validation_row
-from ddpsim.validation.validate import Term, Validation, validate
+from ddpsim.validation.result import Term, Validation
+from ddpsim.validation.validate import validate
 from tests.traces import example_trace
 
 

@@ -1,9 +1,4 @@
-"""Gradient compression as data: what a scheme puts on the wire for a bucket, and what it costs to compute.
-
-A scheme turns a bucket's gradients into messages: allreduces of fewer bytes (half precision, low-rank factors), or
-all-gathers where what is sent cannot be summed on the way (signs, sparse values). `ddpexec.compression` runs the same
-schemes for real.
-"""
+"""Compression schemes: what each puts on the wire for a bucket, and how much work encoding it is."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.compression.costs import CodecWork
 
 ALLREDUCE, ALLGATHER = "allreduce", "allgather"
 MIN_COMPRESSION_RATE = 2.0
@@ -39,44 +34,6 @@ class Message:
         (p - 1) s: S = s p / 2. From p = 2 x ratio on an all-gather moves more than the plain allreduce.
         """
         return self.size_bytes * (world_size / 2 if self.collective == ALLGATHER and world_size > 1 else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class CodecWork:
-    """What compressing and decompressing one bucket asks of a processor.
-
-    Attributes:
-        kernels: launches, or operator calls on a CPU.
-        moved_bytes: bytes read and written in memory.
-        flops: floating-point operations of matrix products.
-    """
-
-    kernels: int
-    moved_bytes: float
-    flops: float = 0.0
-
-    def __add__(self, other: CodecWork) -> CodecWork:
-        return CodecWork(self.kernels + other.kernels, self.moved_bytes + other.moved_bytes, self.flops + other.flops)
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """The three constants that turn `CodecWork` into time; `ddpexec.compression.measure` fits them on a device.
-
-    Attributes:
-        launch_s: seconds a kernel launch or operator call.
-        memory_bandwidth: bytes/s that elementwise operations reach.
-        flops: floating-point operations a second of thin matrix products; None counts their memory traffic alone.
-    """
-
-    launch_s: float
-    memory_bandwidth: float
-    flops: float | None = None
-
-    def time_s(self, work: CodecWork) -> float:
-        """Return launches plus the slower of memory and arithmetic (a roofline), in seconds."""
-        arithmetic = work.flops / self.flops if self.flops else 0.0
-        return work.kernels * self.launch_s + max(work.moved_bytes / self.memory_bandwidth, arithmetic)
 
 
 class Scheme(Protocol):
@@ -265,48 +222,6 @@ class Adaptive:
         passes, each = {8: (16, 4), 16: (8, 3), 32: (3, 0)}[self.bits]
         kernels = 10 + 4 * len(parameters) if self.bits == 8 else 6
         return CodecWork(kernels, passes * size) + choice, CodecWork(each * world_size, each * world_size * size)
-
-
-def scheme(text: str) -> Scheme:
-    """Return the scheme that `text` names: `none`, `fp16`, `bf16`, `powersgd:4`, `onebit`, `topk:0.01` or `adaptive`.
-
-    Raises:
-        UnknownNameError: no such scheme.
-        InputError: a parameter that is missing, unknown or out of range.
-    """
-    name, _, value = text.partition(":")
-    if name in ("powersgd", "topk"):
-        return PowerSGD(_rank(value)) if name == "powersgd" else TopK(_density(value))
-    if name == "adaptive":
-        return Adaptive(_bits(value)) if value else Adaptive()
-    if name not in ("none", "fp16", "bf16", "onebit"):
-        known = ("none", "fp16", "bf16", "powersgd", "onebit", "topk", "adaptive")
-        raise UnknownNameError.among("compression", name, known)
-    if value:
-        raise InputError(f"compression {name!r} takes no parameter, got {value!r}", remedy=f"write {name}")
-    return Plain() if name == "none" else OneBit() if name == "onebit" else Half(name)
-
-
-def _rank(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
-    return int(value)
-
-
-def _bits(value: str) -> int:
-    if value not in ("1", "8", "16", "32"):
-        raise InputError(f"{value!r} are not 1, 8, 16 or 32 bits", remedy="write e.g. adaptive:8")
-    return int(value)
-
-
-def _density(value: str) -> float:
-    try:
-        density = float(value)
-    except ValueError:
-        density = math.nan
-    if not 0 < density <= 1:
-        raise InputError(f"density {value!r} is not a share above 0 and at most 1", remedy="write e.g. topk:0.01")
-    return density
 
 
 def _elements(parameters: Sequence[Parameter]) -> int:

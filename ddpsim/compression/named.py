@@ -1,0 +1,50 @@
+"""Compression schemes by name, as `--compression` takes them."""
+
+from __future__ import annotations
+
+import math
+
+from ddpsim.compression.schemes import Adaptive, Half, OneBit, Plain, PowerSGD, Scheme, TopK
+from ddpsim.errors import InputError, UnknownNameError
+
+
+def scheme(text: str) -> Scheme:
+    """Return the scheme that `text` names: `none`, `fp16`, `bf16`, `powersgd:4`, `onebit`, `topk:0.01` or `adaptive`.
+
+    Raises:
+        UnknownNameError: no such scheme.
+        InputError: a parameter that is missing, unknown or out of range.
+    """
+    name, _, value = text.partition(":")
+    if name in ("powersgd", "topk"):
+        return PowerSGD(_rank(value)) if name == "powersgd" else TopK(_density(value))
+    if name == "adaptive":
+        return Adaptive(_bits(value)) if value else Adaptive()
+    if name not in ("none", "fp16", "bf16", "onebit"):
+        known = ("none", "fp16", "bf16", "powersgd", "onebit", "topk", "adaptive")
+        raise UnknownNameError.among("compression", name, known)
+    if value:
+        raise InputError(f"compression {name!r} takes no parameter, got {value!r}", remedy=f"write {name}")
+    return Plain() if name == "none" else OneBit() if name == "onebit" else Half(name)
+
+
+def _rank(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
+    return int(value)
+
+
+def _bits(value: str) -> int:
+    if value not in ("1", "8", "16", "32"):
+        raise InputError(f"{value!r} are not 1, 8, 16 or 32 bits", remedy="write e.g. adaptive:8")
+    return int(value)
+
+
+def _density(value: str) -> float:
+    try:
+        density = float(value)
+    except ValueError:
+        density = math.nan
+    if not 0 < density <= 1:
+        raise InputError(f"density {value!r} is not a share above 0 and at most 1", remedy="write e.g. topk:0.01")
+    return density
