@@ -89,6 +89,10 @@ def estimate(
     from ddpsim.workload.optimizers import optimizer_named
 
     if all_:
+        _alone("--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients})
+        _alone("--all", {"--gpu": gpu, "--gpu-file": gpu_file, "--memory-bandwidth": memory_bandwidth, "--peak": peak})
+        _alone("--all", {"--memory": memory, "--multiprocessors": multiprocessors, "--precision": precision})
+        _alone("--all", {"--batch-size": batch_size, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
         for path in write_shipped(output):
             print(path)
         return

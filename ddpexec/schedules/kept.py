@@ -6,7 +6,10 @@ sent yet, and the optimizers of a server's part.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
 
 from ddpexec.errors import OptionError
 from ddpexec.schedules.executor import Executor
@@ -31,14 +34,21 @@ def load_state(executor: Executor, server: Server | None, state: Kept) -> None:
     """Take up what `state_of` returned on this rank of as many.
 
     Raises:
-        OptionError: the state of another scheme, or of another rank or number of ranks.
+        OptionError: the state of another scheme, of another rank or number of ranks, or of another model.
     """
     for key, here in (("scheme", executor.schedule.scheme), ("place", executor.place)):
         if state[key] != here:
             what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {here!r}, which this is"
             raise OptionError(what, place="scheme's state", remedy=remedy)
+    if (sizes := _sizes(state["tensors"])) != (here := _sizes(executor.memory.kept)):
+        what, remedy = f"the state is of tensors of {sizes} elements, not {here}", "load that of the same model"
+        raise OptionError(what, place="scheme's state", remedy=remedy)
     for tensor, value in zip(executor.memory.kept, state["tensors"], strict=True):
         tensor.copy_(value)
     executor.resume(state["progress"])
     if server is not None and state["server"] is not None:
         server.load_state_dict(state["server"])
+
+
+def _sizes(tensors: Iterable[Tensor]) -> list[int]:
+    return [tensor.numel() for tensor in tensors]

@@ -121,6 +121,14 @@ def test_the_command(tmp_path, capsys):
     assert "V100 has no figures for precision 'tf32'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [["--jitter", "3%"], ["--gpu", "A100"], ["--batch-size", "8"], ["--pace-of", "w"]])
+def test_all_shipped_workloads_are_as_they_are(tmp_path, capsys, options):
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", "--all", *options, "-o", str(tmp_path / "w")])
+    assert end.value.code == 2
+    assert f"--all and {options[0]} are both given" in capsys.readouterr().err
+
+
 def estimated(tmp_path, *options):
     path = tmp_path / "w.json"
     with pytest.raises(SystemExit) as end:

@@ -84,7 +84,8 @@ def test_a_resumed_run_ends_with_the_same_bits(world: int) -> None:
 def refused(rank: int) -> list[str]:
     kept = wrapped(0, "averaging:4").scheme_state_dict()
     found = []
-    for scheme, state in (("averaging:5", kept), ("averaging:4", {**kept, "place": (rank, 3)})):
+    states = (kept, {**kept, "place": (rank, 3)}, {**kept, "tensors": [torch.zeros(3)]})
+    for scheme, state in zip(("averaging:5", "averaging:4", "averaging:4"), states, strict=True):
         with pytest.raises(OptionError) as said:
             wrapped(0, scheme).load_scheme_state_dict(state)
         found.append(str(said.value))
@@ -96,5 +97,6 @@ def refused(rank: int) -> list[str]:
 
 def test_another_scheme_s_state_is_refused() -> None:
     [found] = ranks.run(1, refused)
-    for said, needle in zip(found, ("of scheme 'averaging:4'", "of place (0, 3)", "still to be made"), strict=True):
+    needles = ("of scheme 'averaging:4'", "of place (0, 3)", "of tensors of [3] elements", "still to be made")
+    for said, needle in zip(found, needles, strict=True):
         assert needle in said
