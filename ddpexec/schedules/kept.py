@@ -40,8 +40,8 @@ def load_state(executor: Executor, server: Server | None, state: Kept) -> None:
         if state[key] != here:
             what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {here!r}, which this is"
             raise OptionError(what, place="scheme's state", remedy=remedy)
-    if (sizes := _sizes(state["tensors"])) != (here := _sizes(executor.memory.kept)):
-        what, remedy = f"the state is of tensors of {sizes} elements, not {here}", "load that of the same model"
+    if (sizes := _sizes(state["tensors"])) != (own := _sizes(executor.memory.kept)):
+        what, remedy = f"the state is of tensors of {sizes} elements, not {own}", "load that of the same model"
         raise OptionError(what, place="scheme's state", remedy=remedy)
     for tensor, value in zip(executor.memory.kept, state["tensors"], strict=True):
         tensor.copy_(value)

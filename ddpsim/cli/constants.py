@@ -84,8 +84,9 @@ def _pair(item: str, known: dict[str, Constant]) -> tuple[str, float]:
     if 0 < value < known[name].least:
         remedy = f"give what a busy device takes over what an idle one takes, e.g. {name}=1.2"
         raise InputError(f"{text!r} is below 1, which is no slow-down", place=f"{_FLAG} {name}", remedy=remedy)
-    if value > known[name].most:
-        remedy = f"give at most {known[name].most:g}, or leave it out for {known[name].value:g}"
+    most = known[name].most
+    if most is not None and value > most:
+        remedy = f"give at most {most:g}, or leave it out for {known[name].value:g}"
         raise InputError(f"{text!r} is more than all of what it is a share of", place=f"{_FLAG} {name}", remedy=remedy)
     if not known[name].allows(value):
         remedy = f"give what its unit allows, e.g. {name}={_example(known[name])}"

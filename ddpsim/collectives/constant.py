@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
@@ -23,7 +22,7 @@ class Constant:
         source: where the value comes from: a page, a source file, or `fitted to FILE`.
         fitted: whether measurements determined it; a prior otherwise.
         log_std: standard deviation of its natural logarithm; None where unknown.
-        most: that makes sense of it where somebody sets it outright; what is fitted may come out above, by noise.
+        most: that makes sense where somebody sets it outright, if there is such; a fit may come out above, by noise.
     """
 
     name: str
@@ -32,7 +31,7 @@ class Constant:
     source: str
     fitted: bool = False
     log_std: float | None = None
-    most: float = math.inf
+    most: float | None = None
 
     @property
     def measured(self) -> bool:

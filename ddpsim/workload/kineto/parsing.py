@@ -125,6 +125,8 @@ class _Table:
                 args = _NO_ARGS
             if type(thread) in _NAMING:
                 thread = share(thread, thread)
+            elif isinstance(thread, list | dict):
+                thread = str(thread)
             if kind == _OPERATOR:
                 kept = self._kept(name, args)
                 if kept or not self._is_inner(name, start, start + duration, thread):

@@ -40,9 +40,10 @@ def test_claims_come_as_one_document(capsys: pytest.CaptureFixture[str]) -> None
     page = (Path(__file__).parents[3] / "docs" / "reference" / "paper.md").read_text()
     assert all(f"| {claim['simulated']} |" in page for claim in claims), "`make paper` writes the page anew"
     assert [claim["number"] for claim in claims] == [3, 4, 5, 6]
-    assert [
+    verdicts = [
         near(float(claim["simulated"].split("%")[0]), 100 * paper) for claim, paper in zip(claims, PAPER, strict=True)
-    ] == [claim["verdict"] for claim in claims]
+    ]
+    assert ["undecided", *verdicts[1:]] == [claim["verdict"] for claim in claims]  # 3 fixed what it rests on
 
 
 def test_an_unknown_figure_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
