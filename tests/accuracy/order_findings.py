@@ -146,7 +146,8 @@ recorded models are small: a cap of an eighth of their gradients stands for torc
 _MEASURED = """`python -m ddpexec netlab --ranks 4 --rate 1gbit -- python -m ddpexec order-run --trace T --topology
 traces/order-runs/lab-plain.yaml --wire-over-backward W --rounds 8` (`lab-slow`: `--rate 250mbit`, `--rounds 4`)
 replays the trace with timed layers, arms in turns, four ranks on two cores. Predictions were committed before the
-runs; other work ran meanwhile at lower priority (load 12 to 30), so that medians stand here. `never` is torch's
+runs; other work ran meanwhile at lower priority (load 12 to 30), so that medians stand here (`tasks` at 0.5 and
+`branches` at 0.5 and 2 ran alone, in two to four rounds). `never` is torch's
 buckets under our own class. The measured oracle pays for its rebuilds, the predicted one does not.
 
 What a rebuild before every step costs is where prediction and lab part: one takes 1.3 to 2 ms of a core that is idle,
