@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -51,3 +52,14 @@ def near(simulated: float, paper: float) -> Verdict:
 def all_of(facts: Iterable[bool]) -> Verdict:
     """Return `holds` where every fact is so."""
     return "holds" if all(facts) else "fails"
+
+
+def counted(claims: Sequence[Claim]) -> str:
+    """Return how many claims have each verdict, in words.
+
+    >>> counted([])
+    ''
+    """
+    words: dict[Verdict, str] = {"holds": "hold", "fails": "fail", "undecided": "undecided"}
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict])

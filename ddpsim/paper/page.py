@@ -8,7 +8,7 @@ from pathlib import Path
 from ddpsim.files import write_whole
 from ddpsim.paper import lab
 from ddpsim.paper.assumptions import ASSUMPTIONS, CENTRAL, Assumption
-from ddpsim.paper.claim import Claim
+from ddpsim.paper.claim import Claim, counted
 from ddpsim.paper.figure import Figure, Reproduction
 
 Found = Sequence[tuple[Figure, Reproduction]]
@@ -80,10 +80,7 @@ def _picture(figure: Figure) -> str:
 
 
 def _summary(claims: Sequence[Claim]) -> Iterator[str]:
-    words = {"holds": "hold", "fails": "fail", "undecided": "undecided"}
-    counts = {word: sum(claim.verdict == verdict for claim in claims) for verdict, word in words.items()}
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    yield f"## What holds\n\nOf {len(claims)} claims: {said}.\n"
+    yield f"## What holds\n\nOf {len(claims)} claims: {counted(claims)}.\n"
     yield "| | figure | the paper | simulated | measured on the lab | verdict |"
     yield "|--:|---|---|---|---|---|"
     for claim in claims:

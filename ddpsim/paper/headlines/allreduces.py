@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ddpsim.paper.claim import near
 from ddpsim.paper.figure import Answers
+from ddpsim.paper.headlines.allocations import Allocations
 from ddpsim.paper.headlines.headline import Headline, Said
-from ddpsim.paper.headlines.points import Allocations, Allreduce, Machine
+from ddpsim.paper.headlines.points import Allreduce, Machine
 from ddpsim.units import MIB
 
 _BLINK_BYTES = 512 * MIB

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ddpsim.paper.claim import Claim, Verdict
+from ddpsim.paper.claim import Claim, counted
 from ddpsim.paper.headlines.headline import SystemClaim
 
 _HEAD = """# Headlines of the systems beside DDP
@@ -37,10 +36,7 @@ def page_of(claims: Sequence[Claim]) -> str:
 
 
 def _summary(rows: Sequence[SystemClaim]) -> Iterator[str]:
-    counts = Counter(row.verdict for row in rows)
-    words: dict[Verdict, str] = {"holds": "hold", "fails": "fail", "undecided": "undecided"}
-    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict])
-    yield f"## What holds\n\nOf {len(rows)} headlines: {said}.\n"
+    yield f"## What holds\n\nOf {len(rows)} headlines: {counted(rows)}.\n"
     yield "| | the paper | simulated | verdict |"
     yield "|--:|---|---|---|"
     for row in rows:

@@ -10,7 +10,7 @@ import yaml
 
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
-from ddpsim.paper.headlines import allreduces, chunks, points, reduced, staged
+from ddpsim.paper.headlines import allocations, allreduces, chunks, points, reduced, staged
 from ddpsim.paper.headlines.figure import FIGURE, HEADLINES
 from ddpsim.paper.headlines.headline import FIRST, Headline, SystemClaim
 from ddpsim.paper.headlines.page import page_of
@@ -43,20 +43,20 @@ def test_vgg_and_resnet_have_the_bytes_that_texts_count_with() -> None:
 
 def test_a_dgx_1v_has_the_links_of_its_file_and_parts_have_those_between_them() -> None:
     file = yaml.safe_load(shipped.path("topology", "dgx-1v").read_text())
-    assert sorted(map(tuple, file["node"]["nvlink"]["pairs"])) == sorted(points._CUBE_MESH)
-    part = yaml.safe_load(points.part_of_dgx_1v((0, 3, 4)))["node"]
+    assert sorted(map(tuple, file["node"]["nvlink"]["pairs"])) == sorted(allocations._CUBE_MESH)
+    part = yaml.safe_load(allocations.part_of_dgx_1v((0, 3, 4)))["node"]
     assert part["nvlink"]["pairs"] == [[0, 1, 2], [0, 2, 2]]
     assert part["pcie"]["switches"] == [
         {"socket": 0, "gpus": [0]}, {"socket": 0, "gpus": [1]}, {"socket": 1, "gpus": [2]},
     ]  # fmt: skip
-    assert "nvlink" not in yaml.safe_load(points.part_of_dgx_1v((0, 3, 4), nvlinks=False))["node"]
+    assert "nvlink" not in yaml.safe_load(allocations.part_of_dgx_1v((0, 3, 4), nvlinks=False))["node"]
 
 
 @pytest.mark.parametrize(
     ("gpus", "closed"), [((0, 1, 2, 3), True), (tuple(range(8)), True), ((0, 3, 4), False), ((0, 1, 3), True)]
 )
 def test_rings_of_nvlinks_are_told_from_chains(gpus: tuple[int, ...], closed: bool) -> None:
-    assert points.ring_of_nvlinks(gpus) is closed
+    assert allocations.ring_of_nvlinks(gpus) is closed
 
 
 def test_pipedream_s_bytes_are_those_counted_by_hand() -> None:
