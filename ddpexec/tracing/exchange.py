@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import queue
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,9 +19,8 @@ import torch.distributed as dist
 
 from ddpexec.groups.notes import connection
 from ddpexec.groups.whereabouts import here
+from ddpexec.tracing.clock_server import is_local, new_token, offset_to, own_address, serve_clock
 
-PINGS = 15
-"""Messages there and back, of which the quickest tells the offset of two clocks; as `ddpexec.timing.clock` has it."""
 ALIGN_S = 3.0
 """How long a rank waits, once, for the first rank's clock; chosen by hand: all ranks begin about together."""
 PATIENCE_S = 5.0
@@ -122,62 +119,41 @@ class Exchange:
                 self._answer(store)
             return
         until = time.monotonic() + ALIGN_S
+        if (mine := own_address()) is not None:
+            store.set(self._key("caller", 0), mine)
         while not store.check([self._key("clock", 0)]):
             if time.monotonic() > until:
                 return
             time.sleep(_POLL_S)
         told = json.loads(store.get(self._key("clock", 0)))
-        self.offset_s = 0.0 if told["machine"] == here()[0] else offset_to(told["address"], told["port"])
+        if told["machine"] == here()[0]:
+            self.offset_s = 0.0
+        elif told["port"] is not None:
+            self.offset_s = offset_to(told["address"], told["port"], told["token"])
 
     def _answer(self, store: Any) -> None:
         """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""
         one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "")
-        port = None if one_machine else serve_clock()
-        address = os.environ.get("MASTER_ADDR", socket.gethostname())
-        store.set(self._key("clock", 0), json.dumps({"machine": here()[0], "address": address, "port": port}))
+        address = None if one_machine else self._address(store)
+        token, port = new_token(), None
+        if address is not None:
+            with contextlib.suppress(OSError):
+                port = serve_clock(address, token)
+        clock = {"machine": here()[0], "address": address, "port": port, "token": token}
+        store.set(self._key("clock", 0), json.dumps(clock))
+
+    def _address(self, store: Any) -> str | None:
+        """Return where to listen; where the master's name means this machine alone, on the way back to another rank."""
+        address = own_address()
+        if address is not None and not is_local(address):
+            return address
+        until = time.monotonic() + ALIGN_S / 2
+        while not store.check([self._key("caller", 0)]):
+            if time.monotonic() > until:
+                return address
+            time.sleep(_POLL_S)
+        caller = store.get(self._key("caller", 0)).decode()
+        return address if is_local(caller) else own_address(caller)
 
     def _key(self, what: object, rank: int) -> str:
         return f"ddpexec/trace/{self._name}/{what}/{rank}"
-
-
-def serve_clock() -> int:
-    """Answer each byte that comes with `time.perf_counter`, on a thread that ends with the process; return the port."""
-    listener = socket.create_server(("", 0))
-
-    def answer(caller: socket.socket) -> None:
-        with caller, contextlib.suppress(OSError):
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while caller.recv(1):
-                caller.sendall(struct.pack("!d", time.perf_counter()))
-
-    def accept() -> None:
-        while True:
-            caller, _ = listener.accept()
-            threading.Thread(target=answer, args=(caller,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True, name="ddpexec.trace clock").start()
-    return int(listener.getsockname()[1])
-
-
-def offset_to(address: str, port: int) -> float:
-    """Return the seconds to add to this clock to get that of `serve_clock` there, by the quickest of `PINGS` answers.
-
-    Raises:
-        OSError: nobody answers within `ALIGN_S`.
-    """
-    best, offset = float("inf"), 0.0
-    with socket.create_connection((address, port), timeout=ALIGN_S) as server:
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(PINGS):
-            begin = time.perf_counter()
-            server.sendall(b"?")
-            answer = b""
-            while len(answer) < 8:
-                part = server.recv(8 - len(answer))
-                if not part:
-                    raise OSError("the clock's server has closed")
-                answer += part
-            end = time.perf_counter()
-            if end - begin < best:
-                best, offset = end - begin, struct.unpack("!d", answer)[0] - (begin + end) / 2
-    return offset

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.tracing import exchange  # noqa: E402
-from ddpexec.tracing.exchange import Exchange, offset_to, serve_clock  # noqa: E402
+from ddpexec.tracing.clock_server import new_token, offset_to, own_address, serve_clock  # noqa: E402
+from ddpexec.tracing.exchange import Exchange  # noqa: E402
 
 
 @contextmanager
@@ -23,7 +27,61 @@ def joined(connection: Callable[[], Any]) -> Iterator[None]:
 
 
 def test_a_clock_of_this_machine_is_not_off() -> None:
-    assert abs(offset_to("127.0.0.1", serve_clock())) < 2e-3
+    token = new_token()
+    assert abs(offset_to("127.0.0.1", serve_clock("127.0.0.1", token), token)) < 2e-3
+
+
+def test_a_clock_is_told_to_nobody_without_the_token() -> None:
+    port = serve_clock("127.0.0.1", new_token())
+    with pytest.raises(OSError, match=r"closed|reset"):
+        offset_to("127.0.0.1", port, new_token())
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
+        caller.sendall(b"?" * 40)
+        with contextlib.suppress(ConnectionResetError):
+            assert caller.recv(8) == b""
+
+
+def test_a_clock_listens_on_the_address_of_the_group_alone() -> None:
+    port = serve_clock("127.0.0.2", new_token())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_the_groups_address_is_the_named_interfaces_else_the_way_to_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.7")
+    assert own_address() == "127.0.0.1" or own_address() == "127.0.0.7"
+    monkeypatch.setenv("MASTER_ADDR", "no.such.host.invalid")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert own_address() == "127.0.0.1"
+
+
+def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose name is 127.0.1.1 in its own /etc/hosts: other machines cannot come there."""
+    store = torch.distributed.HashStore()
+    store.set("ddpexec/trace/test/caller/0", "192.0.2.7")
+    asked: list[str | None] = []
+    served: list[str] = []
+
+    def address(peer: str | None = None) -> str:
+        asked.append(peer)
+        return "127.0.1.1" if peer is None else "192.0.2.1"
+
+    monkeypatch.setattr(exchange, "own_address", address)
+    monkeypatch.setattr(exchange, "serve_clock", lambda where, token: served.append(where) or 4242)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with joined(lambda: store):
+        alone = Exchange(0, 2, "test", lambda *words: None)
+        alone.align()
+        alone.close()
+    assert asked == [None, "192.0.2.7"]
+    assert served == ["192.0.2.1"]
+    told = json.loads(store.get("ddpexec/trace/test/clock/0"))
+    assert (told["address"], told["port"], len(told["token"])) == ("192.0.2.1", 4242, 32)
 
 
 def pair(machines: tuple[int, int]) -> list[tuple[float | None, list[Any]]]:
