@@ -74,8 +74,9 @@ class Carrier:
         self.carried_bytes = 0
 
     def launch(self, messages: Iterable[Message]) -> None:
-        """Begin messages, in order."""
+        """Begin messages, in order, each once the one of the same name before it has ended."""
         for message in messages:
+            self.wait([message])
             if averages(message):
                 self._memory.averaged_of(message).divide(self._communicator.world_size, self.rates)
             elif message.op.reduces and not message.sparse:

@@ -65,6 +65,9 @@ class Executor:
         self._seen: set[int] = set()
         self._forwarded: set[int] = set()
         self._local = self._open = self._started = False
+        # Servers have updated by what they were sent, and chunks that were left out are kept: no more can be added.
+        self._once = schedule.update == "elsewhere" or any(m.sparse or m.chunks is not None for m in schedule)
+        self._unstepped = False
 
     # ---- the points of an iteration
 
@@ -72,6 +75,9 @@ class Executor:
         """Begin an iteration at its forward; a `local` one sends nothing."""
         if self._open and self._started:
             raise messages.broken_off(self._communicator.rank, None)
+        if self._unstepped and not local:
+            what = f"gradients of scheme {self.schedule.scheme} were sent, and no step was taken"
+            raise ExecutionError(what, remedy="leave them out by `no_sync`, give `every`, or step after each backward")
         self._local, self._started, self._open = local, False, True
         self._seen, self._forwarded = set(), set()
         if self._observer is not None:
@@ -106,10 +112,16 @@ class Executor:
 
     def step(self) -> None:
         """Update what is reduced, or note that it is to be updated before it is next used."""
+        self._unstepped = False
         if self._local:
             self.stepper.step_locally()
         else:
             self.stepper.step()
+
+    def forget(self) -> None:
+        """Give up gradients that no step was asked for."""
+        self._unstepped = False
+        self.stepper.forget()
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, as before weights are read or written from outside."""
@@ -147,6 +159,10 @@ class Executor:
         if index in self._seen:
             raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
         self._seen.add(index)
+        self._take(index)
+
+    def _take(self, index: int) -> None:
+        """Take a gradient, or none, into its buffer, and launch what comes after it."""
         if self._sends(index):
             flat = self._flat[index]
             if self.carrier.unfinished(flat):
@@ -166,16 +182,18 @@ class Executor:
     def _backward_ended(self) -> None:
         if self._observer is not None:
             begin = self._observer.now()
+        # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
+        if self._in_forward or self.schedule.update == "before_use":
+            self.forward(range(len(self._model.tensors)))
         self._push_nothing()
         if missing := [index for index in self._flat if index not in self._seen]:
             if not self._find_unused:
                 rank, names = self._communicator.rank, self._model.names
                 raise messages.never_ready(rank, missing, names, find_unused=False, static=False)
             for index in missing:
-                if self._sends(index):
-                    self._flat[index].arrived(index, self._flat[index].summed_over)
-                self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+                self._take(index)
         self._open, self._forwarded = False, set()
+        self._unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
         if self._find_unused:
             self._exchange_used()
         self.carrier.launch(self._queue.passed(BACKWARD_END))

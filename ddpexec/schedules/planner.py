@@ -59,10 +59,26 @@ class Planner:
         self._given, self._caps = plan, caps
         self.plan = plan or rebuilt_plan(model.policy, caps)
         self.wire: Callable[[Operation, int], float] | None = None
+        if scheme.runner not in ("ddpexec", "DataParallel"):
+            what, remedy = (
+                f"{scheme.runner} trains by it",
+                "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate",
+            )
+            raise OptionError(what, place=f"scheme={scheme.name}", remedy=remedy)
+        if accumulate % every:
+            what = f"gradients are sent every {every} iterations, and a step is of {accumulate}"
+            raise OptionError(what, place="every", remedy="let `accumulate` be a multiple of `every`")
 
     def first(self, *, learns: bool) -> Schedule:
-        """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times."""
+        """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
+
+        Raises:
+            OptionError: servers, which have no gradients to learn of.
+        """
         setup = self._setup()
+        if learns and self._scheme.servers:
+            what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
+            raise OptionError(what, place=f"scheme={self._scheme.name}", remedy=remedy)
         if not learns:
             return self._made(setup)
         made = schemes.ddp(setup)

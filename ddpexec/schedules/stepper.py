@@ -114,6 +114,7 @@ class Stepper:
 
     def step_locally(self) -> None:
         """Step with this rank's gradients, as if there were no others."""
+        self.settle_all()
         for update in self.updates:
             for flat in update.flats:
                 if flat.shard is not None:

@@ -263,7 +263,7 @@ class ScheduledDataParallel(nn.Module):
         self.executor.step()
 
     def _forget(self) -> None:
-        self.executor.stepper.forget()
+        self.executor.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()

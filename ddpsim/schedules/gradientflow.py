@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.chunks import NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
 from ddpsim.schedules.message import Message
@@ -17,9 +16,7 @@ def gradientflow(setup: Setup, given: GradientFlow) -> Schedule:
     Raises:
         PlanError: micro-batches that send each their gradients, which are left over from one another.
     """
-    if setup.accumulate > 1 and setup.every == 1:
-        what = "micro-batches are summed one by one, and what one leaves out the next would send"
-        raise PlanError(what, place="scheme 'gradientflow'", remedy="leave out `sync=every`")
+    setup.check_sums_are_steps("gradientflow", "what one sum leaves out the next would send")
     norms, values = [], []
     for place, bucket in enumerate(setup.buckets):
         size, elements = setup.size_bytes(bucket), sum(setup.parameters[index].numel for index in bucket)

@@ -18,7 +18,7 @@ from ddpsim.schedules.chunks import some_share
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
-from ddpsim.schedules.servers import SERVERS, check_servers
+from ddpsim.schedules.servers import SERVERS, STEPS_AT_ONCE, check_servers
 from ddpsim.schedules.setup import Setup
 
 INDEX_BYTES = 8
@@ -47,9 +47,11 @@ def parallax(setup: Setup, given: Parallax) -> Schedule:
     Ranks are taken to touch rows independently of each other, so that of w ranks 1 - (1 - density)^w are touched.
 
     Raises:
-        PlanError: servers that leave no rank to train, or no sparse parameter.
+        PlanError: servers that leave no rank to train, no sparse parameter, or micro-batches that send each their
+            gradients.
     """
     check_servers(given.servers, setup.world_size, "parallax")
+    setup.check_sums_are_steps("parallax", STEPS_AT_ONCE)
     sparse = [index for index in range(len(setup.parameters)) if _is_sparse(setup, index, given)]
     if not sparse:
         what, remedy = "no parameter has a sparse gradient", "name one by `sparse=NAME`, or use `ddp`, which it is then"

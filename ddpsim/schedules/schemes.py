@@ -10,7 +10,7 @@ from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import by_credit, urgent_first
 from ddpsim.schedules.points import BACKWARD_END, Kind, points
-from ddpsim.schedules.schedule import Schedule, Sharding, averages
+from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
 from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.sums import sums
 
@@ -48,7 +48,8 @@ def without_overlap(schedule: Schedule) -> Schedule:
             what = "it gathers what forward and backward need, and cannot wait for their end"
             place = f"scheme {schedule.scheme!r}, message {message.id!r}"
             raise PlanError(what, place=place, remedy="leave `overlap=off` out")
-    return replace(_after_backward(schedule), overlap=False, update="after_backward")
+    update: Update = "elsewhere" if schedule.update == "elsewhere" else "after_backward"
+    return replace(_after_backward(schedule), overlap=False, update=update)
 
 
 def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int | None = None) -> Schedule:
@@ -162,12 +163,8 @@ def _after_backward(schedule: Schedule) -> Schedule:
             late.append(message)
             continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
-        late.append(
-            replace(
-                message,
-                after=tuple(dict.fromkeys((*message.after, BACKWARD_END))),
-                delay_s=0.0,
-                blocks=tuple(dict.fromkeys((*blocks, *points(Kind.OPTIMIZER, message.parameters)))),
-            )
-        )
+        # Where others update, what they send back is waited for, and a rank has no step of its own.
+        steps = () if schedule.update == "elsewhere" else points(Kind.OPTIMIZER, message.parameters)
+        after = tuple(dict.fromkeys((*message.after, BACKWARD_END)))
+        late.append(replace(message, after=after, delay_s=0.0, blocks=tuple(dict.fromkeys((*blocks, *steps)))))
     return replace(schedule, messages=tuple(late))

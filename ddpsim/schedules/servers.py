@@ -25,6 +25,9 @@ from ddpsim.schedules.sums import sums
 SERVERS = "servers"
 """Name of the group of training ranks and servers together."""
 
+STEPS_AT_ONCE = "servers step as soon as gradients are pushed"
+"""Why a step has one push: servers do not know how many are to come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Servers:
@@ -45,9 +48,10 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
     """Push each bucket's gradients when they are there, and pull its parameters after backward, before forward.
 
     Raises:
-        PlanError: where servers leave no rank to train.
+        PlanError: where servers leave no rank to train, or micro-batches that send each their gradients.
     """
     check_servers(given.servers, setup.world_size, "parameter-server")
+    setup.check_sums_are_steps("parameter-server", STEPS_AT_ONCE)
     pushes = [
         replace(message, group=SERVERS, stream="push")
         for message in sums(setup, setup.buckets, "push", Operation.REDUCE)

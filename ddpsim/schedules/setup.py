@@ -49,6 +49,12 @@ class Setup:
             what, remedy = "the model has no parameters to shard", "give one that has, or use `scheme=ddp`"
             raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
+    def check_sums_are_steps(self, scheme: str, why: str) -> None:
+        """Raise PlanError, with `why`, where a step of the optimizer has several iterations that send gradients."""
+        if self.accumulate > self.every:
+            place, remedy = f"scheme {scheme!r}", "leave out `sync=every`, or accumulate nothing"
+            raise PlanError(f"{why}, of {self.accumulate} micro-batches a step", place=place, remedy=remedy)
+
     def size_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of `parameters`, and of their gradients."""
         return sum(self.parameters[index].size_bytes for index in parameters)

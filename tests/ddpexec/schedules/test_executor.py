@@ -20,6 +20,7 @@ from torch import nn  # noqa: E402
 from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError  # noqa: E402
 from ddpexec.schedules import lanes  # noqa: E402
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.operations import Operation  # noqa: E402
 from ddpsim.workload.files import save_workload  # noqa: E402
@@ -103,6 +104,33 @@ def sometimes(rank: int) -> dict[str, float]:
 def test_parameters_without_a_gradient_stay_as_in_one_process() -> None:
     for found in ranks.run(2, sometimes):
         assert max(found.values()) < 1e-10, found
+
+
+def by_rank(rank: int) -> dict[str, float]:
+    """Return how far ranks end from one process where each leaves out a layer of its own, a message a parameter."""
+    world, found = torch.distributed.get_world_size(), {}
+    for scheme in ("priority", "dear", "naive"):
+        caps = BucketCaps(bucket_cap_mb=0)
+        made = ScheduledDataParallel(Sometimes(), scheme, OPTIMIZERS["sgd"], caps=caps, find_unused_parameters=True)
+        model = Sometimes()
+        plain = OPTIMIZERS["sgd"](model.parameters())
+        for number in range(4):
+            inputs, targets = batch(number, world)
+            for place, part in enumerate(zip(inputs.chunk(world), targets.chunk(world), strict=True)):
+                (nn.functional.mse_loss(model(part[0], number + place), part[1]) / world).backward()
+                if place == rank:
+                    nn.functional.mse_loss(made(part[0], number + place), part[1]).backward()
+            for updating in (plain, made.optimizer):
+                updating.step()
+                updating.zero_grad()
+        found[scheme] = apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_an_update_of_what_the_next_forward_leaves_out_is_not_lost(world: int) -> None:
+    for found in ranks.run(world, by_rank):
+        assert {scheme: far for scheme, far in found.items() if far > 1e-10} == {}
 
 
 class Tied(nn.Module):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -26,6 +28,7 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     model_of,
     wrapped,
 )
+from tests.forked import command  # noqa: E402
 
 
 def step(made: Any, number: int, rank: int, workers: int) -> None:
@@ -46,6 +49,19 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
         step(made, number, rank, workers)
     made.end()
     return [parameter.detach().clone() for parameter in made.module.parameters()], len(made.schedule) // 2
+
+
+def without_overlap(rank: int) -> list[float]:
+    with mock.patch("tests.ddpexec.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
+        runs = [
+            trained(rank, f"parameter-server:servers=1{option}", 1, "sgd", steps=3)[0] for option in ("", ",tictac") * 5
+        ]
+    return [apart(weights, alone("sgd", 2)[2]) for weights in runs if weights is not None]
+
+
+def test_without_overlap_a_gradient_is_taken_once() -> None:
+    for found in ranks.run(3, without_overlap):
+        assert max(found, default=0) < 1e-10, found
 
 
 def distances(rank: int, servers: int) -> dict[str, float]:
@@ -139,7 +155,44 @@ def test_a_rank_that_ends_before_another_is_named() -> None:
     assert "rank 0 has ended and rank 1 goes on" in said[2]
 
 
+def each_sent(rank: int) -> list[str]:
+    """Return what is said of micro-batches that send each their gradients: announced, and not."""
+    said = []
+    with pytest.raises(PlanError) as announced:
+        wrapped(rank, "parameter-server", accumulate=2)
+    said.append(str(announced.value))
+    made = wrapped(rank, "parameter-server")
+    if made.serves:
+        made.serve()
+        return said
+    loss_of(made, *batch(0, 1)).backward()
+    with pytest.raises(ExecutionError) as noticed:
+        made(batch(1, 1)[0])
+    made.end()
+    return [*said, str(noticed.value)]
+
+
+def test_servers_take_one_push_a_step() -> None:
+    trainer, server = ranks.run(2, each_sent)
+    assert trainer[0] == server[0]
+    assert "servers step as soon as gradients are pushed, of 2 micro-batches a step" in trainer[0]
+    assert "were sent, and no step was taken" in trainer[1]
+
+
+def test_a_run_on_one_push_a_step_is_predicted_and_others_refused(tmp_path: Path) -> None:
+    words = ["ddpsim", "predict", "--workload", "resnet50", "--topology", "loopback", "--gpus-per-node", "3", "--json"]
+    for scheme in ("parameter-server", "parallax:sparse=fc"):
+        asked = [*words, "--backend", "gloo", "--scheme", scheme, "--accumulate", "2"]
+        each = command([*asked, "--sync", "every"], tmp_path, {})
+        assert (each.returncode, "of 2 micro-batches a step" in each.stderr) == (2, True)
+        assert command([*asked, "--sync", "last"], tmp_path, {}).returncode == 0
+
+
 def refused(rank: int) -> str:
+    with pytest.raises(ExecutionError, match="learn=0"):
+        wrapped(rank, "parameter-server", learn=2)
+    with pytest.raises(ExecutionError, match="DeepSpeed trains by it"):
+        wrapped(rank, "zero3")
     with pytest.raises(PlanError) as said:
         wrapped(rank, "parameter-server:servers=2")
     made = wrapped(rank, "parameter-server")
