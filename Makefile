@@ -9,11 +9,12 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: check-studies schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    every test"
+	@echo "make check-studies   tests of the studies"
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make fuzz    mutated files through every loader, more than the tests have"
 	@echo "make lint    ruff, mypy, import contracts"
@@ -51,8 +52,12 @@ demo: .venv/.run
 # Ranks and clocks share the machine with whatever else it does, and torch's native code has aborted a rank once in some
 # thousand runs: a test that fails runs once more, and is named.
 test: .venv/.dev
-	$(BIN)/python -m pytest tests --ignore=tests/bench -n 2 --dist=worksteal --durations=10 \
+	$(BIN)/python -m pytest tests -n 2 --dist=worksteal --durations=10 \
 		--reruns 1 -r R
+
+# Tests of the studies: fits and kept runs that hold the committed figures.
+check-studies: .venv/.dev
+	$(BIN)/python -m pytest studies -n 2 --dist=worksteal --durations=10
 
 smoke: .venv/.dev
 	rm -rf $(OUT)/smoke
@@ -69,48 +74,42 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 
 bench: .venv/.dev
-	$(BIN)/python tests/bench/channels.py
-	$(BIN)/python tests/bench/speed.py
-	$(BIN)/python -m tests.bench.sharded
-	$(BIN)/python -m tests.bench.own_step
-	$(BIN)/python tests/bench/compare.py
-	$(BIN)/python -m tests.bench.sweeping --busy-points 400
+	$(BIN)/python -m studies.benchmarks
 
 accuracy: .venv/.dev
-	$(BIN)/python -m tests.accuracy
+	$(BIN)/python -m studies.accuracy
 
 estimates: .venv/.dev
-	$(BIN)/python -m tests.accuracy.estimates
+	$(BIN)/python -m studies.estimates
 
 # Thirty-two trainings of 400 iterations: ten to twenty minutes on two cores.
 convergence: .venv/.dev
-	$(BIN)/torchrun --standalone --nproc-per-node 2 -m tests.accuracy.convergence
-	$(BIN)/python -m tests.accuracy.scheme_losses
-	$(BIN)/python -m tests.accuracy.scheme_losses --page
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m studies.convergence.convergence
+	$(BIN)/python -m studies.convergence.scheme_losses
+	$(BIN)/python -m studies.convergence
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py
 
 validation: .venv/.run
-	$(BIN)/python -m tests.docs.validation
+	$(BIN)/python -m studies.validation
 
 schemes-measured: .venv/.run
-	$(BIN)/python -m tests.docs.schemes_measured
+	$(BIN)/python -m studies.schemes.schemes_measured
 
 paper: .venv/.run
-	$(BIN)/python -m ddpsim paper all --out docs/reference
+	$(BIN)/python -m studies.paper all --out docs/reference
 
 published: .venv/.run
-	$(BIN)/python -m tests.accuracy.published
-	$(BIN)/python -m tests.accuracy.gpu_page
+	$(BIN)/python -m studies.published
 
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)
-	$(BIN)/python tests/bench/executor.py --out $(OUT)/bench-exec.json
-	$(BIN)/python -m tests.bench.tracing
+	$(BIN)/python -m studies.benchmarks.executor --out $(OUT)/bench-exec.json
+	$(BIN)/python -m studies.benchmarks.tracing
 
 gpu: .venv/.dev
-	$(BIN)/python -m tests.gpu.one_gpu --out $(OUT)/gpu
+	$(BIN)/python -m studies.gpu --out $(OUT)/gpu
 
 clean:
 	rm -rf .venv $(OUT)

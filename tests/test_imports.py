@@ -57,3 +57,10 @@ def test_an_import_for_type_checkers_closes_a_circle_too(tmp_path):
 @pytest.mark.parametrize(("package", "most"), [("ddpsim", 10), ("ddpexec", 8)])
 def test_few_files_lie_outside_the_rooms(package, most):
     assert len(list((ROOT / package).glob("*.py"))) <= most
+
+
+def test_no_test_imports_a_study():
+    studies = modules(ROOT / "studies")
+    assert studies
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not imported(path, studies), path

@@ -8,7 +8,7 @@ import pytest
 
 HERE = Path(__file__).parent
 NOTICE = (HERE / "NOTICE.md").read_text()
-KEPT = [HERE / "accuracy" / name for name in ("tables", "steps", "scaling")] + [HERE / "data"]
+KEPT = [HERE / "data", *(HERE.parent / "studies" / name for name in ("accuracy", "estimates", "published"))]
 FILES = sorted(file for folder in KEPT for file in folder.rglob("*") if file.suffix in (".csv", ".xml", ".txt", ".gz"))
 
 

@@ -48,6 +48,11 @@ def test_an_installed_wheel_predicts_as_the_checkout_does(installed: Path, tmp_p
     assert there == here
 
 
+def test_the_wheel_has_the_packages_and_no_study(installed: Path) -> None:
+    found = {file.name for file in installed.iterdir() if not file.name.endswith(".dist-info")}
+    assert found - {"bin"} == {"ddpexec", "ddpsim"}
+
+
 def test_every_shipped_machine_and_workload_is_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     for group, folder in (("topo", "topologies"), ("workload", "traces/workloads")):
         listed = python(installed, tmp_path, "-m", "ddpsim", group, "list", "--json")

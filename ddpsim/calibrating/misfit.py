@@ -1,6 +1,6 @@
 """Whether measured rows contradict each other, or the machine they are said to be of, and which rows do.
 
-Good rows lie close to the constants fitted to them. Of the public tables that `python -m tests.accuracy.misfit` fits,
+Good rows lie close to the constants fitted to them. Of the public tables that `python -m studies.accuracy.misfit` fits,
 each by itself and each site's together, the worst is off by a factor of 1.7 in the mean, and its worst row by 23; both
 bounds leave room above.
 """

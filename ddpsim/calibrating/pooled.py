@@ -24,7 +24,7 @@ from ddpsim.units import MIB, counted
 _FAR = 2.0
 """A table's mean log error over the median table's from which it is set aside; chosen by hand.
 
-`python -m tests.accuracy --constants` names the tables that are set aside.
+`python -m studies.accuracy --constants` names the tables that are set aside.
 """
 
 _BEND = 0.7

@@ -63,7 +63,9 @@ app.command()(doctor.doctor)
 app.command()(order.order)
 app.command("order-bench")(order_bench.order_bench)
 app.command()(buckets.buckets)
-app.command()(paper.paper)
+app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    paper.paper
+)
 app.command()(pipeline.pipeline)
 app.add_typer(topo.app, name="topo")
 app.add_typer(workload.app, name="workload")
@@ -96,19 +98,21 @@ def whole_command() -> Any:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
+    return carry_out(whole_command(), arguments, "ddpsim")
+
+
+def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
+    """Run click's `command` and return its exit code; bad input is one message on standard error, and 2."""
     try:
         with guarded_streams():
-            refuse_repeated(whole_command(), arguments)
-            code = whole_command()(
-                args=list(arguments), prog_name="ddpsim", standalone_mode=False, obj=tuple(arguments)
-            )
+            refuse_repeated(command, arguments)
+            code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
-        flags = flags_of(called(whole_command(), arguments))
-        return _fail(error_in_flags(error, flags))
+        return _fail(error_in_flags(error, flags_of(called(command, arguments))))
     except typer.Abort:
         return _fail("interrupted", 130)
     except USAGE_ERROR as error:
-        print(usage_message(error, arguments, "ddpsim"), file=sys.stderr)
+        print(usage_message(error, arguments, program), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _fail("interrupted", 130)

@@ -17,7 +17,7 @@ from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
 # 10th and 90th percentile of log(measured / predicted) over doubt, on the held-out rows of the accuracy page's tables:
-# `python -m tests.accuracy` prints both (`tests.accuracy.bands.scores`).
+# `python -m studies.accuracy` prints both (`studies.accuracy.bands.scores`).
 _LOW, _HIGH = -1.6, 3.3
 NINETIETH = 1.2816
 """The 90th percentile of a normal distribution, in standard deviations."""

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from ddpsim.collectives.constant import Constant
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
-_GRAPH = "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m tests.accuracy.graph_splits`"
-_CONFERRING = "measured on a 2-core machine, CPython 3.11, torch 2.13; `python -m tests.accuracy.order_costs`"
+_GRAPH = (
+    "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m studies.host_costs.graph_splits`"
+)
+_CONFERRING = "measured on a 2-core machine, CPython 3.11, torch 2.13; `python -m studies.host_costs.order_costs`"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
 _UNDER_LOAD = "measure `microbench --under-load`"
 _CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"

@@ -18,7 +18,7 @@ _REPEATS, _APART, _BEYOND = 0.02, 0.3, 0.05
 
 Between rows whose readings are 10 % apart the doubt is 0.02 + 0.3 * 0.1 = 0.05. Chosen by hand: bands of as many doubts
 as hold 80 % of rows left out of the tables kept here are 1.137 wide on average, and 1.134 to 1.155 with any one of the
-three at half or at double (`python -m tests.accuracy.by_hand`).
+three at half or at double (`python -m studies.accuracy.by_hand`).
 """
 
 

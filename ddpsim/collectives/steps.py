@@ -14,7 +14,8 @@ from ddpsim.network.fluid import Demand, Network
 
 MOST_TRANSFERS = 2_000_000
 """Single transfers of one collective that are carried out: some minutes at the 10,000 to 20,000 a second of
-`python tests/bench/speed.py`, "the same as NCCL picks, a tree", and about a gigabyte. It moves no time, and refuses."""
+`python -m studies.benchmarks.speed`, "the same as NCCL picks, a tree", and about a gigabyte. It moves no time, and
+refuses."""
 
 
 MOST_IN_ALL = 5 * MOST_TRANSFERS

@@ -1,6 +1,6 @@
 """How far off what nobody measured is: half 80 % bands of logarithms, each with its source.
 
-Every number of the bands stands here. `python -m tests.accuracy.coverage --spreads` derives those of collectives from
+Every number of the bands stands here. `python -m studies.bands.coverage --spreads` derives those of collectives from
 public tables.
 """
 

@@ -17,7 +17,7 @@ from ddpsim.units import format_time
 
 SHARE = 0.015
 """Share of the step from which on a rank's excess is told: below what a straggler must cost in
-`tests/accuracy/stragglers.py`, which derives it from its pilot runs."""
+`studies/stragglers/stragglers.py`, which derives it from its pilot runs."""
 STEADY = 0.75
 """Share of the steps in which the rank must be behind the others' median: one step's hiccup names nobody."""
 SURE = 4.0

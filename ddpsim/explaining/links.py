@@ -26,7 +26,7 @@ from ddpsim.trace.overlap import length, union
 
 FACTOR = 1.25
 """Traced over expected time of communication from which on a link is slow; healthy pilot runs of
-`tests/accuracy/stragglers.py` had 0.9 to 1.05."""
+`studies/stragglers/stragglers.py` had 0.9 to 1.05."""
 SHARE = 0.01
 """Share of the step that it must cost beyond the expected; likewise."""
 UNSTEADY = 1.35

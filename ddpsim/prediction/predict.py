@@ -29,7 +29,7 @@ SLIGHT = 0.001
 NEGLIGIBLE = 0.002
 """The same for a coarse band: a tenth of the narrowest bands.
 
-Chosen by hand; `python -m tests.accuracy.coarse_bands` prints how far coarse bands are from whole ones.
+Chosen by hand; `python -m studies.bands.coarse_bands` prints how far coarse bands are from whole ones.
 """
 
 

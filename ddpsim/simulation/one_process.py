@@ -14,7 +14,7 @@ from ddpsim.workload import Workload
 REPLICATE_S = 27e-6
 """Host seconds, by parameter and replica, in which a module is copied for its replicas before each forward.
 
-`python -m tests.accuracy.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
+`python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
 """
 
 

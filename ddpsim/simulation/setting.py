@@ -21,7 +21,7 @@ ADDED = ADDITION.passes / 2
 """Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
 
 On a CPU a copy moves as many, for a store reads its cache line first: an addition takes 0.8 to 1.0 of a copy's time
-between 1 and 64 MiB (`python -m tests.accuracy.additions`), taken as one.
+between 1 and 64 MiB (`python -m studies.host_costs.additions`), taken as one.
 """
 
 

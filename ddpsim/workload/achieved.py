@@ -17,12 +17,12 @@ _RESNET = (
     "last, which is not torch's default, so that a lower share is taken"
 )
 _PRIOR = "prior: somewhat below the A100's shares, as arithmetic grew more than bandwidth"
-_STEPS = "fitted to 63 published steps on fourteen GPUs, tests/accuracy/estimates_fit.py; of the bandwidth: a prior"
+_STEPS = "fitted to 63 published steps on fourteen GPUs, studies/estimates/estimates_fit.py; of the bandwidth: a prior"
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of the peak that published steps reach, whatever the GPU; `estimates_fit` in tests/accuracy derives them.
+    """Shares of the peak that published steps reach, whatever the GPU; `estimates_fit` in studies derives them.
 
     Attributes:
         conv_fp32, gemm_fp32: of the plain units.

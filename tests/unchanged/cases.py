@@ -35,7 +35,7 @@ SCHEMES = (
 BESIDE_SCHEMES = ("", "--no-sync-every 2", "--overlap off", "--backend gloo", "--input-stage load=20ms,copy=38MB")
 """Options that go with schemes, in turn."""
 
-TABLE, MACHINE, NODES = "tests/accuracy/tables/crusoe_2node_16xA100_ib.csv", "dgx-a100", 2
+TABLE, MACHINE, NODES = "tests/data/tables/crusoe_2node_16xA100_ib.csv", "dgx-a100", 2
 CALIBRATION = "out/unchanged.json"
 """Where the calibration is written that TABLE gives on MACHINE."""
 

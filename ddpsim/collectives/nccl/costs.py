@@ -31,7 +31,7 @@ _CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)
 _CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner.
 
-Of two equal rates it leaves 2**(-1/8) = 92 %. Chosen by hand: `python -m tests.accuracy.by_hand` prints the error at
+Of two equal rates it leaves 2**(-1/8) = 92 %. Chosen by hand: `python -m studies.accuracy.by_hand` prints the error at
 half and at double of it, on the tables kept here 21.1 and 20.9 %, beside 20.9 %.
 """
 

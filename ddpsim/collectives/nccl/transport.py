@@ -31,7 +31,7 @@ _SHARPNESS = 30.0
 """How firmly the cheaper of NCCL's entries is taken: near a crossover the time is between those of both.
 
 An entry that NCCL believes to take 5 % longer weighs 1.05**-30 - 0.1 = 0.13, the cheapest 1 - 0.1. Chosen by hand:
-`python -m tests.accuracy.by_hand` prints the error at half and at double of it. On the tables kept here that is 21.0
+`python -m studies.accuracy.by_hand` prints the error at half and at double of it. On the tables kept here that is 21.0
 and 21.2 %, beside 20.9 %: any other value would do nearly as well, and a step at each crossover is what it avoids.
 """
 
@@ -39,7 +39,7 @@ _LEAST_WEIGHT = 0.1
 """Weight, of one the cheapest has, below which an entry is out: it takes 8 % longer than the cheapest, or more.
 
 Chosen by hand, to try few entries: half and double of it move the error by 0.1 % of the times at most
-(`python -m tests.accuracy.by_hand`).
+(`python -m studies.accuracy.by_hand`).
 """
 
 _P2P_LL_BYTES = 16384

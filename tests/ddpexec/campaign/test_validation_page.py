@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -17,9 +16,8 @@ from ddpexec.campaign.factors import by_factor, factors
 from ddpexec.campaign.report import MEASURES
 from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.spec import Configuration
-from ddpexec.campaign.validation_page import NOTHING, section
+from ddpexec.campaign.validation_page import section
 from ddpsim.errors import InputError
-from tests.docs import validation
 
 RECORD = Path(__file__).parent / "recorded"
 
@@ -107,28 +105,6 @@ def test_groups_are_compared_with_one_group_where_all_else_is_alike(evidence: Ev
         "| far | 1 | 1000 | - | +0.00 % | 1000 | +0.00 % | 1000 | +0.00 % |",
         "| far | 2 | 800 | - | +20.00 % | 700 | +30.00 % | 700 | +30.00 % |",
     ]
-
-
-def test_a_page_without_runs_says_so(tmp_path: Path) -> None:
-    text = validation.page(tmp_path, tmp_path)
-    assert text.count(NOTHING) == 3
-    assert "| resnet50 | resnext101_32x8d, held out |" in text
-
-
-def test_the_committed_page_is_what_its_command_writes_around_the_lab(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the lab's rows are is held in `test_kept_lab.py`; all else is written again, to the letter."""
-    committed = validation.TARGET.read_text()
-    lab = re.search(r"real\.\n\n(.*?)\n## One GPU", committed, re.DOTALL)
-    assert lab
-    written = validation._recorded
-    monkeypatch.setattr(
-        validation,
-        "_recorded",
-        lambda record, folder, name: lab[1] if record.name == "lab" else written(record, folder, name),
-    )
-    assert validation.page(validation.ROOT / "traces", tmp_path) == committed, "run `make validation`"
 
 
 def test_a_damaged_prediction_is_bad_input(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.simulation.costs import load_calibration
 
-TABLES = "tests/accuracy/tables"
+TABLES = "tests/data/tables"
 SITES = [f"{TABLES}/modal_1node_8xA100_sxm40.csv", f"{TABLES}/crusoe_2node_16xA100_ib.csv"]
 MACHINES = ["--topology", "dgx-a100", "--nodes", "1,2"]
 

@@ -1,0 +1,86 @@
+"""Published training steps on one GPU, and the two halves into which they are split before anything is fitted.
+
+A row is kept where its model has a constructor here, it ran eager and channels first, without checkpointing, with
+weights in 32 bits, and its precision, optimizer, accumulation and GPU are certain: 128 of 350 rows collected. Left out:
+84 for the model, 67 compiled or fused by TorchScript, 16 for the optimizer, 15 channels last, 15 for the precision, 12
+for the accumulation, 8 with weights in 16 bits, 4 with checkpointing, 1 for the GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from studies.accuracy.rows import read_rows
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One published step.
+
+    Attributes:
+        source: key of `sources.yaml`.
+        gpu: in the table of GPUs.
+        model: as `shapes` builds it.
+        precision: `fp32`, `tf32` or `amp`.
+        batch_size: samples of one forward and backward.
+        length: tokens of a sequence; 0 of images.
+        fused_attention: whether attention is one kernel.
+        optimizer: as `--optimizer` takes it.
+        accumulation: forwards and backwards before the optimizer.
+        seconds: of the whole step.
+        published: the figure as it stands at the source.
+    """
+
+    source: str
+    gpu: str
+    model: str
+    precision: str
+    batch_size: int
+    length: int
+    fused_attention: bool
+    optimizer: str
+    accumulation: int
+    seconds: float
+    published: str
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it is of the first half, on which constants may be fitted.
+
+        The halves are drawn by a hash of the source: the repository, and in it the machine that was measured, for one
+        repository has half of all rows, from fourteen machines.
+        """
+        digest = hashlib.sha256(f"{self.source}/{self.gpu}".encode()).hexdigest()
+        return int(digest, 16) % 2 == 0
+
+
+def steps() -> list[Step]:
+    """Return every row, in the file's order."""
+    return [
+        Step(
+            row["source"],
+            row["gpu"],
+            row["model"],
+            row["precision"],
+            int(row["batch_size"]),
+            int(row["sequence_length"] or 0),
+            row["fused_attention"] == "yes",
+            row["optimizer"],
+            int(row["accumulation"]),
+            float(row["step_ms"]) / 1e3,
+            row["as_published"],
+        )
+        for row in read_rows(FOLDER / "steps.csv")
+    ]
+
+
+def sources() -> dict[str, dict[str, object]]:
+    """Return what `sources.yaml` says of each source."""
+    found: dict[str, dict[str, object]] = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,18 @@
+from ddpsim.gpus.table import shipped_gpu
+from studies.estimates.one_gpu_steps import sources, steps
+
+
+def test_each_step_has_a_source_and_a_gpu_in_the_table():
+    known = sources()
+    for step in steps():
+        assert step.source in known
+        assert step.precision in shipped_gpu(step.gpu).peaks
+        assert step.seconds > 0
+
+
+def test_the_halves_are_drawn_by_source_and_each_has_eight_gpus():
+    fitted, judged = ([s for s in steps() if s.fitted is half] for half in (True, False))
+    assert (len(fitted), len(judged)) == (63, 65)
+    assert not {(s.source, s.gpu) for s in fitted} & {(s.source, s.gpu) for s in judged}
+    for half in (fitted, judged):
+        assert len({s.gpu for s in half}) >= 8

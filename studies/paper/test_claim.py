@@ -1,0 +1,51 @@
+"""Verdicts, and the table of figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpsim.cli.app import run
+from ddpsim.errors import UnknownNameError
+from studies.paper.claim import TOLERANCE, all_of, near
+from studies.paper.figures import FIGURES, figures_named
+
+PAPER = (0.380, 0.352, 0.268, 0.215)
+"""By which part overlap shortens a step, in figure 6."""
+
+
+@pytest.mark.parametrize("paper", [0.38, 2.0, 250e-3])
+def test_a_figure_holds_within_the_tolerance_on_both_sides(paper: float) -> None:
+    for side in (-1, 1):
+        assert near(paper * (1 + side * 0.99 * TOLERANCE), paper) == "holds"
+        assert near(paper * (1 + side * 1.01 * TOLERANCE), paper) == "fails"
+
+
+def test_one_wrong_fact_fails_a_claim() -> None:
+    assert (all_of([True, True]), all_of([True, False])) == ("holds", "fails")
+
+
+def test_figures_are_asked_for_by_name_and_come_in_the_tables_order() -> None:
+    assert [figure.name for figure in figures_named([])] == list(FIGURES)
+    assert figures_named(["all"]) == figures_named([])
+    with pytest.raises(UnknownNameError, match="fig6"):
+        figures_named(["fig66"])
+
+
+def test_claims_come_as_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["paper", "fig6", "--json", "--workers", "1"]) == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "paper.md").read_text()
+    assert all(f"| {claim['simulated']} |" in page for claim in claims), "`make paper` writes the page anew"
+    assert [claim["number"] for claim in claims] == [3, 4, 5, 6]
+    verdicts = [
+        near(float(claim["simulated"].split("%")[0]), 100 * paper) for claim, paper in zip(claims, PAPER, strict=True)
+    ]
+    assert ["undecided", *verdicts[1:]] == [claim["verdict"] for claim in claims]  # 3 fixed what it rests on
+
+
+def test_an_unknown_figure_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["paper", "fig13"]) == 2
+    assert "fig13" in capsys.readouterr().err

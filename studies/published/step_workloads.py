@@ -1,0 +1,130 @@
+"""Workloads of published steps: shipped estimates, or transformers of stated shapes, at one GPU's measured pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import UnknownNameError
+from ddpsim.units import parse_time
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.profile import Phase
+from ddpsim.workload.update import with_optimizer
+
+_HOST_S = 20e-6
+"""Host time of a parameter's part of a phase: far below the device's."""
+
+
+def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one_s: float, dtype: str) -> Workload:
+    """Return the workload that `spec` describes, at a pace of `one_s` a step, as if it had been captured there.
+
+    Args:
+        spec: `shipped`, the name of an estimate with columns of the group in braces, and the `optimizer` where it is
+            stated; or `estimated`, a step of `tests.ddpexec.capturing.gpt2_steps`, as `of_own_step` takes it; or
+            `transformer`, shapes of the parameters `before` the layers, of a `layer`, how many `layers`, and
+            `after` them, with the `optimizer`'s time.
+        group: columns that rows of this workload share.
+        dtype: of gradients; empty keeps the workload's.
+    """
+    if "transformer" in spec:
+        return transformer(one_s=one_s, dtype=dtype, gpu=gpu, **spec["transformer"])
+    if "estimated" in spec:
+        return of_own_step(gpu=gpu, one_s=one_s, dtype=dtype, **spec["estimated"])
+    name = spec["shipped"].format(**group)
+    try:
+        found = load_workload(name)
+    except UnknownNameError:
+        from studies.published.published_table import estimated
+
+        found = estimated(name)
+    return updated(replace(found, device=gpu), spec["optimizer"], one_s) if "optimizer" in spec else known(found, one_s)
+
+
+def updated(workload: Workload, optimizer: str, one_s: float) -> Workload:
+    """Return `workload` with `optimizer` as it is counted, forward and backward at the pace that is left of `one_s`."""
+    changed = with_optimizer(workload, optimizer, clipping=False)
+    update_s = float(changed.optimizer.device_s[0])
+    paced = known(replace(changed, optimizer=Phase(np.zeros(1), np.zeros(1))), one_s - update_s)
+    return replace(paced, optimizer=changed.optimizer)
+
+
+def of_own_step(
+    *, gpu: str, one_s: float, dtype: str, step: str, batch: int, precision: str, one_gpu: str, optimizer: str
+) -> Workload:
+    """Return the estimate of one of `gpt2_steps`, whose one-GPU step had another optimizer than the job has.
+
+    Args:
+        dtype: of the parameters that the job's optimizer updates, and its peers send.
+        step: its size there, with `batch` samples in `precision`.
+        one_gpu, optimizer: of the one-GPU step, in that precision, and of the job, in fp32.
+    """
+    plain = _estimated(step, batch, precision, gpu)
+    wide = replace(plain, parameters=tuple(replace(each, dtype="float32") for each in plain.parameters))
+    paced = updated(plain, one_gpu, one_s)
+    own = wide.parameters if dtype == "float32" else plain.parameters
+    return replace(paced, parameters=own, optimizer=with_optimizer(wide, optimizer, clipping=False).optimizer)
+
+
+@cache
+def _estimated(step: str, batch: int, precision: str, gpu: str) -> Workload:
+    from ddpexec.capturing.estimate import estimate_step
+    from tests.ddpexec.capturing import gpt2_steps
+
+    return estimate_step(partial(gpt2_steps.training, getattr(gpt2_steps, step), batch, precision), gpu)
+
+
+def known(workload: Workload, one_s: float) -> Workload:
+    """Return `workload` at the measured pace of one GPU, as if it had been captured there."""
+    work_s = sum(float(phase.device_s[0]) for phase in (workload.forward, workload.backward, workload.optimizer))
+    factor = one_s / work_s
+
+    def scaled(phase: Phase) -> Phase:
+        return Phase(phase.host_s, phase.device_s * factor)
+
+    return replace(
+        workload,
+        estimated=False,
+        forward=scaled(workload.forward),
+        backward=scaled(workload.backward),
+        optimizer=scaled(workload.optimizer),
+        gradient_ready_s=np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s),
+    )
+
+
+def transformer(
+    *,
+    one_s: float,
+    dtype: str,
+    gpu: str,
+    layers: int,
+    layer: Sequence[Sequence[int]],
+    before: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
+    optimizer: str,
+) -> Workload:
+    """Return a transformer's step: a third of what the optimizer leaves is forward; gradients take as their bytes."""
+    shapes = [*before, *(shape for _ in range(layers) for shape in layer), *after]
+    parameters = tuple(Parameter(f"p{n}", tuple(shape), dtype, "cuda:0") for n, shape in enumerate(shapes))
+    optimizer_s = parse_time(optimizer, "optimizer")
+    backward_s = (one_s - optimizer_s) * 2 / 3
+    sizes = np.array([prod(shape) for shape in shapes], dtype=float)
+    last = np.cumsum(sizes[::-1])[::-1] / sizes.sum()
+    one, hooks = np.ones(1), np.arange(len(shapes), 0, -1) * _HOST_S
+    return Workload(
+        name="transformer", device=gpu, precision="bf16", batch_size=1, threads=None, estimated=False,
+        parameters=parameters, buffers=(), forward=Phase(hooks[:1], (one_s - optimizer_s) / 3 * one),
+        backward=Phase(hooks[:1], backward_s * one), optimizer=Phase(hooks[:1], optimizer_s * one),
+        gradient_hook_s=hooks[None, :], gradient_ready_s=np.maximum(backward_s * last, hooks)[None, :],
+        provenance={}, arithmetic_share=ARITHMETIC_SHARE,
+    )  # fmt: skip
+
+
+ARITHMETIC_SHARE = 0.6
+"""Of a transformer whose operators nobody counted: that of the shipped GPT-2 on an A100 is 0.58."""

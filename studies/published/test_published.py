@@ -1,0 +1,97 @@
+"""The published table's reading and fitting, and that the page holds what is predicted today."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.topology.spec import parse_topology
+from studies.accuracy import aws_post
+from studies.published.published import TARGET, UNITS
+from studies.published.published_fit import START, nonnegative
+from studies.published.published_table import GPUS, MODELS, Case, Measured, Predictor, published
+
+
+def test_both_columns_bound_a_measured_time():
+    # 217 images/s, cut: between 32/218 and 32/217; 0.147 s, rounded: from 146.5 to 147.5 ms.
+    found = Measured.of(0.147, 217)
+    assert found.middle - found.half == pytest.approx(32 / 218)
+    assert found.middle + found.half == pytest.approx(32 / 217)
+    assert found.minus(found).half == pytest.approx(2 * found.half)
+
+
+def test_the_table_has_every_row_and_its_intervals_are_not_empty():
+    medians, quartiles = published()
+    for model in MODELS:
+        assert {case.gpus for case in medians if case.model == model} == {0, *GPUS}
+        assert all(Case(model, gpus, cap) in quartiles for gpus in GPUS for cap in (1, 25))
+    assert all(0 < time.half < 1.5e-3 for time in (*medians.values(), *quartiles.values()))
+    assert [case for case, time in quartiles.items() if time.noisy] == [Case("resnet50", 16, 1)]
+
+
+def test_non_negative_least_squares_meets_its_optimality_conditions():
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        matrix, target = random.normal(size=(9, 4)), random.normal(size=9)
+        x = nonnegative(matrix, target)
+        gradient = matrix.T @ (matrix @ x - target)
+        assert (x >= 0).all()
+        assert (gradient >= -1e-9).all()
+        assert np.abs(gradient * x).max() < 1e-9
+
+
+def test_the_page_holds_what_is_predicted_today():
+    text = TARGET.read_text()
+    constants = {}
+    for name in START:
+        value = re.search(rf"\| `{name}` \|.*\| ([0-9.e-]+)(?: us)? \|$", text, re.MULTILINE)
+        assert value
+        constants[name] = float(value[1]) / UNITS.get(name, ("", 1.0))[1]
+    predictor = Predictor(published()[0])
+    for model, gpus in (("resnet50", 8), ("resnext50_32x4d", 16)):
+        row = re.search(rf"\| {model} \| {gpus} \| [0-9.]+ ± [0-9.]+ \| ([0-9.]+) \|", text)
+        assert row
+        assert predictor.seconds(Case(model, gpus), constants) == pytest.approx(float(row[1]) / 1e3, rel=5e-3)
+
+
+def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire():
+    collectives = aws_post.two_machines("ring")
+    size = aws_post.size_taking(collectives, aws_post.SEEN_S)
+    assert collectives.estimate_s(size) == pytest.approx(aws_post.SEEN_S, rel=1e-6)
+    # No more than the full 10 Gbit/s carry in that time, and no less than a third of it.
+    bound = aws_post.SEEN_S * 1.25e9 / (2 * 7 / 8)
+    assert bound / 3 < size <= bound
+
+
+RING = """
+name: one ring
+node:
+  gpus: {count: COUNT, model: V100}
+  nvlink: {bandwidth: RATE, pairs: [PAIRS]}
+  rings: [[ORDER]]
+"""
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
+@pytest.mark.parametrize(("ranks", "rate", "expected_s"), [(4, "25GB/s", 1.5e-3), (8, "10GB/s", 4.375e-3)])
+def test_a_forced_ring_without_latency_takes_the_posts_times(
+    ranks: int, rate: str, expected_s: float, fidelity: str
+) -> None:
+    pairs = ", ".join(f"[{n}, {(n + 1) % ranks}, 1]" for n in range(ranks))
+    order = ", ".join(f"gpu{n}" for n in range(ranks))
+    text = RING.replace("COUNT", str(ranks)).replace("RATE", rate).replace("PAIRS", pairs).replace("ORDER", order)
+    priors = Calibration.priors("nccl")
+    ideal = {name: 1.0 for name in priors.constants if ".efficiency." in name or ".ll_max" in name}
+    ideal |= {name: 1e15 for name in priors.constants if ".channel." in name}
+    ideal |= {name: 0.0 for name in priors.constants if name.endswith("_s")}
+    ring = Collectives(
+        None,
+        parse_topology(text, "ring.yaml").place(1),
+        backend="nccl",
+        calibration=priors.with_values(ideal, source="no latency, every byte payload"),
+        options=CollectiveOptions(algorithm="ring", fidelity=fidelity),
+    )
+    assert ring.simulate_s(aws_post.BYTES) == pytest.approx(expected_s, rel=0.01)

@@ -1,0 +1,185 @@
+"""All schemes side by side on four machines and three models: writes docs/reference/schemes-compared.md and its plot.
+
+python -m studies.schemes.all_schemes     # the page and the plot
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ddpsim.files import write_whole
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.units import GIB, MIB
+from ddpsim.workload.files import load_workload
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / "docs" / "reference" / "schemes-compared.md"
+PLOT = ROOT / "docs" / "reference" / "schemes-compared.png"
+TEMPLATE = Path(__file__).with_name("schemes-compared.md.in")
+
+MACHINES = {
+    "dgx-1v": (2, "@v100-fp32-b32"),
+    "p3.8xlarge": (4, "@v100-fp32-b32"),
+    "4xrtx4090": (1, "@gtx1080ti-fp32-b32"),
+    "dgx-a100": (2, "@a100-amp-b32"),
+}
+"""Nodes, and the estimate whose pace is taken: NVLink and InfiniBand; 10 Gbit/s Ethernet; PCIe alone; NVSwitch.
+
+No step of an RTX 4090 is shipped: its machine's links are there with the pace of a GTX 1080 Ti.
+"""
+MODELS = ("resnet50", "vgg16", "bert-base")
+
+SCHEMES = {
+    "ddp": "-",
+    "naive": "-",
+    "flat": "-",
+    "priority:4MiB": "-",
+    "priority:4MiB,credit=16MiB": "-",
+    "dear": "-",
+    "zero1": "an optimizer that looks at a parameter's shape",
+    "fsdp2": "all of a layer's parameters on each rank",
+    "horovod": "-",
+    "multiworker-mirrored": "overlap",
+    "parameter-server": "a rank to serve",
+    "parameter-server:async": "equality of weights and order of updates; a rank to serve",
+    "averaging:8": "equality of weights in between, one process's trajectory",
+    "slowmo:8": "equality of weights in between, one process's trajectory; two copies of the parameters",
+    "local-sgd:8": "equality of weights across nodes in between, one process's trajectory",
+    "gradientflow": "nine tenths of each gradient until later; a copy of the gradients",
+}
+"""Each scheme, and what it gives up for its speed beside DDP, whose weights are one process's on the joined batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A scheme on a machine with a model."""
+
+    scheme: str
+    machine: str
+    model: str
+
+    @property
+    def workload(self) -> str:
+        """The estimate that is trained."""
+        pace = MACHINES[self.machine][1]
+        return self.model + pace
+
+    def prediction(self) -> Prediction:
+        """Return the prediction, without its band."""
+        return _predicted(self)
+
+
+@cache
+def _predicted(cell: Cell) -> Prediction:
+    nodes, _ = MACHINES[cell.machine]
+    return predict(
+        load_workload(cell.workload),
+        load_topology(cell.machine),
+        nodes=nodes,
+        options=Options(scheme=cell.scheme),
+        band=False,
+        brief=True,
+    )
+
+
+def samples_per_s(found: Prediction) -> float:
+    """Return samples a second of all ranks that train."""
+    trainers = found.options.trainers(found.summary.world_size)
+    return trainers * found.workload.batch_size / found.iteration_s
+
+
+def sent_bytes(schedule: Schedule, ranks: int) -> float:
+    """Return the bytes that a training rank sends and receives in a step in the mean, half of both together."""
+    total = 0.0
+    for message in schedule:
+        group = ranks if message.group == WORLD else schedule.groups[message.group]
+        total += message.op.sent(group) * message.size_bytes / message.every / (2 if schedule.sharding.servers else 1)
+    return total
+
+
+def schedule_of(found: Prediction) -> Schedule:
+    """Return the schedule of a prediction: DDP's as such where nothing took its place."""
+    from ddpsim.schedules.named import scheme_named
+    from ddpsim.schedules.setup import Setup
+
+    if found.run is not None and (schedule := found.run.trace().schedule) is not None:
+        return schedule
+    setup = Setup(
+        parameters=found.workload.parameters, buckets=found.plan.groups(), world_size=found.summary.world_size
+    )
+    return scheme_named("ddp").schedule(setup)
+
+
+def rows(machine: str, model: str, schemes: Sequence[str]) -> Iterator[tuple[str, float, float, float, float, float]]:
+    """Yield of each scheme its step in ms, samples a second over DDP's, MiB sent, exposed ms and GiB of memory."""
+    default = samples_per_s(Cell("ddp", machine, model).prediction())
+    for scheme in schemes:
+        found = Cell(scheme, machine, model).prediction()
+        sent = sent_bytes(schedule_of(found), found.summary.world_size)
+        memory = 0.0 if found.memory is None else found.memory.step_bytes / GIB
+        faster = samples_per_s(found) / default
+        yield scheme, found.iteration_s * 1e3, faster, sent / MIB, found.summary.exposed_comm_s * 1e3, memory
+
+
+def page() -> str:
+    """Return the page."""
+    parts = []
+    for machine, (nodes, _) in MACHINES.items():
+        ranks = Cell("ddp", machine, MODELS[0]).prediction().summary.world_size
+        for model in MODELS:
+            name = Cell("ddp", machine, model).workload
+            parts += [f"\n## {name} on {machine}, {nodes} nodes, {ranks} ranks\n" if nodes > 1 else
+                      f"\n## {name} on {machine}, one node, {ranks} ranks\n"]  # fmt: skip
+            parts.append("| scheme | step ms | samples/s beside DDP's | MiB sent | exposed ms | memory GiB |")
+            parts.append("|---|--:|--:|--:|--:|--:|")
+            for scheme, step_ms, faster, sent, exposed, memory in rows(machine, model, list(SCHEMES)):
+                parts.append(
+                    f"| `{scheme}` | {step_ms:,.1f} | {faster:.2f} | {sent:,.1f} | {exposed:,.1f} | {memory:.1f} |"
+                )
+    given_up = "\n".join(f"| `{scheme}` | {what} |" for scheme, what in SCHEMES.items())
+    return TEMPLATE.read_text().replace("{given_up}", given_up).replace("{tables}", "\n".join(parts).strip())
+
+
+def draw(path: Path) -> None:
+    """Draw samples a second of each scheme beside DDP's: a row a scheme, a panel a machine, a mark a model."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(MACHINES), figsize=(13, 5), sharey=True, layout="constrained")
+    names = list(SCHEMES)[::-1]
+    for panel, machine in zip(panels, MACHINES, strict=True):
+        for mark, model in zip("os^", MODELS, strict=True):
+            values = [faster for _, _, faster, *_ in rows(machine, model, names)]
+            panel.plot(values, range(len(names)), mark, label=model, markersize=5, alpha=0.8)
+        panel.axvline(1.0, color="grey", linewidth=0.8)
+        panel.set_xscale("log", base=2)
+        panel.set_title(f"{machine}, {MACHINES[machine][0]} nodes" if MACHINES[machine][0] > 1 else machine, fontsize=9)
+        panel.grid(axis="y", alpha=0.3)
+    panels[0].set_yticks(range(len(names)), names, fontsize=8)
+    panels[0].legend(fontsize=8)
+    figure.supxlabel("samples a second beside DDP's", fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def main() -> int:
+    """Write the page and the plot."""
+    write_whole(TARGET, page())
+    draw(PLOT)
+    print(f"written to {TARGET.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
