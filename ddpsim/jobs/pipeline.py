@@ -26,16 +26,17 @@ class Pipeline:
         order: in which a stage computes them.
         tensor_ranks: ranks that each layer is cut over, whose activations are allreduced twice in a layer's forward and
             twice in its backward (Mesh-TensorFlow, Shazeer et al. 2018; Megatron-LM, Shoeybi et al. 2019).
-        boundary_bytes: of a micro-batch's activations between two layers.
+        boundary_bytes: of a micro-batch's activations between two layers; None where nothing is cut.
 
     Raises:
-        InputError: a count below one, or both ways of cutting at once.
+        InputError: a count below one, both ways of cutting at once, or one without the bytes at a cut.
     """
 
     boundary_bytes: Annotated[
-        int, Option("Bytes of a micro-batch's activations from one layer to the next.", "SIZE", name="boundary",
-                    parse=_bytes)
-    ]  # fmt: skip
+        int | None,
+        Option("Bytes of a micro-batch's activations from one layer to the next, which stages send and cut layers "
+               "allreduce.", "SIZE", name="boundary", parse=_bytes),
+    ] = None  # fmt: skip
     stages: Annotated[int, Option("Stages of the pipeline, a rank each.", "P")] = 1
     micro_batches: Annotated[int, Option("Micro-batches of a step, each of the workload's batch.", "M")] = 1
     order: Annotated[Order, Option("In which a stage computes them.")] = "gpipe"
@@ -47,3 +48,8 @@ class Pipeline:
             at_least_one(name, getattr(self, name))
         if self.stages > 1 and self.tensor_ranks > 1:
             raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
+        cut = next((name for name in ("stages", "tensor_ranks") if getattr(self, name) > 1), None)
+        if cut is not None and self.boundary_bytes is None:
+            what = f"`{cut}` is {getattr(self, cut)}, and how many bytes pass from one layer to the next is not said"
+            remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
+            raise InputError(what, place="boundary_bytes", remedy=remedy)

@@ -94,7 +94,7 @@ def pipelined(
     activations_s = 0.0
     if given.tensor_ranks > 1:
         part = placement if copies == 1 else part_of(placement, "tensor", given.tensor_ranks)[0]
-        once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes)
+        once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes or 0)
         activations_s = 4 * len(layers) * once_s
     forward_s = [sum(forward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
     backward_s = [sum(backward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
@@ -152,7 +152,7 @@ def _layers(workload: Workload) -> tuple[list[tuple[int, ...]], list[float], lis
 def _sent_s(connection: Connection, capacities: object, given: Pipeline) -> float:
     assert isinstance(capacities, dict)
     byte_s = max((load / capacities[link] for link, load in connection.loads.items()), default=0.0)
-    return connection.latency_s + given.boundary_bytes * byte_s
+    return connection.latency_s + (given.boundary_bytes or 0) * byte_s
 
 
 def _allreduce_s(
