@@ -75,7 +75,7 @@ class SchemeRow:
             "iteration_high_s": p.high_s,
             "doubts": [doubt.document() for doubt in p.doubts],
             **p.options.step_times(p.iteration_s),
-            "samples_per_s": p.options.trainers(summary.world_size) * p.workload.batch_size / p.iteration_s,
+            "samples_per_s": p.samples_per_s,
             "default_iteration_s": self.default.iteration_s,
             "gain": self.gain,
             "gain_low": self.gain_low,

@@ -63,8 +63,7 @@ class ComparisonRow:
     @property
     def samples_per_s(self) -> Band:
         """Samples a second of all ranks that train, with their band."""
-        trainers = self.prediction.options.trainers(self.ranks)
-        middle, low, high = (trainers * self.batch_size / seconds for seconds in self.step_s)
+        middle, low, high = (self.prediction.samples / seconds for seconds in self.step_s)
         return middle, high, low
 
     @property

@@ -144,9 +144,7 @@ class PlanRow:
             "local_s": chosen.local_s,
             "overlap_ratio": summary.overlap_ratio,
             "scaling_efficiency": chosen.scaling_efficiency,
-            "samples_per_s": chosen.options.trainers(summary.world_size)
-            * chosen.workload.batch_size
-            / chosen.iteration_s,
+            "samples_per_s": chosen.samples_per_s,
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],

@@ -77,7 +77,7 @@ class Prediction:
             f"{self.workload.name} on {counted(self.nodes, 'node')} of {self.topology.name}",
             {
                 "step": f"{format_time(self.iteration_s)} ({format_time(self.low_s)} to {format_time(self.high_s)})",
-                "samples a second": f"{self.summary.world_size * self.workload.batch_size / self.iteration_s:,.0f}",
+                "samples a second": f"{self.samples_per_s:,.0f}",
                 "scaling efficiency": f"{100 * self.scaling_efficiency:.1f} %",
                 "exposed communication": format_time(self.summary.exposed_comm_s),
                 **({} if (memory := self.memory) is None else {"memory of a rank": memory.text()}),
@@ -122,6 +122,16 @@ class Prediction:
     def scaling_efficiency(self) -> float:
         """Share of one rank's speed without DDP that each rank keeps."""
         return self.local_s / self.iteration_s
+
+    @property
+    def samples(self) -> int:
+        """Samples of an iteration, of all ranks that train: servers of parameters do not."""
+        return self.options.trainers(self.summary.world_size) * self.workload.batch_size
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second."""
+        return self.samples / self.iteration_s
 
     @property
     def other_devices(self) -> list[str]:
@@ -194,7 +204,7 @@ class Prediction:
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
-            "samples_per_s": s.world_size * self.workload.batch_size / s.iteration_s,
+            "samples_per_s": self.samples_per_s,
             "world_size": s.world_size,
             "nodes": self.nodes,
             "compute_device": self.workload.device_label,

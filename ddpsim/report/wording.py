@@ -28,9 +28,8 @@ def banded_share(share: float, low: float, high: float) -> str:
 
 
 def rate(prediction: Prediction) -> str:
-    """Return the samples a second over all ranks."""
-    ranks, batch = prediction.summary.world_size, prediction.workload.batch_size
-    return f"{ranks * batch / prediction.iteration_s:,.0f} samples a second"
+    """Return the samples a second of all ranks that train."""
+    return f"{prediction.samples_per_s:,.0f} samples a second"
 
 
 def where(prediction: Prediction) -> str:

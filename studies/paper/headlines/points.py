@@ -124,12 +124,11 @@ class Job:
             band=False,
             brief=True,
         )
-        trainers = options.trainers(made.placement.world_size)
         return {
             "iteration_s": made.iteration_s,
             "alone_s": made.local_s,
             "exposed_s": float(made.summary.exposed_comm_s),
-            "samples_per_s": trainers * self.batch / made.iteration_s,
+            "samples_per_s": made.samples_per_s,
         }
 
 

@@ -1,0 +1,40 @@
+"""Servers in a prediction: they train nothing, and ranks that go alone have one step only where they are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddpsim.errors import InputError
+from ddpsim.planning.compare import compare
+from ddpsim.prediction.predict import predict
+from ddpsim.report.wording import rate
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+
+def test_samples_are_of_the_ranks_that_train_wherever_they_are_said() -> None:
+    workload, machine = load_workload("resnet50"), load_topology("p3.16xlarge")
+    options = Options(scheme="parameter-server:servers=4")
+    made = predict(workload, machine, nodes=1, options=options, band=False)
+    expected = 4 * workload.batch_size / made.iteration_s
+    assert made.document()["samples_per_s"] == pytest.approx(expected)
+    assert f"{expected:,.0f}" in rate(made)
+    assert f"{expected:,.0f}" in made._repr_html_()
+    row = compare([workload], [machine], nodes=[1], options=options).rows[0]
+    assert row.samples_per_s[0] == pytest.approx(4 * workload.batch_size / row.step_s[0])
+
+
+@pytest.mark.parametrize(
+    "unlike", [{"stragglers": {1: 2.0}}, {"straggling": "some:0.3:2"}, {"jitter": 0.2}], ids=lambda each: next(iter(each))
+)
+def test_ranks_that_go_alone_and_are_unlike_are_refused(unlike: dict[str, Any]) -> None:
+    workload, machine = load_workload("resnet50"), load_topology("p3.16xlarge")
+    options = Options(scheme="parameter-server:servers=4,async", **unlike)
+    with pytest.raises(InputError, match="a step of its own length") as refused:
+        predict(workload, machine, nodes=1, options=options, band=False)
+    assert refused.value.place in unlike
+    together = Options(scheme="parameter-server:servers=4", **unlike)
+    assert predict(workload, machine, nodes=1, options=together, band=False).iteration_s > 0
