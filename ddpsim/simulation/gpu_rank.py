@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -163,7 +164,7 @@ class GpuRank(StreamRank):
         synced, adds = setting.synced(book.index), setting.adds(book.index)
         unused = self.unused(pace, book.index) if synced or setting.scheduled else []
         needed = None if setting.scheduled is None else setting.scheduled.needed
-        spent = self._watch(book, pace.idle_s)
+        spent = self._watch(book, pace.idle_s if setting.ddp else math.inf)
         owed = copied = 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):

@@ -41,7 +41,7 @@ class Pace:
         lag: least time from a hook to its gradient's completion, in hook order.
         tail_host, tail_work: what backward spends after its last gradient.
         optimizer_host, optimizer_work: of the optimizer.
-        idle_s: time the device idles in backward without DDP.
+        idle_s: time the device idles in backward without DDP, where nothing but its own host holds it up.
         missed: parameters that some of the ranks it stands for had no gradient of, though others had.
     """
 
@@ -85,7 +85,7 @@ class Pace:
         forward, backward, optimizer = (phases.get(phase, 1.0) for phase in PHASES)
         host = phases if one_clock else {}
         forward_host, backward_host, optimizer_host = (host.get(phase, 1.0) for phase in PHASES)
-        return replace(
+        phased = replace(
             self,
             forward_host=self.forward_host * forward_host,
             forward_work=self.forward_work * forward,
@@ -96,10 +96,11 @@ class Pace:
             optimizer_host=self.optimizer_host * optimizer_host,
             optimizer_work=self.optimizer_work * optimizer,
         )
+        return replace(phased, idle_s=self._idle_of(phased))
 
     def scaled(self, compute: float, host: float) -> Pace:
         """Return this pace with device work times `compute` and host time times `host`."""
-        return Pace(
+        scaled = Pace(
             self.forward_host * host,
             self.forward_work * compute,
             self.order,
@@ -113,6 +114,25 @@ class Pace:
             self.idle_s,
             self.missed,
         )
+        return replace(scaled, idle_s=self._idle_of(scaled))
+
+    @property
+    def least_idle_s(self) -> float:
+        """How long the device idles in backward at least, without DDP, where the host is the slower of the two.
+
+        By the recurrence above it idles as long as the host is behind its work at most. An iteration begins with the
+        host ahead by what the optimizer takes longer on the device.
+        """
+        if not len(self.work):
+            return 0.0
+        ahead = max(0.0, self.optimizer_work - self.optimizer_host)
+        begin = max(self.forward_host, ahead + self.forward_work)
+        behind = self.forward_host + np.cumsum(self.host) + self.lag - begin - np.cumsum(self.work)
+        return max(0.0, float(behind.max()))
+
+    def _idle_of(self, scaled: Pace) -> float:
+        """Return what the device idles at a pace scaled from this one: the least, and what was recorded beyond it."""
+        return scaled.least_idle_s + max(0.0, self.idle_s - self.least_idle_s)
 
 
 def paces(

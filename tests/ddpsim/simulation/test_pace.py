@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.prediction.predict import local_period_s
-from ddpsim.simulation import Options
+from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.pace import latest, paces
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
+from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
 
 
@@ -112,3 +115,20 @@ def test_the_latest_of_several_ends_a_local_step_when_the_last_does(seed, ranks,
     last = latest(drawn, since, local=True)
     assert max(since) + last.host_s == pytest.approx(max(s + p.host_s for s, p in zip(since, drawn, strict=True)))
     assert max(since) + last.work_s == pytest.approx(max(s + p.work_s for s, p in zip(since, drawn, strict=True)))
+
+
+@pytest.mark.parametrize("name", ["resnet50@h100-amp-b32", "gpt2-small@a100-amp-b8", "mlp", "resnet50"])
+@pytest.mark.parametrize("scale", [{}, {"scale_compute": 0.2}, {"scale_compute": 3.0}, {"scale": {"backward": 0.3}}])
+def test_a_device_that_waits_for_its_host_waits_without_ddp_too(name, scale):
+    source = load_workload(name)
+    alone = simulate_local(source, Options(**scale))[-1]
+    assert alone.ddp_overhead_s == pytest.approx(0, abs=1e-9 + 1e-3 * alone.iteration_s)
+
+
+@pytest.mark.parametrize("name", ["resnet50@h100-amp-b32", "bert-base@h100-amp-b32"])
+def test_what_ddp_costs_a_step_that_its_host_bounds_does_not_grow_with_the_device(name):
+    def overhead_s(factor):
+        trace = simulate(load_workload(name), load_topology("dgx-h100").place(1, 1), Options(scale_compute=factor))
+        return summarise(trace).ddp_overhead_s
+
+    assert overhead_s(0.2) == pytest.approx(overhead_s(0.8), rel=0.01)
