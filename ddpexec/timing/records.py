@@ -82,7 +82,10 @@ class Records:
         )
 
     def spans(self, note: Note, iteration: Iteration) -> list[Span]:
-        """Return what people see of an iteration: phases on the host and the computing stream, collectives beside."""
+        """Return what people see of an iteration: phases on the host and the computing stream, collectives beside.
+
+        A phase that waits for messages computes in between: its parts are spans of their own on the computing stream.
+        """
         finish = self._at(note.finish[0]) if note.finish else None
         found = []
         for name, pair in ((FORWARD, note.module), (BACKWARD, note.backward), (OPTIMIZER, note.optimizer)):
@@ -90,7 +93,8 @@ class Records:
                 begin, end = self._at(pair[0]), self._at(pair[1])
                 found.append(self._span(HOST, name, begin, end))
                 busy = min(end, finish) if name == BACKWARD and finish is not None else end
-                found.append(self._span(COMPUTE, name, begin, busy, kernel=True))
+                parts = self._between(begin, busy, note.waits or ())
+                found += [self._span(COMPUTE, name, here, there, kernel=True) for here, there in parts]
         if note.buffers:
             found.append(self._span(HOST, BROADCAST, self._at(note.buffers[0]), self._at(note.buffers[1])))
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
@@ -105,6 +109,16 @@ class Records:
                 self._span(stream, COLLECTIVES[bucket.operation], bucket.started_s, end, kernel=True, args=args)
             )
         return found
+
+    def _between(self, begin: float, end: float, waits: Sequence[Pair]) -> list[tuple[float, float]]:
+        """Return the parts of a phase in which it computes: those outside the waits for messages that it holds."""
+        found, at = list[tuple[float, float]](), begin
+        for pair in sorted(waits, key=lambda each: self._at(each[0])):
+            here, there = (min(max(self._at(moment), begin), end) for moment in pair)
+            if here > at:
+                found.append((at, here))
+            at = max(at, there)
+        return [*found, (at, end)] if end > at or not found else found
 
     def _span(
         self, stream: str, name: str, begin: float, end: float, *, kernel: bool = False, args: Args | None = None

@@ -215,7 +215,7 @@ class Prediction:
                 {
                     "index": b.index,
                     "size_bytes": b.size_bytes,
-                    "wire_bytes": self.wire_bytes(b.parameters),
+                    "wire_bytes": b.size_bytes if self.options.scheduled else self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
                     "ready_s": b.ready_s,
                     "launched_s": b.launched_s,

@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch")
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import BucketNote, Note  # noqa: E402
 from ddpexec.timing.records import Records, begun, write_back  # noqa: E402
+from ddpsim.trace.overlap import overlap_ratio  # noqa: E402
+from ddpsim.trace.records import Trace  # noqa: E402
 
 times = st.floats(0, 1, allow_nan=False)
 
@@ -67,3 +69,20 @@ def test_a_stamp_taken_late_ends_with_the_wait(waited: tuple[float, float] | Non
     note.buckets = [BucketNote(0, (0,), 80, 12.2, lambda: 16.5, waited)]
     [bucket] = Records(0, HostClock(), "gloo").iteration(note, 0).buckets
     assert bucket.finished_s == bucket.written_s == 14.5
+
+
+def test_a_phase_computes_outside_the_waits_that_it_holds() -> None:
+    note = Note(3, True, 10.0)
+    note.module, note.returned, note.backward, note.finish = (10.0, 11.0), 11.0, (11.0, 13.0), (12.5, 13.0)
+    note.optimizer, note.end = (13.0, 16.0), 16.0
+    note.hooks = {0: (12.0, 12.25)}
+    note.buckets = [BucketNote(0, (0,), 80, 12.6, lambda: 14.5, None, 14.5)]
+    note.waits = [(13.0, 14.5), (14.5, 15.0)]
+    records = Records(0, HostClock(), "gloo")
+    it = records.iteration(note, 0)
+    spans = records.spans(note, it)
+    optimizer = [(s.start_s, s.end_s) for s in spans if s.kernel and s.name == "optimizer"]
+    assert optimizer == [(15.0, 16.0)]
+    trace = Trace(2, "gloo", [it], spans)
+    # The message leaves after backward has computed and is there before the optimizer does: nothing hides it.
+    assert overlap_ratio(trace, 0) == 0

@@ -272,3 +272,10 @@ def test_a_prediction_beside_a_run_is_refused(ddpsim: Callable, tiny: Path, tmp_
     words = ("predict", "--workload", tiny, *HERE, "--beside", tmp_path)
     ddpsim(*words).refused("--beside is given without --trace")
     ddpsim(*words, "--trace", tmp_path / "new").refused(str(tmp_path), "holds no rank*.json.gz")
+
+
+def test_segments_of_a_schedule_send_what_they_are(ddpsim: Callable) -> None:
+    base = ("predict", "--workload", "resnet50", "--topology", "dgx-1v", "--nodes", "2", "--json")
+    for scheme in ("priority:4MiB", "priority:4MiB,credit=16MiB", "gradientflow"):
+        buckets = ddpsim(*base, "--scheme", scheme).document["buckets"]
+        assert [b["wire_bytes"] for b in buckets] == [b["size_bytes"] for b in buckets]
