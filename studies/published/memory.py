@@ -60,8 +60,9 @@ keeps. DeepSpeed holds two buckets of 5e8 elements while stages 1 and 2 run back
 What is counted: parameters, gradients, optimizer state, buckets, and the tensors that autograd keeps, under autocast
 with its 16-bit copies of weights and the operators it runs in fp32. What is not: workspaces of kernels, gradients that
 arrive while most activations are still alive, frozen parameters, and what `torch.compile` saves by fusing.
-The allocator holds 2 to 12 % more than is alive, and CUDA with its libraries about 600 MiB: `total_low_bytes` and
-`total_high_bytes` of the `memory` document have both. A step fits where the higher does; where only the lower does, it
+The estimates are what is alive, as that counter has it: `alive_bytes` of the `memory` document, which commands print.
+The allocator holds 2 to 12 % more than is alive, and CUDA with its libraries about 600 MiB: `total_bytes`, between
+`total_low_bytes` and `total_high_bytes`, has both. A step fits where the highest does; where only the lowest does, it
 may not.
 """
 

@@ -123,3 +123,10 @@ def test_gathered_parameters_are_alive_beside_the_activations() -> None:
 def test_an_optimizer_with_its_own_copy_keeps_one_tensor_more_in_fp32() -> None:
     whole = sharded_memory("ddp")
     assert sharded_memory("zero0").optimizer_bytes == whole.optimizer_bytes + whole.gradients_bytes
+
+
+def test_the_total_lies_in_its_band_and_what_is_alive_below() -> None:
+    told = memory_of().document()
+    low, total, high = (int(str(told[key])) for key in ("total_low_bytes", "total_bytes", "total_high_bytes"))
+    assert low < total < high
+    assert int(str(told["alive_bytes"])) + CONTEXT_BYTES < low
