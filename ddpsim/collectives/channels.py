@@ -252,7 +252,11 @@ def _sustained(loads: Mapping[str, float], capacities: Mapping[str, float]) -> f
 
 
 def _raised(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: Sequence[float]) -> float:
-    """Return the greatest speed inside the node, at most twice the NIC's, that the chains' links carry."""
+    """Return the speed inside the node to which NCCL raises trees, as far as the chains' links carry it.
+
+    It takes the next speed of its table while the last is below twice the NIC's, so that it may end above that. Source:
+    the second pass of `ncclTopoCompute` in NCCL's `src/graph/search.cc`.
+    """
     speed = chains[0].bandwidth
     outside: dict[str, float] = {}
     inside: dict[str, float] = {}
@@ -264,8 +268,12 @@ def _raised(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: 
             outside[link.name] = outside.get(link.name, 0.0) + load * speed
     left = ((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items())
     free = min(left, default=float("inf"))
-    fitting = [candidate for candidate in speeds if speed < candidate <= 2 * speed and candidate <= free]
-    return max(fitting, default=speed)
+    raised = speed
+    for candidate in sorted(candidate for candidate in speeds if candidate > speed):
+        if raised >= 2 * speed or candidate > free:
+            break
+        raised = candidate
+    return raised
 
 
 def _farthest(routes: Sequence[Route]) -> str:

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from ddpsim import shipped
 from ddpsim.collectives.channels import Channels, find_channels
+from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.ring_search import Limits, RingSearch
 from ddpsim.errors import InputError
-from ddpsim.topology.graph import NodeTemplate, Topology
+from ddpsim.operations import Operation
+from ddpsim.topology.graph import Cluster, NodeTemplate, Topology
+from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
 
@@ -288,3 +291,24 @@ def most_rings(capacity: tuple[int, ...]) -> int:
                 left[4 * a + b] -= 1
             best = max(best, 1 + most_rings(tuple(left)))
     return best
+
+
+def two_p3(rate: float) -> Cluster:
+    """Return p3.8xlarge, one card a node, at another rate."""
+    return with_link_rate(load_topology("p3.8xlarge"), "nic", rate)
+
+
+@pytest.mark.parametrize(("rate", "inside"), [(1.25e9, 2.4e9), (2.5e9, 5e9), (3.125e9, 6e9)])
+def test_trees_are_raised_by_a_step_of_the_table_while_they_are_below_twice_the_nic(rate: float, inside: float) -> None:
+    """Of NCCL's table 1.2, 2.4, 3, 4, 5, 6, 7: twice 1.2 is met by 2.4, twice 2.4 is passed by 5, twice 3 is met by 6."""
+    channels = find_channels(two_p3(rate).groups[0].template, network=True)
+    assert channels.tree_intra_bandwidth == pytest.approx(inside)
+
+
+@pytest.mark.parametrize("size_bytes", [1 << 20, 25 << 20, 64 << 20])
+def test_two_nodes_with_faster_cards_are_not_slower(size_bytes: int) -> None:
+    times_s = [
+        make_transport(two_p3(rate).place(2, 4), "nccl").time_s(Operation.ALLREDUCE, size_bytes)
+        for rate in (0.625e9, 1.25e9, 1.5e9, 1.875e9, 2.5e9, 3.125e9, 3.75e9, 5e9, 6.25e9, 12.5e9)
+    ]
+    assert all(after <= before * 1.01 for before, after in pairwise(times_s)), times_s
