@@ -300,7 +300,7 @@ def two_p3(rate: float) -> Cluster:
 
 @pytest.mark.parametrize(("rate", "inside"), [(1.25e9, 2.4e9), (2.5e9, 5e9), (3.125e9, 6e9)])
 def test_trees_are_raised_by_a_step_of_the_table_while_they_are_below_twice_the_nic(rate: float, inside: float) -> None:
-    """Of NCCL's table 1.2, 2.4, 3, 4, 5, 6, 7: twice 1.2 is met by 2.4, twice 2.4 is passed by 5, twice 3 is met by 6."""
+    """Of its table 1.2, 2.4, 3, 4, 5, 6, 7: twice 1.2 is met by 2.4, twice 2.4 is passed by 5, twice 3 is met by 6."""
     channels = find_channels(two_p3(rate).groups[0].template, network=True)
     assert channels.tree_intra_bandwidth == pytest.approx(inside)
 

@@ -28,7 +28,7 @@ def test_samples_are_of_the_ranks_that_train_wherever_they_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "unlike", [{"stragglers": {1: 2.0}}, {"straggling": "some:0.3:2"}, {"jitter": 0.2}], ids=lambda each: next(iter(each))
+    "unlike", [{"stragglers": {1: 2.0}}, {"straggling": "some:0.3:2"}, {"jitter": 0.2}], ids=["one", "some", "jitter"]
 )
 def test_ranks_that_go_alone_and_are_unlike_are_refused(unlike: dict[str, Any]) -> None:
     workload, machine = load_workload("resnet50"), load_topology("p3.16xlarge")
