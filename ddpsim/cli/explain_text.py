@@ -15,9 +15,14 @@ NAMES = {
     "optimizer_s": "optimizer",
     "input_s": "input, loop",
 }
-"""What the parts of a step are called."""
+"""What the parts of a step are called; those of collectives that are not DDP's by `part_name`."""
 _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
+
+
+def part_name(part: str) -> str:
+    """Return what a part of a step is called."""
+    return NAMES.get(part) or f"{part.removesuffix('_s')} (not DDP's)"
 
 
 def text(found: Explanation) -> str:
@@ -63,9 +68,9 @@ def _who(found: Explanation) -> str:
 def _parts(found: Explanation) -> str:
     step, told = found.traced, found.foretold
     if told is None:
-        alone = [(f"  {NAMES[part]}", ms(s), percent(s / step.step_s)) for part, s in step.parts.items()]
+        alone = [(f"  {part_name(part)}", ms(s), percent(s / step.step_s)) for part, s in step.parts.items()]
         return table(("  part", "traced ms", "share"), alone)
-    each = [(f"  {NAMES[t.name]}", t.traced_s, t.predicted_s) for t in told.terms]
+    each = [(f"  {part_name(t.name)}", t.traced_s, t.predicted_s) for t in told.terms]
     each.append(("  step", told.traced_s, told.step_s))
     rows = [
         (
@@ -99,9 +104,13 @@ def _collectives(found: Explanation) -> str:
         for s in found.splits[:_SHOWN]
     ]  # fmt: skip
     header = ("collective", "", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
-    lines = [table(header, rows, left=(1,))]
+    # A column of which nothing is known is none.
+    kept = [n for n in range(len(header)) if any(row[n] is not None for row in rows)]
+    lines = [table([header[n] for n in kept], [[row[n] for n in kept] for row in rows], left=(1,))]
     if len(found.splits) > _SHOWN:
         lines.append(f"... {len(found.splits) - _SHOWN} more; --json has all")
+    if several and any(split.bound for split in found.splits):
+        lines.append("no last rank: not all ranks take part; as of one rank, waiting is the least, wire the most")
     if not several:
         lines.append("one rank: the wire as fast as in its fastest collective; waiting is the least, wire the most")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ddpsim.explaining.seen import PHASES, SeenRank
+from ddpsim.explaining.seen import PARTS, PHASES, SeenRank
 
 Bound = Literal["host", "device", "communication"]
 
@@ -44,7 +44,8 @@ def shares_of(rank: SeenRank) -> Shares:
     on_device = any(step.device_s for step in steps)
     # The host copies buffers itself; on a GPU their broadcast is mostly its launches, which the device idles under.
     waits = ("exposed_comm_s",) if on_device else ("exposed_comm_s", "buffer_broadcast_s")
-    communication = median(sum(step.parts[part] for part in waits) for step in steps)
+    others = sorted({part for step in steps for part in step.parts} - {*PARTS})
+    communication = median(sum(step.parts.get(part, 0.0) for part in (*waits, *others)) for step in steps)
     if on_device:
         device = median(sum(step.device_s.values()) for step in steps)
     else:

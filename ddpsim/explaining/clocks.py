@@ -92,16 +92,16 @@ def _rank(rank: SeenRank) -> int:
 
 
 def _ends(rank: SeenRank) -> dict[Key, float]:
-    return {(step.number, c.index): c.finished_s for step in rank.steps for c in step.collectives}
+    return {(step.number, c.index): c.finished_s for step in rank.steps for c in step.collectives if c.everyone}
 
 
 def _check_alike(one: SeenRank, other: SeenRank) -> None:
     """Refuse ranks whose collectives are of other sizes: another model, or another plan."""
-    sizes = {(step.number, c.index): c.size_bytes for step in one.steps for c in step.collectives}
+    sizes = {(step.number, c.index): c.size_bytes for step in one.steps for c in step.collectives if c.own}
     for step in other.steps:
         for c in step.collectives:
             known = sizes.get((step.number, c.index))
-            if known is not None and c.size_bytes is not None and known != c.size_bytes:
+            if known is not None and c.own and c.size_bytes is not None and known != c.size_bytes:
                 what = (
                     f"collective {c.index} of step {step.number} is of {c.size_bytes:,} B, in {one.place} of "
                     f"{known:,} B: traces of different runs"

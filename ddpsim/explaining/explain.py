@@ -96,7 +96,8 @@ def traced_step(ranks: Sequence[SeenRank]) -> Traced:
     ordered = sorted(steps, key=lambda step: step.step_s)
     cut = len(ordered) // 4
     middle = ordered[cut : len(ordered) - cut]
-    parts = {part: fmean(step.parts[part] for step in middle) for part in PARTS}
+    others = sorted({part for step in middle for part in step.parts} - {*PARTS})
+    parts = {part: fmean(step.parts.get(part, 0.0) for step in middle) for part in (*PARTS, *others)}
     scale = step_s / total if (total := sum(parts.values())) > 0 else 1.0
     return Traced(
         step_s,

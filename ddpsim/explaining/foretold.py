@@ -134,8 +134,12 @@ def foretell(
 
     workload = basis.finishing
     prediction = predicted(workload, coarse=True)
-    summary, extra = prediction.summary, basis.input_s
-    told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | {"input_s": extra}
+    summary = prediction.summary
+    others = {part: seconds for part, seconds in parts.items() if part not in PARTS}
+    # What the loop does beside DDP is not predicted but as traced; on a GPU as its host had it.
+    as_traced = {"input_s": parts["input_s"] if workload.on_cpu or others else basis.input_s, **others}
+    told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | as_traced
+    extra = sum(as_traced.values())
     if basis.finishes == "optimizer":
         # In backward the simulation itself counts what makes the device idle as DDP's.
         told["optimizer_s"] -= basis.finish_s
@@ -145,7 +149,7 @@ def foretell(
         low_s=prediction.low_s + extra,
         high_s=prediction.high_s + extra,
         traced_s=traced_s,
-        terms=tuple(Term(part, parts[part], told[part]) for part in PARTS),
+        terms=tuple(Term(part, parts[part], told[part]) for part in (*PARTS, *others)),
         buckets=bucket_origin(basis),
         prediction=prediction,
     )

@@ -4,46 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.explaining.seen import SeenCollective
+from ddpsim.explaining.exposed import Exposed, held_s, parts_of
+from ddpsim.explaining.seen import SeenCollective, whole
 from ddpsim.trace.overlap import intersection, union
 from ddpsim.workload.kineto.steps import Step
 
 
-def host_work(step: Step, after: Step | None, end_s: float, blocking: Sequence[SeenCollective]) -> dict[str, float]:
-    """Return the host's own work by phase; collectives that the host waits for where it launches them are left out."""
+def finished_s(step: Step, collectives: Sequence[SeenCollective]) -> float:
+    """Return when DDP was done with backward: on a CPU the host waits there for the last of its collectives."""
+    marked_s = max((i.end_s for i in step.ddp if i.start_s >= step.backward_end_s), default=step.backward_end_s)
+    last_s = max((c.finished_s for c in collectives if c.own), default=step.backward_end_s)
+    update_s = next((i.start_s for i in step.optimizer if i.start_s >= step.backward_end_s), step.end_s)
+    return max(marked_s, min(last_s, update_s))
+
+
+def host_work(step: Step, after: Step | None, end_s: float, exposed: Exposed, over_s: float) -> dict[str, float]:
+    """Return the host's own work by phase.
+
+    Args:
+        step, after: the step and the next.
+        end_s: where the step ends.
+        exposed: collectives that the host waits for, which are left out.
+        over_s: DDP was done with backward.
+    """
     broadcast = sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s)
     hooks = sum(i.end_s - i.start_s for i in step.ddp if step.backward_s <= i.start_s < step.backward_end_s)
     updates = [i for i in step.optimizer if i.start_s >= step.backward_end_s]
     updated_s = max((i.end_s for i in updates), default=step.backward_end_s)
+    update_s = min((i.start_s for i in updates), default=updated_s)
     cleared = [] if after is None else [i for i in after.optimizer if i.start_s < end_s]
-    held = union((c.started_s, c.finished_s) for c in blocking)
     waits = union((wait.start_s, wait.end_s) for wait in step.waits)
 
-    def less(start_s: float, stop_s: float) -> float:
-        return intersection([(start_s, stop_s)], held) + intersection([(start_s, stop_s)], waits)
+    def own(start_s: float, stop_s: float) -> float:
+        if stop_s <= start_s:
+            return 0.0
+        return stop_s - start_s - held_s(exposed, start_s, stop_s) - intersection([(start_s, stop_s)], waits)
 
-    optimizer = sum(i.end_s - i.start_s - less(i.start_s, i.end_s) for i in updates)
+    loop = own(min(over_s, update_s), update_s) + own(updated_s, end_s)
     return {
-        "forward": step.backward_s - step.forward_s - broadcast - less(step.forward_s, step.backward_s),
-        "backward": step.backward_end_s - step.backward_s - hooks - less(step.backward_s, step.backward_end_s),
-        "optimizer": optimizer + sum(i.end_s - i.start_s for i in cleared),
-        "input": max(0.0, end_s - updated_s - sum(i.end_s - i.start_s for i in cleared) - less(updated_s, end_s)),
+        "forward": max(0.0, own(step.forward_s, step.backward_s) - broadcast),
+        "backward": max(0.0, own(step.backward_s, step.backward_end_s) - hooks),
+        "optimizer": sum(own(i.start_s, i.end_s) for i in updates) + sum(i.end_s - i.start_s for i in cleared),
+        "input": max(0.0, loop - sum(i.end_s - i.start_s for i in cleared)),
         "hooks": hooks,
     }
 
 
 def host_parts(
-    step: Step, end_s: float, host: Mapping[str, float], collectives: Sequence[SeenCollective]
+    step: Step, end_s: float, host: Mapping[str, float], exposed: Exposed, collectives: Sequence[SeenCollective]
 ) -> dict[str, float]:
     """Return the parts of a step that the host computes itself, of what `host_work` says of it."""
-    finish_s = max((i.end_s for i in step.ddp if i.start_s >= step.backward_end_s), default=step.backward_end_s)
-    over_s = max((c.finished_s for c in collectives), default=step.backward_end_s)
+    last_s = max((c.finished_s for c in collectives if c.own), default=step.backward_end_s)
+    begin_s, over_s = step.backward_end_s, min(last_s, finished_s(step, collectives))
     parts = {
         "forward_s": host["forward"],
         "backward_compute_s": host["backward"],
-        "exposed_comm_s": max(0.0, min(over_s, finish_s) - step.backward_end_s),
+        "exposed_comm_s": max(0.0, over_s - begin_s - held_s(exposed, begin_s, over_s)),
         "buffer_broadcast_s": sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s),
         "optimizer_s": host["optimizer"],
         "input_s": host["input"],
+        **parts_of(exposed, step.forward_s, end_s),
     }
-    return {**parts, "ddp_overhead_s": end_s - step.forward_s - sum(parts.values())}
+    return whole(parts, end_s - step.forward_s)

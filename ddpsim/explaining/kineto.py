@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median, mode
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
-from ddpsim.explaining.host_parts import host_parts, host_work
-from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep
-from ddpsim.trace.overlap import length, union
+from ddpsim.explaining.exposed import exposed_of, held_s, parts_of
+from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
+from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
+from ddpsim.explaining.sent import Sent, SentCollectives
+from ddpsim.trace.overlap import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import Step, find_steps, is_communication
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
 
-_GLOO = "gloo:"
 _TORCH = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
-_OPERATIONS = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
-    "sendrecv": "send_recv", "alltoall": "all_to_all", "reduce": "reduce",
-}  # fmt: skip
-_BYTES = {"float": 4, "double": 8, "c10::half": 2, "c10::bfloat16": 2, "long int": 8, "int": 4, "unsigned char": 1}
+_SHARDED = "sharded"
 
 
 def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -> SeenRank:
@@ -51,8 +49,11 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     ahead_s = median(between) if between else 0.0
     seen = tuple(reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True))
     basis, ddp = None, any(step.collectives for step in steps)
-    if lead and not ddp and any(step.collectives for step in seen):
+    unpredicted = _unpredicted(steps, seen, reader.layers)
+    if lead and not ddp and any(collective.own for step in seen for collective in step.collectives):
         notes.append("no prediction: its collectives are not those that hooks of stock DDP launch")
+    elif lead and unpredicted:
+        notes.append(f"no prediction: {unpredicted}")
     elif lead:
         try:
             waited = {
@@ -108,16 +109,20 @@ def _from_its_forward(step: Step, file: TraceFile) -> Step:
     return step if mark is None or step.collectives else replace(step, forward_s=mark.start_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A collective as the trace has it: on the device, or on a thread of gloo's."""
+def _unpredicted(steps: Sequence[Step], seen: Sequence[SeenStep], counts: Sequence[Counter[str]]) -> str:
+    """Return why collectives that are not DDP's keep a step from being predicted; empty where they do not.
 
-    operation: str
-    launched_s: float
-    start_s: float
-    end_s: float
-    size_bytes: int | None
-    after: int = 0
+    What the loop does between backward and the next forward is taken as traced. What layers wait for within forward
+    and backward is not: the simulator knows no such collective.
+    """
+    usual = Counter({name: round(median(each[name] for each in counts)) for name in set().union(*counts)})
+    if any(usual.values()):
+        many = ", ".join(f"{count} {name}" for name, count in sorted(usual.items()) if count)
+        what = f"forward and backward hold collectives that are not DDP's, {many} a step"
+        return f"{what}: the simulator has nothing that waits for those"
+    if not any(step.reducer for step in steps) and any(each.collectives for each in seen):
+        return "its gradients are not reduced by DDP, the collectives between backward and the optimizer are the loop's"
+    return ""
 
 
 class _Reader:
@@ -129,24 +134,28 @@ class _Reader:
         self.alone = TimelineWithoutDdp(file.events.works, found)
         ends = [work.end_s if not is_communication(work) else 0.0 for work in self._works]
         self._latest = list(accumulate(ends, max))
-        self._gloo = [event for event in file.events.operators if event.name.startswith(_GLOO)]
-        self._gloo_starts = [event.start_s for event in self._gloo]
+        self._sent = SentCollectives(file.events)
+        self.layers: list[Counter[str]] = []
 
     def step(self, step: Step, after: Step | None, ahead_s: float) -> SeenStep:
         """Return a step; the last ends where the next forward would have begun, `ahead_s` behind its mark."""
         end_s = after.forward_s if after is not None else max(step.end_s + ahead_s, step.forward_s)
-        sent = self._sent(step, end_s)
+        sent = self._sent.in_step(step, end_s, self._between(step.forward_s, end_s))
+        self.layers.append(Counter(e.operation for e in sent if not e.own and e.launched_s < step.backward_end_s))
         collectives = tuple(self._collective(index, each, step) for index, each in enumerate(sent))
-        host = host_work(step, after, end_s, [] if step.collectives else collectives)
-        device = self._device_work(step, end_s) if self._on_device else {}
         if self._on_device:
+            host = host_work(step, after, end_s, {}, finished_s(step, ()))
+            device = self._device_work(step, end_s)
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
-            start_s, parts = step.forward_s, host_parts(step, end_s, host, collectives)
-            if not step.collectives:
-                held_s = length(union((max(c.started_s, start_s), min(c.finished_s, end_s)) for c in collectives))
-                parts["ddp_overhead_s"] -= held_s - parts["exposed_comm_s"]
-                parts["exposed_comm_s"] = held_s
+            start_s, device, over_s = step.forward_s, {}, finished_s(step, collectives)
+            exposed = self._blocking(step, end_s, collectives)
+            host = host_work(step, after, end_s, exposed, over_s)
+            named = {name: each for name, each in exposed.items() if name != _SHARDED}
+            parts = host_parts(step, end_s, host, named, collectives)
+            if _SHARDED in exposed:
+                waited_s = held_s({_SHARDED: exposed[_SHARDED]}, step.forward_s, end_s)
+                parts = whole({**parts, "exposed_comm_s": waited_s}, end_s - start_s)
         number = int(match[1]) if (match := re.search(r"(\d+)$", step.name)) else 0
         return SeenStep(
             number, start_s, end_s, parts, host, device, collectives, counts=after is not None or ahead_s > 0
@@ -155,42 +164,30 @@ class _Reader:
     def _between(self, start_s: float, end_s: float) -> Sequence[DeviceWork]:
         return self._works[bisect_left(self._launches, start_s) : bisect_left(self._launches, end_s)]
 
-    def _sent(self, step: Step, end_s: float) -> list[_Sent]:
-        """Return the step's collectives in launch order, without the broadcast of buffers at its start."""
-        prefix_s = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
-        begin_s = prefix_s if prefix_s > step.forward_s else step.forward_s
-        if not self._on_device:
-            inside = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
-            buffers = bool(step.collectives)
-            kept = [e for e in inside if not (buffers and e.name == "gloo:broadcast" and e.start_s < step.backward_s)]
-            launched = [c.launched_s for c in step.collectives]
-            afters = [c.after for c in step.collectives]
-            same = len(kept) == len(launched)
-            return [
-                _Sent(
-                    event.name.removeprefix(_GLOO), launched[n] if same else event.start_s, event.start_s, event.end_s,
-                    _dimensions_bytes(event.args), afters[n] if same else 0,
-                )
-                for n, event in enumerate(kept)
-            ]  # fmt: skip
-        starts, taken, found = [c.launched_s for c in step.collectives], set[int](), []
-        for work in self._between(begin_s, end_s):
-            if is_communication(work):
-                at = bisect_right(starts, _launch_s(work)) - 1
-                bucket = step.collectives[at] if at >= 0 and at not in taken else None
-                taken.add(at)
-                size = None if bucket is None or bucket.elements is None else bucket.elements * _width(bucket.dtype)
-                after = 0 if bucket is None else bucket.after
-                found.append(_Sent(_operation(work.name), _launch_s(work), work.start_s, work.end_s, size, after))
-        return found
+    def _blocking(self, step: Step, end_s: float, collectives: Sequence[SeenCollective]) -> dict[str, list[Interval]]:
+        """Return what the host waits for where it launches it: what is not DDP's, and what `fully_shard` gathers."""
+        found = [c for c in collectives if not c.own]
+        if not found and (step.reducer or not collectives):
+            return {}
+        if not step.reducer and self._sent.sharded:
+            sharded = {_SHARDED: union((c.started_s, min(c.finished_s, end_s)) for c in collectives if c.own)}
+        else:
+            sharded = {}
+        operators = self._events.operators
+        first, last = (bisect_left(operators, s, key=lambda event: event.start_s) for s in (step.forward_s, end_s))
+        computing = union((e.start_s, e.end_s) for e in operators[first:last] if e.name.startswith("aten::"))
+        busy = union([*computing, *sharded.get(_SHARDED, [])])
+        spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in found)
+        return {**exposed_of(spans, busy), **{name: each for name, each in sharded.items() if each}}
 
-    def _collective(self, index: int, sent: _Sent, step: Step) -> SeenCollective:
+    def _collective(self, index: int, sent: Sent, step: Step) -> SeenCollective:
         afters = [0, *(c.after for c in step.collectives)]
         begin = max((edge for edge in afters if edge < sent.after), default=0)
+        everyone = sent.own or sent.ranks is None or sent.ranks == self._file.world_size
         arrived_s = max(sent.launched_s, self._computed_s(sent.launched_s)) if self._on_device else sent.launched_s
         return SeenCollective(
             index, sent.operation, sent.size_bytes, sent.after - begin, min(arrived_s, sent.end_s), sent.start_s,
-            sent.end_s,
+            sent.end_s, sent.own, everyone,
         )  # fmt: skip
 
     def _computed_s(self, launched_before_s: float) -> float:
@@ -215,34 +212,60 @@ class _Reader:
         """Return where the step begins and ends on the device, and its parts between.
 
         The step runs from the end of the work before its forward to that of the next. The device's own time in
-        backward is that of the time line without DDP; what the trace has beyond is DDP's.
+        backward is that of the time line without DDP; what the trace has beyond is DDP's. The time in which nothing
+        runs but a collective that is not DDP's is that collective's.
         """
         prefix = [i for i in step.ddp if i.start_s < step.backward_s]
         start_s = max(step.forward_s, self._computed_s(step.forward_s))
-        end_s = max(end_s, self._computed_s(end_s))
-        ready_s = max([start_s, *(self._done(i.end_s) for i in prefix)])
-        forward_s = max(ready_s, self._done(step.backward_s))
-        backward_s = max(forward_s, self._done(step.backward_end_s))
-        over_s = max((c.finished_s for c in collectives), default=backward_s)
-        exposed = max(0.0, over_s - max(backward_s, step.backward_end_s))
+        end_s = max(end_s, self._computed_s(end_s), start_s)
         update_s = next((i.start_s for i in step.optimizer if i.start_s >= step.backward_end_s), step.end_s)
-        begun_s = max(backward_s, self._done(update_s), min(update_s, end_s))
-        updated_s = max([begun_s, *(max(i.end_s, self._done(i.end_s)) for i in step.optimizer)])
-        updated_s = min(updated_s, end_s)
+        over_s = max((c.finished_s for c in collectives if c.own), default=start_s)
+        marks = [start_s]
+        for moment_s in (
+            max([start_s, *(self._done(i.end_s) for i in prefix)]),
+            self._done(step.backward_s),
+            self._done(step.backward_end_s),
+            step.backward_end_s,
+            over_s,
+            max(self._done(update_s), min(update_s, end_s)),
+            max([start_s, *(self._done(i.end_s) for i in step.optimizer)]),
+        ):
+            marks.append(min(end_s, max(marks[-1], moment_s)))
+        _, ready_s, forward_s, backward_s, waiting_s, over_s, begun_s, updated_s = marks
+        exposed = self._foreign(step, end_s, collectives)
+
+        def own(begin_s: float, stop_s: float) -> float:
+            return stop_s - begin_s - held_s(exposed, begin_s, stop_s)
+
         cleared = 0.0 if after is None else sum(i.end_s - i.start_s for i in after.optimizer if i.end_s <= end_s)
+        parts = {
+            "forward_s": own(ready_s, forward_s),
+            "backward_compute_s": self._own_backward_s(step, own(forward_s, backward_s)),
+            "exposed_comm_s": own(waiting_s, over_s),
+            "buffer_broadcast_s": ready_s - start_s,
+            "optimizer_s": own(begun_s, updated_s) + min(cleared, own(updated_s, end_s)),
+            "input_s": max(0.0, own(updated_s, end_s) - cleared) + (0.0 if step.reducer else own(over_s, begun_s)),
+            **parts_of(exposed, start_s, end_s),
+        }
+        return start_s, end_s, whole(parts, end_s - start_s)
+
+    def _own_backward_s(self, step: Step, seconds: float) -> float:
+        """Return what of a device's backward is the model's."""
+        if not step.reducer and not self._sent.sharded:
+            return seconds
         moment = self.alone.moment
         alone_s = moment(step.backward_end_s) - moment(step.backward_s)
         lead_s = self.alone.done_s(step.backward_end_s) - self.alone.done_s(step.backward_s)
-        own_s = min(backward_s - forward_s, max(alone_s, lead_s) if lead_s > 0 else alone_s)
-        parts = {
-            "forward_s": forward_s - ready_s,
-            "backward_compute_s": own_s,
-            "exposed_comm_s": exposed,
-            "buffer_broadcast_s": ready_s - start_s,
-            "optimizer_s": updated_s - begun_s + min(cleared, end_s - updated_s),
-            "input_s": max(0.0, end_s - updated_s - cleared),
-        }
-        return start_s, end_s, {**parts, "ddp_overhead_s": end_s - start_s - sum(parts.values())}
+        return min(seconds, max(alone_s, lead_s) if lead_s > 0 else alone_s)
+
+    def _foreign(self, step: Step, end_s: float, collectives: Sequence[SeenCollective]) -> dict[str, list[Interval]]:
+        """Return when nothing but collectives that are not DDP's ran on the device."""
+        if all(collective.own for collective in collectives):
+            return {}
+        spans = [(c.operation, c.started_s, c.finished_s) for c in collectives if not c.own]
+        works = (w for w in self._between(step.forward_s, end_s) if not is_communication(w))
+        busy = [(work.start_s, work.end_s) for work in works]
+        return exposed_of(spans, union([*busy, *((c.started_s, c.finished_s) for c in collectives if c.own)]))
 
     def _done(self, launched_before_s: float) -> float:
         return max(launched_before_s, self._computed_s(launched_before_s))
@@ -250,25 +273,3 @@ class _Reader:
 
 def _launch_s(work: DeviceWork) -> float:
     return work.start_s if work.launch is None else work.launch.start_s
-
-
-def _operation(kernel: str) -> str:
-    flat = kernel.lower().replace("_", "")
-    return next((name for word, name in _OPERATIONS.items() if word in flat), "collective")
-
-
-def _width(dtype: str | None) -> int:
-    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}.get(dtype or "", 4)
-
-
-def _dimensions_bytes(args: Mapping[str, object]) -> int | None:
-    dimensions, types = args.get("Input Dims"), args.get("Input type")
-    if not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[0], list)):
-        return None
-    count = 1
-    for size in dimensions[0]:
-        if not isinstance(size, int):
-            return None
-        count *= size
-    kind = str(types[0]).lower() if isinstance(types, list) and types else "float"
-    return count * _BYTES.get(kind, 4)

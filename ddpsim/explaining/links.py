@@ -10,7 +10,7 @@ takes a share of the message in two segments; the pieces of NCCL are too small t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ddpsim.collectives.execute import make_transport
@@ -101,7 +101,9 @@ def _common(ranks: Sequence[SeenRank]) -> list[Row]:
     """Return the steps with collectives, as many on every rank, each by rank."""
     by_number: dict[int, list[tuple[int, SeenStep]]] = {}
     for rank in ranks:
-        for step in rank.steps:
+        for each in rank.steps:
+            # Layers' own may be of fewer ranks, of which no table says what they take.
+            step = replace(each, collectives=tuple(c for c in each.collectives if c.own))
             if step.collectives and rank.rank is not None:
                 by_number.setdefault(step.number, []).append((rank.rank, step))
     rows = (row for _, row in sorted(by_number.items()) if len(row) == len(ranks))

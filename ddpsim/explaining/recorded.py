@@ -9,7 +9,7 @@ from statistics import median
 
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import Basis
-from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep
+from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
 from ddpsim.workload import Workload
@@ -107,6 +107,7 @@ def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
         "optimizer": it.optimizer_s,
         "input": input_s,
     }
+    parts = whole(parts, it.end_s - it.start_s)
     return SeenStep(it.index, it.start_s, it.end_s, parts, own, {}, tuple(_collective(b) for b in it.buckets))
 
 

@@ -13,7 +13,10 @@ PARTS = (
     "forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s",
     "input_s",
 )  # fmt: skip
-"""Parts of a traced step, which sum to it; `input_s` is what lies between the optimizer and the next forward."""
+"""Parts of a traced step; `input_s` is what lies between the optimizer and the next forward.
+
+Collectives that are not DDP's have parts of their own beside these, by operation (`all_to_all_s`): the time in which
+the rank does nothing else. All together sum to the step."""
 
 PHASES = ("input", "forward", "backward", "optimizer", "hooks")
 """What a rank does by itself in a step; `hooks` is what DDP's own work takes of its host."""
@@ -32,6 +35,8 @@ class SeenCollective:
             before the collective: it holds nothing of other ranks.
         started_s: it began on this rank, when the collective before it was over too.
         finished_s: it was over.
+        own: it is DDP's or the sharding's, not one that a layer or the loop makes.
+        everyone: all ranks of the run take part, as far as the trace says.
     """
 
     index: int
@@ -41,6 +46,8 @@ class SeenCollective:
     arrived_s: float
     started_s: float
     finished_s: float
+    own: bool = True
+    everyone: bool = True
 
     def moved(self, offset_s: float) -> SeenCollective:
         """Return it on a clock that is `offset_s` ahead."""
@@ -59,7 +66,7 @@ class SeenStep:
     Attributes:
         number: the profiler's or the run's, by which steps of different ranks are matched.
         start_s, end_s: start of forward, and of the next step's.
-        parts: of `PARTS`; they sum to the step.
+        parts: of `PARTS`, and those of collectives that are not DDP's; they sum to the step.
         host_s: own work of the host by phase, waits for the device or other ranks left out.
         device_s: own work of the device by phase; empty where the host computes.
         collectives: in launch order, without broadcasts of buffers.
@@ -123,3 +130,19 @@ class SeenRank:
     def moved(self, offset_s: float) -> SeenRank:
         """Return the rank on a clock that is `offset_s` ahead."""
         return replace(self, steps=tuple(step.moved(offset_s) for step in self.steps))
+
+
+def whole(parts: Mapping[str, float], step_s: float) -> dict[str, float]:
+    """Return parts that are not negative and sum to the step: what they are short of it is DDP's overhead.
+
+    Stamps of two clocks may overlap a little, and what is counted twice is taken off the largest part.
+    """
+    found = {part: max(0.0, seconds) for part, seconds in parts.items() if part != "ddp_overhead_s"}
+    left_s = step_s - sum(found.values())
+    found["ddp_overhead_s"] = max(0.0, left_s)
+    while left_s < 0:
+        largest = max(found, key=lambda part: found[part])
+        taken_s = min(found[largest], -left_s)
+        found[largest] -= taken_s
+        left_s = left_s + taken_s if taken_s > 0 else 0.0
+    return found

@@ -19,7 +19,8 @@ class Split:
         wire_s: from the last rank's start to the end.
         waits_s: by rank, of those whose traces there are.
         last_rank: which came last most often; None of one rank.
-        bound: one rank alone was traced: the wire is taken to be as fast as in its fastest collective, `wire_s` is the
+        bound: one rank alone was traced, or not all ranks take part in it, so that those of the first rank alone are
+            told: the wire is taken to be as fast as in its fastest collective, `wire_s` is the
             most and `wait_s` the least that it may be, where one collective met no wait.
         ready_s, started_s, finished_s: on the first rank, from the start of its step.
     """
@@ -65,8 +66,8 @@ def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[Split, ...]:
     usual = _usual(ranks)
     found = [_at(ranks, index, usual) for index in range(usual)]
     several = len(ranks) > 1
-    rate = None if several else _best_rate(ranks[0], usual)
-    return tuple(_split(index, each, rate, several) for index, each in enumerate(found) if each)
+    rates = _best_rates(ranks[0], usual)
+    return tuple(_split(index, each, rates, several) for index, each in enumerate(found) if each)
 
 
 Stamps = dict[int, tuple[float, SeenCollective]]
@@ -87,20 +88,26 @@ def _at(ranks: Sequence[SeenRank], index: int, usual: int) -> list[Stamps]:
     return [stamps for _, stamps in sorted(by_step.items()) if len(stamps) == len(ranks)]
 
 
-def _best_rate(rank: SeenRank, usual: int) -> float | None:
-    rates = [
-        c.size_bytes / (c.finished_s - c.started_s)
-        for step in rank.steps
-        for c in step.collectives[:usual]
-        if c.size_bytes and c.finished_s > c.started_s
-    ]
-    return max(rates, default=None)
+def _best_rates(rank: SeenRank, usual: int) -> dict[str, float]:
+    """Return by operation the bytes a second of its fastest collective on one rank."""
+    rates: dict[str, float] = {}
+    for step in rank.steps:
+        for c in step.collectives[:usual]:
+            if c.size_bytes and c.finished_s > c.started_s:
+                rate = c.size_bytes / (c.finished_s - c.started_s)
+                rates[c.operation] = max(rate, rates.get(c.operation, 0.0))
+    return rates
 
 
-def _split(index: int, steps: Sequence[Stamps], rate: float | None, several: bool) -> Split:
+def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], several: bool) -> Split:
+    lowest = min(steps[0])
+    if several and not all(c.everyone for stamps in steps for _, c in stamps.values()):
+        # Of those that some ranks make among themselves, other ranks' are others.
+        steps, several = [{lowest: stamps[lowest]} for stamps in steps], False
     first = steps[0]
     ranks = sorted(first)
     size = first[ranks[0]][1].size_bytes
+    rate = rates.get(first[ranks[0]][1].operation)
     waits: dict[int, list[float]] = {rank: [] for rank in ranks}
     wires, last = [], Counter[int]()
     for stamps in steps:

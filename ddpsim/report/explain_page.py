@@ -17,6 +17,12 @@ from ddpsim.units import MIB, counted, format_time
 
 _INPUT = "input"
 _NAMES = {**PART_NAMES, "input_s": _INPUT}
+
+
+def _name(part: str) -> str:
+    return _NAMES.get(part) or f"{part.removesuffix('_s')} (not DDP's)"
+
+
 _BOUND = {
     "host": "the host, which launches and loads while the device has nothing to do",
     "device": "the device's own work",
@@ -107,15 +113,15 @@ def _bars(found: Explanation) -> tuple[Bar, ...]:
 
 
 def _drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    return tuple((_NAMES[name], max(0.0, seconds)) for name, seconds in parts)
+    return tuple((_name(name), max(0.0, seconds)) for name, seconds in parts)
 
 
 def _terms(found: Explanation) -> Table:
     step_s, told = found.traced.step_s, found.foretold
     if told is None:
-        alone = tuple((_NAMES[n], milliseconds(s), f"{100 * s / step_s:.1f} %") for n, s in found.traced.parts.items())
+        alone = tuple((_name(n), milliseconds(s), f"{100 * s / step_s:.1f} %") for n, s in found.traced.parts.items())
         return Table("Parts of the step", ("part", "traced ms", "share"), alone)
-    rows = [(_NAMES[t.name], t.traced_s, t.predicted_s) for t in told.terms]
+    rows = [(_name(t.name), t.traced_s, t.predicted_s) for t in told.terms]
     rows.append(("step", told.traced_s, told.step_s))
     cells = tuple((name, milliseconds(a), milliseconds(b), signed((b - a) / step_s)) for name, a, b in rows)
     note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
@@ -127,9 +133,12 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
         return ()
     header = ("", "collective", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
     rows = tuple(_collective(split) for split in found.splits[:MOST_ROWS])
+    # A column of which nothing is known is none.
+    kept = [n for n in range(len(header)) if any(row[n] != "–" for row in rows)]
+    header, rows = tuple(header[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in rows)
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
     whole = "Waiting is the ranks' mean until the last of them has come; the wire begins there."
-    note = bound if found.splits[0].bound else whole
+    note = bound if all(split.bound for split in found.splits) else whole
     said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
     return (Table("Collectives", header, rows, frozenset({1}), said),)
 

@@ -62,3 +62,21 @@ def intersection(one: Sequence[Interval], other: Sequence[Interval]) -> float:
         else:
             j += 1
     return shared
+
+
+def without(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval]:
+    """Return what of disjoint ascending intervals lies in none of others, which are disjoint and ascending too."""
+    left: list[Interval] = []
+    first = 0
+    for start, end in one:
+        while first < len(other) and other[first][1] <= start:
+            first += 1
+        at, begin = first, start
+        while at < len(other) and other[at][0] < end:
+            if other[at][0] > begin:
+                left.append((begin, other[at][0]))
+            begin = max(begin, other[at][1])
+            at += 1
+        if begin < end:
+            left.append((begin, end))
+    return left

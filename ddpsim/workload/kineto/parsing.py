@@ -20,12 +20,16 @@ from ddpsim.workload.kineto.steps import BROADCAST_OPERATORS
 _DEVICE, _LAUNCH, _OPERATOR = range(3)
 _KINDS = {
     "kernel": _DEVICE, "gpu_memcpy": _DEVICE, "gpu_memset": _DEVICE, "cuda_runtime": _LAUNCH, "cuda_driver": _LAUNCH,
-    "cpu_op": _OPERATOR, "user_annotation": _OPERATOR,
+    "hip_runtime": _LAUNCH, "cpu_op": _OPERATOR, "user_annotation": _OPERATOR,
 }  # fmt: skip
-_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy")
+_WAITS = (
+    "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy", "hipStreamSynchronize",
+    "hipEventSynchronize", "hipDeviceSynchronize", "hipMemcpy", "hipMemcpyWithStream",
+)  # fmt: skip
+"""Runtime calls, CUDA's and HIP's, in which the host waits for the device."""
 _LAUNCHING = ("Launch", "Memcpy", "Memset")
 """In the names of runtime calls that hand work to the device; the others are half of all, and nobody looks at them."""
-_KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype")
+_KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "Group size")
 _NOTHING = (None,) * len(_KEPT)
 _SHAPES = ("Input Dims", "Input type")
 _WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")

@@ -91,7 +91,9 @@ class Step:
         optimizer: what the optimizer took, `zero_grad` included.
         accumulations: one a gradient, in order: the accumulation proper, without hooks.
         ddp: what of the host's time was DDP's.
-        collectives: allreduces in launch order.
+        collectives: allreduces of DDP's buckets in launch order; none in a step without DDP.
+        hooked: when its hooks called a collective: those, and the bitmap of unused parameters.
+        reducer: whether DDP is in it, torch's or one that marks its forward as torch's does.
         waits: calls in which the host waited for the device.
         end_s: end of the iteration.
     """
@@ -106,6 +108,8 @@ class Step:
     collectives: Sequence[Collective]
     waits: Sequence[HostEvent]
     end_s: float
+    hooked: Sequence[float] = ()
+    reducer: bool = False
 
     @property
     def held(self) -> tuple[float, float]:
@@ -151,7 +155,7 @@ def find_steps(events: Events, place: str) -> list[Step]:
 
 
 def _is_wait(wait: HostEvent) -> bool:
-    return wait.name != "cudaEventSynchronize" or wait.end_s - wait.start_s > _SHORT_WAIT_S
+    return not wait.name.endswith("EventSynchronize") or wait.end_s - wait.start_s > _SHORT_WAIT_S
 
 
 def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> Step | None:
@@ -171,10 +175,12 @@ def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[
     intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
     if not optimizer:
         optimizer = [Interval(finish.end_s, end_s)]
-    collectives = _collectives(inside, nodes, accumulations)
+    reducer = any(event.name == _DDP_FORWARD or event.name.startswith(_REDUCER_MARKS) for event in inside)
+    collectives, hooked = _collectives(inside, nodes, accumulations) if reducer else ([], [])
     return Step(
-        name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s
-    )
+        name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s,
+        hooked, reducer,
+    )  # fmt: skip
 
 
 def _forward(
@@ -236,20 +242,23 @@ def _finished_s(marks: Sequence[HostEvent], backward_end_s: float) -> float:
 
 def _collectives(
     inside: Sequence[HostEvent], nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent]
-) -> list[Collective]:
-    """Return the allreduces of buckets: those that the hook of an accumulation launches, of numbers with a fraction.
+) -> tuple[list[Collective], list[float]]:
+    """Return the allreduces of buckets, and when any was called by a hook.
 
-    Layers and the loop launch others elsewhere; the bitmap of unused parameters, behind the last bucket, is of integers
-    and, where the trace does not say so, brings no new gradient.
+    Those of buckets are those that the hook of an accumulation launches, of numbers with a fraction. Layers and the
+    loop launch others elsewhere; the bitmap of unused parameters, behind the last bucket, is of integers and, where the
+    trace does not say so, brings no new gradient.
     """
     hooks = [node for node in nodes if node.name.endswith(ACCUMULATE)]
     starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
     parameters = [event for event in inside if event.name == "record_param_comms"]
     found: list[Collective] = []
+    hooked = []
     for call in (event for event in inside if event.name == "c10d::allreduce_"):
         hook = bisect_right(starts, call.start_s) - 1
         if hook < 0 or call.start_s >= hooks[hook].end_s:
             continue
+        hooked.append(call.start_s)
         args: Mapping[str, object] = next(
             (e.args for e in parameters if call.start_s <= e.start_s <= call.end_s), call.args
         )
@@ -258,9 +267,14 @@ def _collectives(
         new = elements is not None or not found or found[-1].after < after
         if new and (dtype is None or "float" in dtype):
             found.append(Collective(call.start_s, after, elements, dtype))
-    return found
+    return found, hooked
+
+
+_COMMUNICATION = ("nccl", "rccl", "msccl")
+"""In names of kernels of NCCL, of RCCL, whose own are called NCCL's, and of the library that RCCL may take instead."""
 
 
 def is_communication(work: DeviceWork) -> bool:
     """Whether the device's work is a collective."""
-    return "nccl" in work.name.lower()
+    name = work.name.lower()
+    return any(word in name for word in _COMMUNICATION)

@@ -15,6 +15,9 @@ class Job:
     """Microseconds of one step: `kernels` of backward, one a gradient; buckets of `bucket` gradients.
 
     `recorded`: with shapes and types. `others`: with allreduces of a layer, of unused parameters, and of the loop.
+    `exchange`: microseconds of an all-to-all in forward and one in backward, for which the compute stream waits.
+    `loop`: with an allreduce of the loop behind the optimizer.
+    `rocm`: RCCL's kernels, which do not say what they do, and HIP's runtime.
     """
 
     kernels: list[float]
@@ -27,6 +30,9 @@ class Job:
     recorded: bool = False
     others: bool = False
     synchronise: bool = False
+    exchange: float = 0.0
+    rocm: bool = False
+    loop: bool = False
     events: list = field(default_factory=list)
     correlations: itertools.count = field(default_factory=lambda: itertools.count(1))
     free: dict = field(default_factory=dict)
@@ -38,7 +44,10 @@ class Job:
 
     def device(self, name, launch, duration, thread=MAIN, stream=COMPUTE, after=0.0):
         number = next(self.correlations)
-        self.host("cudaLaunchKernel", launch, 2, thread, "cuda_runtime", correlation=number)
+        runtime = ("hipExtLaunchKernel" if "nccl" in name else "hipLaunchKernel") if self.rocm else "cudaLaunchKernel"
+        if self.rocm and "nccl" in name:
+            name = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+        self.host(runtime, launch, 2, thread, "cuda_runtime", correlation=number)
         start = max(self.free.get(stream, 0.0), launch + LAG, after)
         self.free[stream] = start + duration
         self.events.append(
@@ -56,10 +65,15 @@ class Job:
         self.host("Optimizer.step#SGD.step", now, 40, category="user_annotation")
         self.device("sgd", now + 20, 15)
         now += 40
-        now += self.allreduce(now, 1, MAIN) if self.others else 0
+        now += self.allreduce(now, 1, MAIN) if self.others or self.loop else 0
         if self.synchronise:
             done = max(self.free.values())
-            self.host("cudaStreamSynchronize", now + 1, max(done - now, 1), category="cuda_runtime")
+            self.host(
+                f"{'hip' if self.rocm else 'cuda'}StreamSynchronize",
+                now + 1,
+                max(done - now, 1),
+                category="cuda_runtime",
+            )
             now = max(done, now + 2)
         self.host(f"ProfilerStep#{number}", start, now + 5 - start, category="user_annotation")
         return now + 5
@@ -76,7 +90,7 @@ class Job:
             self.host("DistributedDataParallel.forward", begin, 90 + 100, category="user_annotation")
         self.host("aten::conv2d", now, 100)
         self.device("conv", now + 50, self.forward_kernel)
-        return now + 100
+        return now + 100 + (self.all_to_all(now + 100, MAIN) if self.exchange else 0)
 
     def backward(self, now):
         finished = 0.0
@@ -87,6 +101,9 @@ class Job:
             if self.others:
                 self.allreduce(now + 12, 64, ENGINE)
             now += 30 + TAIL
+            if self.exchange and not index:
+                self.host("autograd::engine::evaluate_function: ExchangeBackward", now, 20 + TAIL, ENGINE)
+                now += self.all_to_all(now, ENGINE) + TAIL
             hook = self.hook(index, now + 12) if self.ddp else (0.0, 0.0)
             self.host(
                 "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", now, 12 + hook[0] + TAIL, ENGINE
@@ -121,12 +138,22 @@ class Job:
         self.device("ncclKernel_AllReduce", now + 5, 1, thread, COMMUNICATION)
         return 10
 
+    def all_to_all(self, now, thread):
+        """Layers wait for their experts: so does the compute stream."""
+        self.host("c10d::alltoall_base_", now, 20, thread)
+        sent = {"In msg nelems": 1000, "dtype": self.dtype, "Group size": 2, "Collective name": "all_to_allv"}
+        self.host("record_param_comms", now + 1, 18, thread, **sent)
+        name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+        ready = self.free.get(COMPUTE, 0.0)
+        self.free[COMPUTE] = self.device(name, now + 10, self.exchange, thread, COMMUNICATION, after=ready)
+        return 20
+
     def document(self, steps=2):
         now = 1000.0
         for number in range(steps):
             now = self.step(number, now) + 50
         return {
             "traceEvents": self.events,
-            "deviceProperties": [{"name": "NVIDIA A100-SXM4-40GB"}],
+            "deviceProperties": [{"name": "AMD Instinct MI300X" if self.rocm else "NVIDIA A100-SXM4-40GB"}],
             "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
         }

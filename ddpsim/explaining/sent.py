@@ -1,0 +1,127 @@
+"""Collectives of a Kineto trace's step: what was on the wire, matched with the calls on the host that launched it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddpsim.workload.kineto.calls import Call, calls_in, dimensions_bytes, operation_named
+from ddpsim.workload.kineto.events import DeviceWork, Events
+from ddpsim.workload.kineto.steps import Step, is_communication
+
+_GLOO = "gloo:"
+_FULLY_SHARDED = "FSDP::"
+_SHARDINGS = ("all_gather", "reduce_scatter", "all_reduce")
+"""Collectives of `fully_shard`; of others in such a job nothing says that they are its."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective as the trace has it: on the device, or on a thread of gloo's.
+
+    Attributes:
+        launched_s: its call on the host began.
+        start_s, end_s: of the kernel, or on gloo's thread.
+        after: gradients that had arrived before it, of a bucket of DDP's.
+        own: it is DDP's or `fully_shard`'s, not a layer's or the loop's.
+        ranks: how many take part; None where the trace does not say.
+    """
+
+    operation: str
+    launched_s: float
+    start_s: float
+    end_s: float
+    size_bytes: int | None
+    after: int = 0
+    own: bool = False
+    ranks: int | None = None
+
+
+class SentCollectives:
+    """Finds the collectives of steps in one trace's events."""
+
+    def __init__(self, events: Events) -> None:
+        self._calls = calls_in(events.operators)
+        self._called = [call.launched_s for call in self._calls]
+        self._on_device = bool(events.works)
+        self.sharded = any(event.name.startswith(_FULLY_SHARDED) for event in events.operators)
+        self._gloo = [event for event in events.operators if event.name.startswith(_GLOO)]
+        self._gloo_starts = [event.start_s for event in self._gloo]
+
+    def in_step(self, step: Step, end_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
+        """Return a step's collectives in launch order, without the broadcast of buffers at its start.
+
+        Args:
+            step: the step.
+            end_s: where the next begins.
+            launched: the device's works that its host launched, by launch.
+        """
+        prefix_s = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
+        begin_s = max(prefix_s, step.forward_s)
+        found = self._of_device(begin_s, launched) if self._on_device else self._of_gloo(begin_s, end_s)
+        if not self._on_device and step.reducer:
+            # Where nothing marks the prefix, the broadcast of buffers is the one before anything of forward.
+            found = [e for e in found if e.operation != "broadcast" or e.start_s >= step.backward_s]
+        return [self._owned(each, step) for each in found]
+
+    def _owned(self, sent: Sent, step: Step) -> Sent:
+        """Return it with what DDP's hooks say of it."""
+        if not step.reducer:
+            return replace(sent, own=self.sharded and sent.operation in _SHARDINGS)
+        buckets = {bucket.launched_s: bucket for bucket in step.collectives}
+        bucket = buckets.get(sent.launched_s)
+        own = sent.launched_s in step.hooked
+        if bucket is None:
+            return replace(sent, own=own)
+        return replace(sent, own=True, after=bucket.after)
+
+    def _of_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
+        found = []
+        for work in launched:
+            if work.launch is None or work.launch.start_s < begin_s or not is_communication(work):
+                continue
+            call = self._call_at(work.launch.start_s, work.launch.thread)
+            operation = operation_named(work.name.partition("(")[0]) or "collective"
+            if call is None:
+                found.append(Sent(operation, work.launch.start_s, work.start_s, work.end_s, None))
+                continue
+            found.append(
+                Sent(call.operation, call.launched_s, work.start_s, work.end_s, call.size_bytes, ranks=call.ranks)
+            )
+        return found
+
+    def _call_at(self, moment_s: float, thread: object) -> Call | None:
+        """Return the innermost call on a thread that a moment is in, or that was the last before it there."""
+        at = bisect_right(self._called, moment_s) - 1
+        last = None
+        while at >= 0 and moment_s - self._called[at] < 1.0:
+            call = self._calls[at]
+            if call.thread == thread:
+                if moment_s <= call.returned_s:
+                    return call
+                last = last or call
+            at -= 1
+        return last if last is not None and last.operation in ("send_recv", "all_to_all") else None
+
+    def _of_gloo(self, begin_s: float, end_s: float) -> list[Sent]:
+        """Return what ran on gloo's threads, each with the first call of its operation that is nobody else's."""
+        events = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
+        calls = self._calls[bisect_left(self._called, begin_s) : bisect_left(self._called, end_s)]
+        free: dict[str, list[Call]] = {}
+        for call in calls:
+            free.setdefault(call.operation, []).append(call)
+        found = []
+        for event in events:
+            operation = operation_named(event.name.removeprefix(_GLOO)) or event.name.removeprefix(_GLOO)
+            size = dimensions_bytes(event.args)
+            waiting = free.get(operation, [])
+            fits = (c for c in waiting if c.launched_s <= event.start_s and size in (c.size_bytes, None))
+            call = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
+            if call is None:
+                found.append(Sent(operation, event.start_s, event.start_s, event.end_s, size))
+                continue
+            waiting.remove(call)
+            size = call.size_bytes if size is None else size
+            found.append(Sent(operation, call.launched_s, event.start_s, event.end_s, size, ranks=call.ranks))
+        return sorted(found, key=lambda each: each.launched_s)

@@ -1,0 +1,115 @@
+"""Jobs whose layers or loops make collectives of their own: parts by name, nothing negative, no prediction."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ddpsim.cli.app import run
+from ddpsim.explaining.explain import explain
+from ddpsim.explaining.given import Given
+from ddpsim.explaining.seen import whole
+from tests.ddpsim.workload.kineto_traces import Job
+
+HERE = Path(__file__).parent
+EXPERTS = HERE / "cpu-ddp-all-to-all"
+"""Stock DDP over gloo on two CPUs, two layers of which exchange their inputs: four all-to-alls a step."""
+NAIVE = HERE / "cpu-naive"
+"""Two CPUs without DDP: after backward the loop makes an allreduce for each of eight gradients, and waits."""
+EXCHANGE_US = 400.0
+
+
+def device_job(tmp_path, **options):
+    """Return the explanation of two steps on GPUs, kernels of backward 100 us each."""
+    job = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0, **options)
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(job.document(steps=5)))
+    return explain(path, Given(topology="dgx-a100"))
+
+
+@pytest.mark.parametrize("folder", [EXPERTS, NAIVE])
+def test_parts_are_not_negative_and_sum_to_the_step(folder):
+    traced = explain(folder).traced
+    assert min(traced.parts.values()) >= 0
+    assert sum(traced.parts.values()) == pytest.approx(traced.step_s)
+
+
+def test_an_all_to_all_has_a_part_by_its_name_and_is_not_ddps():
+    found = explain(EXPERTS)
+    assert 0.1 < found.traced.parts["all_to_all_s"] / found.traced.step_s < 0.6
+    assert [split.operation for split in found.splits].count("all_to_all") == 4
+    assert [split.parameters for split in found.splits if split.operation == "all_reduce"] == [4, 4]
+    assert found.splits[0].size_bytes == 4 * 256 * 384
+
+
+def test_what_the_simulator_does_not_know_is_not_predicted_and_says_why():
+    found = explain(EXPERTS)
+    assert found.foretold is None
+    assert any("no prediction" in note and "4 all_to_all a step" in note for note in found.notes)
+    assert not any("other buckets" in line for line in found.advice)
+
+
+def test_an_allreduce_a_gradient_of_the_loop_is_no_overhead_of_ddp():
+    found = explain(NAIVE)
+    assert found.traced.parts["all_reduce_s"] > 0.1 * found.traced.step_s
+    assert found.traced.parts["ddp_overhead_s"] == pytest.approx(0.0, abs=1e-9)
+    assert found.foretold is None
+    assert any("no prediction" in note and "not reduced by DDP" in note for note in found.notes)
+
+
+def test_no_column_is_one_of_dashes(tmp_path, capsys):
+    shutil.copy(NAIVE / "rank0.pt.trace.json.gz", tmp_path)
+    page = tmp_path / "page" / "r.html"
+    page.parent.mkdir()
+    assert run(["explain", str(tmp_path), "--report", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "gradients" not in out
+    assert "last rank" not in out
+    assert "<th>last rank</th>" not in page.read_text()
+    assert "all_reduce (not DDP's)" in out
+    assert "all_reduce (not DDP&#x27;s)" in page.read_text() or "all_reduce (not DDP's)" in page.read_text()
+
+
+@pytest.mark.parametrize("rocm", [False, True])
+def test_kernels_that_do_not_say_what_they_do_are_named_by_their_calls(tmp_path, rocm):
+    found = device_job(tmp_path, rocm=rocm)
+    operations = [split.operation for split in found.splits]
+    assert operations == ["all_to_all", "all_to_all", "all_reduce", "all_reduce"]
+    assert [split.parameters for split in found.splits] == [0, 0, 2, 2]
+    assert min(found.traced.parts.values()) >= 0
+    assert sum(found.traced.parts.values()) == pytest.approx(found.traced.step_s)
+
+
+@pytest.mark.parametrize("rocm", [False, True])
+def test_an_exchange_that_the_device_waits_for_is_its_part(tmp_path, rocm):
+    parts = device_job(tmp_path, rocm=rocm).traced.parts
+    assert parts["all_to_all_s"] == pytest.approx(2 * EXCHANGE_US * 1e-6, rel=0.02)
+
+
+def test_a_wait_of_hips_runtime_is_a_wait(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(Job([100.0] * 4, recorded=True, rocm=True, synchronise=True).document(steps=4)))
+    cuda = tmp_path / "cuda.json"
+    cuda.write_text(json.dumps(Job([100.0] * 4, recorded=True, synchronise=True).document(steps=4)))
+    amd, nvidia = (explain(each).traced.parts for each in (path, cuda))
+    assert amd == pytest.approx(nvidia)
+
+
+def test_an_allreduce_of_the_loop_is_taken_as_traced(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, loop=True, wire=60.0).document(steps=5)))
+    found = explain(path, Given(topology="dgx-a100"))
+    terms = {term.name: term for term in found.foretold.terms}
+    assert terms["all_reduce_s"].traced_s > 0
+    assert terms["all_reduce_s"].predicted_s == terms["all_reduce_s"].traced_s
+    assert sum(term.predicted_s for term in found.foretold.terms) == pytest.approx(found.foretold.step_s)
+
+
+def test_parts_that_overlap_are_taken_off_the_largest():
+    assert whole({"forward_s": 3.0, "input_s": 2.0, "ddp_overhead_s": -1.0}, 4.0) == {
+        "forward_s": 2.0, "input_s": 2.0, "ddp_overhead_s": 0.0
+    }  # fmt: skip
+    assert whole({"forward_s": 1.0, "input_s": -1e-9}, 4.0)["ddp_overhead_s"] == 3.0
