@@ -136,6 +136,7 @@ class _Reader:
         self._latest = list(accumulate(ends, max))
         self._sent = SentCollectives(file.events)
         self.layers: list[Counter[str]] = []
+        self._loop: list[tuple[str, float, float]] = []
 
     def step(self, step: Step, after: Step | None, ahead_s: float) -> SeenStep:
         """Return a step; the last ends where the next forward would have begun, `ahead_s` behind its mark."""
@@ -242,7 +243,7 @@ class _Reader:
             "forward_s": own(ready_s, forward_s),
             "backward_compute_s": self._own_backward_s(step, own(forward_s, backward_s)),
             "exposed_comm_s": own(waiting_s, over_s),
-            "buffer_broadcast_s": ready_s - start_s,
+            "buffer_broadcast_s": own(start_s, ready_s),
             "optimizer_s": own(begun_s, updated_s) + min(cleared, own(updated_s, end_s)),
             "input_s": max(0.0, own(updated_s, end_s) - cleared) + (0.0 if step.reducer else own(over_s, begun_s)),
             **parts_of(exposed, start_s, end_s),
@@ -259,10 +260,14 @@ class _Reader:
         return min(seconds, max(alone_s, lead_s) if lead_s > 0 else alone_s)
 
     def _foreign(self, step: Step, end_s: float, collectives: Sequence[SeenCollective]) -> dict[str, list[Interval]]:
-        """Return when nothing but collectives that are not DDP's ran on the device."""
-        if all(collective.own for collective in collectives):
+        """Return when nothing but collectives that are not DDP's ran on the device.
+
+        What the loop launched behind its last kernel runs in the next step.
+        """
+        here = [(c.operation, c.started_s, c.finished_s) for c in collectives if not c.own]
+        spans, self._loop = [*self._loop, *here], here
+        if not spans:
             return {}
-        spans = [(c.operation, c.started_s, c.finished_s) for c in collectives if not c.own]
         works = (w for w in self._between(step.forward_s, end_s) if not is_communication(w))
         busy = [(work.start_s, work.end_s) for work in works]
         return exposed_of(spans, union([*busy, *((c.started_s, c.finished_s) for c in collectives if c.own)]))

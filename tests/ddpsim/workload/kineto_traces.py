@@ -65,7 +65,10 @@ class Job:
         self.host("Optimizer.step#SGD.step", now, 40, category="user_annotation")
         self.device("sgd", now + 20, 15)
         now += 40
-        now += self.allreduce(now, 1, MAIN) if self.others or self.loop else 0
+        now += self.allreduce(now, 1, MAIN) if self.others else 0
+        if self.loop:
+            now += self.allreduce(now, 1, MAIN, lasting=200.0, after=max(self.free.values()))
+            self.free[COMPUTE] = self.free[COMMUNICATION]
         if self.synchronise:
             done = max(self.free.values())
             self.host(
@@ -132,10 +135,10 @@ class Job:
         last = self.others and index + 1 == len(self.kernels)
         return 40 + (self.allreduce(now + 40, len(self.kernels), ENGINE, "Int") if last else 0), done
 
-    def allreduce(self, now, elements, thread, dtype="Float"):
+    def allreduce(self, now, elements, thread, dtype="Float", lasting=1, after=0.0):
         self.host("c10d::allreduce_", now, 10, thread)
         self.host("record_param_comms", now + 1, 8, thread, **{"In msg nelems": elements, "dtype": dtype})
-        self.device("ncclKernel_AllReduce", now + 5, 1, thread, COMMUNICATION)
+        self.device("ncclKernel_AllReduce", now + 5, lasting, thread, COMMUNICATION, after)
         return 10
 
     def all_to_all(self, now, thread):
