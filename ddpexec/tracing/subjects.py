@@ -130,8 +130,9 @@ class StockSubject(_Wrapped):
         return custom_plan(self.model.policy, self._groups) if self._groups else None
 
     def options(self) -> dict[str, object]:
-        """Return the flags, and the cap, of torch's constructor."""
-        return {**self._options(), "bucket_cap_mb": self.module.bucket_bytes_cap / 2**20}
+        """Return the flags, and the cap, of torch's constructor; None is its default, which is not 25."""
+        cap = None if self.module.bucket_bytes_cap_default else self.module.bucket_bytes_cap / 2**20
+        return {**self._options(), "bucket_cap_mb": cap}
 
 
 class OwnSubject(_Wrapped):

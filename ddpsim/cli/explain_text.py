@@ -60,8 +60,10 @@ def _who(found: Explanation) -> str:
         lines.append(f"slow link: {found.link.text()}")
     if found.recorded is not None:
         lines += [f"flight recorder: {line}" for line in found.recorded.lines()]
-    if found.late is None and found.link is None and len(found.ranks.ranks) > 1:
-        lines.insert(0, "no rank is late")
+    if found.late_untold is not None:
+        lines.insert(0, found.late_untold)
+    elif found.late is None and found.link is None and len(found.ranks.ranks) > 1:
+        lines.insert(0, "none of the traced ranks is late" if found.ranks.missing else "no rank is late")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.units import format_time
@@ -37,6 +38,8 @@ def advice_of(found: Explanation) -> Explanation:
         band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
         why = f"the prediction of the traced configuration, {band}, does not hold {format_time(told.traced_s)}"
         return replace(found, advice=tuple(said), notes=(*found.notes, f"{why}: no advice on buckets rests on it"))
+    if found.late is not None:
+        said.append(f"no advice on buckets rests on a run that waits for rank {found.late.rank}: mend that first")
     row = told.row
     if row is not None:
         share = f"{100 * told.gain:.1f} % ({100 * told.gain_low:.1f} to {100 * told.gain_high:.1f} %)"
@@ -44,4 +47,9 @@ def advice_of(found: Explanation) -> Explanation:
             said.append(f"other buckets gain {share} of the step: {row.best.plan.torch}")
         else:
             said.append(f"keep the buckets: others gain {share} at most")
+        said += [f"{doubt.name} leaves {_ends(doubt)} of it open: {doubt.remedy}" for doubt in told.gain_doubts]
     return replace(found, advice=tuple(said))
+
+
+def _ends(doubt: Effect) -> str:
+    return f"{100 * doubt.low:.1f} to {100 * doubt.high:.1f} %"

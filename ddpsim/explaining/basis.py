@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
-from ddpsim.bucketing import Parameter
+from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.mapping import map_arrivals
@@ -35,6 +35,7 @@ class Basis:
         finish_s: host time at the end of backward that no number of buckets changes.
         broadcasts: whether buffers are broadcast before a forward.
         input_s: what lies between the optimizer and the next forward.
+        caps: with which the job was run; None where the trace does not say.
         notes: of the import.
     """
 
@@ -46,6 +47,7 @@ class Basis:
     broadcasts: bool
     input_s: float = 0.0
     notes: tuple[str, ...] = ()
+    caps: BucketCaps | None = None
 
     @property
     def finishing(self) -> Workload:

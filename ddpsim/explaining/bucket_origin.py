@@ -1,17 +1,18 @@
-"""What the traced buckets are among those that torch makes of the model."""
+"""What the traced buckets are among those that torch makes of the model: the cap the job had, else those that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, plan_buckets
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.explaining.basis import Basis
+from ddpsim.units import MIB
 
-_CAPS = (
-    0.0, 1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 48, 50, 64, 75, 80, 96, 100, 128, 200, 256, 400, 500, 512, 1000, 1024,
-)  # fmt: skip
-"""MiB that people write; a traced plan is looked for among what they give."""
+Range = tuple[int, float]
+"""Limits in bytes that give the same buckets: above the first, up to the second."""
+Make = Callable[[BucketCaps], BucketPlan]
 
 
 def sets_of(plan: BucketPlan) -> list[set[int]]:
@@ -26,26 +27,92 @@ def is_whole(basis: Basis) -> bool:
 
 
 def bucket_origin(basis: Basis) -> str:
-    """Return what the traced buckets are among those that torch makes of the model."""
+    """Return what the traced buckets are among those that torch makes of the model.
+
+    A trace of `torch.profiler` does not say with which cap the job was run: all caps that give its buckets are told.
+    """
     groups = [set(group) for group in basis.groups]
     if not groups:
         return "no bucket of DDP in the trace"
     if not is_whole(basis):
         return "the traced buckets leave parameters out: unused ones, or another model"
+    parameters, order = basis.parameters, list(basis.order)
+    position = {index: number for number, index in enumerate(order)}
+    cases: Sequence[tuple[str, Make, Callable[[int], int]]] = (
+        (
+            "as torch rebuilds it in the order of arrival",
+            lambda caps: plan_buckets(parameters, caps, "rebuilt", order),
+            lambda index: position[index],
+        ),
+        (
+            "as of torch's first iteration: not rebuilt in the order of arrival",
+            lambda caps: initial_plan(parameters, caps),
+            lambda index: index,
+        ),
+    )
+    for how, make, place in cases:
+        if said := _caps_of(basis, groups, make, place):
+            return f"{said}, {how}"
+    call = custom_plan(parameters, basis.groups)
+    return f"of no one cap: {call.torch}"
 
-    def same(plan: BucketPlan) -> bool:
-        return sets_of(plan) == groups
 
-    order = list(basis.order)
-    cases: Sequence[tuple[str, BucketCaps]] = [
-        ("torch's default, [1, 25] MiB", BucketCaps()),
-        *((f"bucket_cap_mb={cap:g}", BucketCaps(bucket_cap_mb=cap)) for cap in _CAPS),
-    ]
-    for said, caps in cases:
-        if same(plan_buckets(basis.parameters, caps, "rebuilt", order)):
-            return f"{said}, as torch rebuilds it in the order of arrival"
-    for said, caps in cases:
-        if same(initial_plan(basis.parameters, caps)):
-            return f"{said}, as of torch's first iteration: not rebuilt in the order of arrival"
-    call = custom_plan(basis.parameters, basis.groups)
-    return f"none of the usual caps: {call.torch}"
+def _caps_of(basis: Basis, groups: list[set[int]], make: Make, place: Callable[[int], int]) -> str:
+    """Return the caps that give `groups`, in words; empty where neither torch's default nor one cap does.
+
+    Args:
+        basis: of the trace.
+        groups: the traced buckets.
+        make: the plan that torch makes of caps.
+        place: where a parameter comes when torch fills buckets.
+    """
+
+    def same(caps: BucketCaps) -> bool:
+        return sets_of(make(caps)) == groups
+
+    if basis.caps is not None and same(basis.caps):
+        arguments = basis.caps.torch_arguments()
+        asked = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "torch's default, [1, 25] MiB"
+        return f"{asked}, with which the job was run"
+    every = [_filled(basis.parameters, group, place) for group in groups]
+    one, first, others = _joined(every), every[0], _joined(every[1:])
+    uniform = _range(one) if one is not None and _gives(one, lambda mib: same(BucketCaps(bucket_cap_mb=mib))) else ""
+    if not same(BucketCaps()):
+        return f"bucket_cap_mb {uniform}" if uniform else ""
+    said = "torch's default, [1, 25] MiB"
+    if uniform:
+        return f"{said}, or bucket_cap_mb {uniform}"
+    if others is None or len(groups) < 2:
+        return said
+    return f"{said}, or bucket_cap_mb_list with its first cap {_range(first)} and its others {_range(others)}"
+
+
+def _filled(parameters: Sequence[Parameter], group: set[int], place: Callable[[int], int]) -> Range:
+    """Return the limits that close a bucket where it ends: it was not full before its last gradient."""
+    total = sum(parameters[index].size_bytes for index in group)
+    return total - parameters[max(group, key=place)].size_bytes, total
+
+
+def _joined(each: Sequence[Range]) -> Range | None:
+    """Return the limits that close all buckets, of which what is left over at the end may be the last."""
+    if not each:
+        return None
+    above = max(low for low, _ in each)
+    for buckets in (each[:-1], each):
+        up_to = min((high for _, high in buckets), default=math.inf)
+        if above < up_to:
+            return above, up_to
+    return None
+
+
+def _gives(limits: Range, same: Callable[[float], bool]) -> bool:
+    """Whether caps at both ends of the limits give the buckets."""
+    above, up_to = limits
+    highest = 2 * (above + 1) if math.isinf(up_to) else up_to
+    return same((above + 1) / MIB) and same(highest / MIB)
+
+
+def _range(limits: Range) -> str:
+    above, up_to = limits
+    low = f"above {above / MIB:.4g}"
+    return f"{low} MiB" if math.isinf(up_to) else f"{low} and up to {up_to / MIB:.4g} MiB"

@@ -15,7 +15,7 @@ from ddpsim.explaining.explanation import Explanation, Traced
 from ddpsim.explaining.files import Ranks, read_ranks
 from ddpsim.explaining.foretold import Foretold, foretell
 from ddpsim.explaining.given import Given
-from ddpsim.explaining.late import excess_s, late_rank
+from ddpsim.explaining.late import excess_s, late_rank, untold
 from ddpsim.explaining.links import slow_link
 from ddpsim.explaining.machine import Machine, machine_of
 from ddpsim.explaining.recorder import read_recorder
@@ -52,8 +52,8 @@ def explain(
     notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in seen for note in rank.notes)]
     lead = seen[0]
     machine = _machine(given, ranks, lead, splits, notes)
-    foretold = _foretold(lead, machine, traced, notes)
     late = late_rank(seen)
+    foretold = _foretold(lead, machine, traced, notes, advise=late is None)
     link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
     recorded = None if given.flight_recorder is None else read_recorder(given.flight_recorder)
     if recorded is not None:
@@ -74,6 +74,7 @@ def explain(
         advice=(),
         notes=tuple(notes),
         buckets="" if basis is None else bucket_origin(basis),
+        late_untold=untold(seen),
     )
     return advice_of(found)
 
@@ -126,12 +127,14 @@ def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split]
     return machine
 
 
-def _foretold(lead: SeenRank, machine: Machine | None, traced: Traced, notes: list[str]) -> Foretold | None:
+def _foretold(
+    lead: SeenRank, machine: Machine | None, traced: Traced, notes: list[str], *, advise: bool
+) -> Foretold | None:
     if machine is None or lead.made_by is None:
         return None
     backend = backend_of(lead)
     try:
-        return foretell(lead.made_by, machine, traced.step_s, traced.parts, backend)
+        return foretell(lead.made_by, machine, traced.step_s, traced.parts, backend, advise=advise)
     except InputError as error:
         notes.append(f"no prediction: {error}")
         return None

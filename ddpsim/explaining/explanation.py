@@ -57,6 +57,8 @@ class Explanation:
         profiler_s: what the profiler cost a step; None where no untraced step is given.
         advice: sentences, the most worth first; empty where there is none to give.
         notes: what a reader must know.
+        buckets: what the traced buckets are among torch's.
+        late_untold: why nobody can say whether a rank is late; None where one can.
     """
 
     ranks: Ranks
@@ -73,6 +75,7 @@ class Explanation:
     advice: tuple[str, ...]
     notes: tuple[str, ...]
     buckets: str = field(default="")
+    late_untold: str | None = None
 
     @property
     def bound(self) -> Bound:
@@ -90,6 +93,7 @@ class Explanation:
             "traced": self.traced.document(),
             "predicted": None if self.foretold is None else self.foretold.document(),
             "late_rank": None if self.late is None else self.late.document(),
+            "late_untold": self.late_untold,
             "slow_link": None if self.link is None else self.link.document(),
             "bound": self.bound,
             "shares": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import Machine
+from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import WORTH_IT, PlanRow
@@ -52,6 +55,7 @@ class Foretold:
         row: what `plan` found; None where the prediction is not to be relied on.
         gain: share of the step that its buckets save over the traced ones.
         gain_low, gain_high: its band.
+        gain_doubts: what of the gain rests on the traced collectives alone.
     """
 
     step_s: float
@@ -65,6 +69,7 @@ class Foretold:
     gain: float = 0.0
     gain_low: float = 0.0
     gain_high: float = 0.0
+    gain_doubts: tuple[Effect, ...] = ()
 
     @property
     def worth_it(self) -> bool:
@@ -98,6 +103,9 @@ class Foretold:
             "gain": self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
+            "gain_doubts": [
+                {"name": d.name, "low": d.low, "high": d.high, "remedy": d.remedy} for d in self.gain_doubts
+            ],
             "torch": None if self.row is None else self.row.best.plan.torch,
             "topology": self.prediction.topology.name,
             "nodes": self.prediction.nodes,
@@ -165,11 +173,16 @@ def foretell(
         calibration=calibration,
     )
     row = report.rows[0]
-    if sets_of(row.default.plan) == sets_of(prediction.plan):
-        return replace(made, row=row, gain=row.gain, gain_low=row.gain_low, gain_high=row.gain_high)
-    now = predicted(usual)
-    low, high = gain_band(now, row.best)
-    return replace(made, row=row, gain=1 - row.best.iteration_s / now.iteration_s, gain_low=low, gain_high=high)
+    gain, low, high, now = row.gain, row.gain_low, row.gain_high, row.default
+    if sets_of(row.default.plan) != sets_of(prediction.plan):
+        now = predicted(usual)
+        gain, (low, high) = 1 - row.best.iteration_s / now.iteration_s, gain_band(now, row.best)
+    doubts = () if machine.one_size is None else one_size_doubt(now, row.best, gain, machine.one_size, calibration)
+    low, high = (
+        gain - math.hypot(gain - low, *(gain - doubt.low for doubt in doubts)),
+        gain + math.hypot(high - gain, *(doubt.high - gain for doubt in doubts)),
+    )
+    return replace(made, row=row, gain=gain, gain_low=low, gain_high=high, gain_doubts=doubts)
 
 
 def _usual(workload: Workload) -> Workload:

@@ -27,7 +27,7 @@ _MAD = 1.4826
 _MEDIANS = 1.2533
 """Standard error of a median, in those of a mean: sqrt(pi / 2)."""
 _FEWEST = 3
-"""Steps below which no excess can be told from a hiccup."""
+"""Steps that every rank has whole below which no excess can be told from a hiccup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,22 @@ def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
     step_s = median(step.step_s for row in steps for step in row.values())
     found = [late for rank in sorted(steps[0]) if (late := _judged(rank, steps, step_s)) is not None]
     return max(found, key=lambda late: late.seconds, default=None)
+
+
+def untold(ranks: Sequence[SeenRank]) -> str | None:
+    """Return why nobody can say whether a rank is late, and what to do; None where one can."""
+    if len(ranks) < 2:
+        return None
+    count = len(_common(ranks))
+    if count >= _FEWEST:
+        return None
+    what = f"too few steps were seen to tell whether a rank is late: {count}, of at least {_FEWEST}"
+    every = next((rank.options["every"] for rank in ranks if "every" in rank.options), None)
+    if isinstance(every, int) and every > 1:
+        return f"{what}; `ddpexec.trace` stamped each {every}th step: trace with every=1"
+    if any(rank.kind == "kineto" for rank in ranks):
+        return f"{what}; record more of them: torch.profiler.schedule(..., active=10)"
+    return f"{what}; run more iterations"
 
 
 def excess_s(ranks: Sequence[SeenRank]) -> dict[int, dict[str, float]]:

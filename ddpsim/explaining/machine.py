@@ -25,6 +25,11 @@ _ASSUMED = {
 """Shipped machines by their GPU, for a trace whose machine nobody names: its wires are then the trace's."""
 
 
+APART = 2
+"""Largest over smallest message from which on bytes and latency are told apart: half of a message whose time is all
+bytes takes half as long, of one that is all latency as long, which is more than times of one size differ by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Where the traced ranks ran, as far as that is known.
@@ -32,6 +37,8 @@ class Machine:
     Attributes:
         calibration: of its collectives; None is the priors.
         assumed: why it is this machine, where nobody named it.
+        one_size: the size and time of the collectives that its times rest on, where all are about as large: those do
+            not tell what of it grows with bytes. None elsewhere.
     """
 
     topology: Topology
@@ -39,6 +46,7 @@ class Machine:
     gpus_per_node: int
     calibration: Calibration | None
     assumed: str = ""
+    one_size: CurvePoint | None = None
 
 
 def machine_of(
@@ -112,9 +120,10 @@ def _assumed(world_size: int, device: str, splits: Sequence[Split], backend: str
     if not points:
         return Machine(known, nodes, per_node, None, assumed)
     curve = Curve(known.fingerprint(), nodes, per_node, points)
-    return Machine(
-        known, nodes, per_node, replace(priors, curves=(curve,)), f"{assumed}, its allreduces as long as traced"
-    )
+    largest = points[-1]
+    alike = largest.size_bytes < APART * points[0].size_bytes
+    assumed = f"{assumed}, its allreduces as long as traced"
+    return Machine(known, nodes, per_node, replace(priors, curves=(curve,)), assumed, largest if alike else None)
 
 
 def _points(splits: Sequence[Split]) -> tuple[CurvePoint, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
@@ -62,7 +63,19 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
     order = tuple(index for group in groups for index in group)
     input_s = median(step.parts["input_s"] for step in seen.steps)
     broadcasts = seen.options.get("broadcast_buffers", True) is not False
-    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s)
+    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=_caps(seen.options))
+
+
+def _caps(options: Mapping[str, object]) -> BucketCaps | None:
+    """Return the caps with which a run says that it was run; None where it does not, or asked for a plan of its own."""
+    listed, named = options.get("bucket_cap_mb_list"), ("bucket_cap_mb", "first_bucket_mb")
+    values = {name: float(value) for name in named if isinstance(value := options.get(name), int | float)}
+    known = "bucket_cap_mb" in options or "bucket_cap_mb_list" in options
+    if not known or options.get("plan") is not None:
+        return None
+    if not isinstance(listed, list | tuple) or not all(isinstance(cap, int | float) for cap in listed):
+        return BucketCaps(bucket_cap_mb=values.get("bucket_cap_mb"), first_bucket_mb=values.get("first_bucket_mb"))
+    return BucketCaps(bucket_cap_mb_list=tuple(listed))
 
 
 def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
@@ -71,6 +84,7 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
     updates.sort(key=lambda span: span.start_s)
     options = trace.provenance.get("options")
+    every = {"every": trace.provenance["every"]} if "every" in trace.provenance else {}
     return SeenRank(
         rank=rank,
         world_size=trace.world_size,
@@ -81,7 +95,7 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
         scheme="ddp",
         steps=tuple(_step(iteration, updates) for iteration in iterations),
         clock="rank 0's",
-        options=options if isinstance(options, Mapping) else {},
+        options={**(options if isinstance(options, Mapping) else {}), **every},
     )
 
 

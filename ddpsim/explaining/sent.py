@@ -117,11 +117,11 @@ class SentCollectives:
             size = dimensions_bytes(event.args)
             waiting = free.get(operation, [])
             fits = (c for c in waiting if c.launched_s <= event.start_s and size in (c.size_bytes, None))
-            call = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
-            if call is None:
+            match = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
+            if match is None:
                 found.append(Sent(operation, event.start_s, event.start_s, event.end_s, size))
                 continue
-            waiting.remove(call)
-            size = call.size_bytes if size is None else size
-            found.append(Sent(operation, call.launched_s, event.start_s, event.end_s, size, ranks=call.ranks))
+            waiting.remove(match)
+            size = match.size_bytes if size is None else size
+            found.append(Sent(operation, match.launched_s, event.start_s, event.end_s, size, ranks=match.ranks))
         return sorted(found, key=lambda each: each.launched_s)

@@ -83,8 +83,11 @@ def _who(found: Explanation) -> str:
         )
     if found.link is not None:
         said.append(f"A link is slow: {found.link.text()}.")
-    if not said:
-        said.append("No rank is late." if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
+    if found.late_untold is not None:
+        said.append(f"{found.late_untold[:1].upper()}{found.late_untold[1:]}.")
+    elif not said:
+        none = "None of the traced ranks is late." if found.ranks.missing else "No rank is late."
+        said.append(none if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
     if found.ranks.missing:
         said.append(f"{counted(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
     return " ".join(said)
@@ -131,11 +134,11 @@ def _terms(found: Explanation) -> Table:
 def _collectives(found: Explanation) -> tuple[Table, ...]:
     if not found.splits:
         return ()
-    header = ("", "collective", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
+    names = ("", "collective", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
     rows = tuple(_collective(split) for split in found.splits[:MOST_ROWS])
     # A column of which nothing is known is none.
-    kept = [n for n in range(len(header)) if any(row[n] != "–" for row in rows)]
-    header, rows = tuple(header[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in rows)
+    kept = [n for n in range(len(names)) if any(row[n] != "–" for row in rows)]
+    header, rows = tuple(names[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in rows)
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
     whole = "Waiting is the ranks' mean until the last of them has come; the wire begins there."
     note = bound if all(split.bound for split in found.splits) else whole

@@ -1,0 +1,131 @@
+"""What other buckets gain is told with all that the trace leaves open, and not at all where it rests on nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps, Parameter
+from ddpsim.bucketing.plan import plan_buckets
+from ddpsim.cli.explain_text import text
+from ddpsim.explaining.advice import advice_of
+from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.bucket_origin import bucket_origin
+from ddpsim.explaining.explain import explain
+from ddpsim.explaining.foretold import foretell
+from ddpsim.explaining.kineto import read_kineto_rank
+from ddpsim.explaining.late import late_rank
+from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.splits import splits_of
+from ddpsim.trace.json import write_trace
+from tests.ddpsim.explaining.seen_ranks import ranks
+from tests.ddpsim.workload.kineto_traces import Job
+from tests.traces import example_trace
+
+
+def traced(tmp_path, bucket, gradients=12):
+    """Return the rank, its basis and its machine: gradients of 4 MiB, so many in a bucket."""
+    job = Job([600.0] * gradients, ddp=True, recorded=True, bucket=bucket, elements=1 << 20, wire=2000.0)
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(job.document(steps=6)))
+    rank = replace(read_kineto_rank(path, None, lead=True), rank=0)
+    return rank, rank.made_by, machine_of(2, rank.device, splits_of([rank], 2), "nccl")
+
+
+def advised(basis, machine, parts):
+    """Return the explanation of a step that the prediction meets, so that it advises."""
+    step_s = foretell(basis, machine, 1.0, parts, "nccl", advise=False).step_s
+    return foretell(basis, machine, step_s, parts, "nccl")
+
+
+def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
+    rank, basis, machine = traced(tmp_path, bucket=6)
+    assert machine.one_size.size_bytes == 24 << 20
+    told = advised(basis, machine, rank.steps[0].parts)
+    (doubt,) = told.gain_doubts
+    assert doubt.low <= told.gain <= doubt.high
+    assert doubt.high - doubt.low > 0.01
+    assert told.gain_low <= doubt.low
+    assert told.gain_high >= doubt.high
+    sure = advised(basis, replace(machine, one_size=None), rank.steps[0].parts)
+    assert told.gain_high - told.gain_low > sure.gain_high - sure.gain_low
+    assert told.document()["gain_doubts"][0]["remedy"].startswith("trace a few steps")
+
+
+def test_messages_of_sizes_far_apart_tell_them_apart(tmp_path):
+    rank, basis, machine = traced(tmp_path, bucket=5)
+    assert machine.one_size is None
+    assert advised(basis, machine, rank.steps[0].parts).gain_doubts == ()
+
+
+def test_no_option_is_added_that_changes_nothing(tmp_path):
+    rank, basis, machine = traced(tmp_path, bucket=6)
+    assert not basis.workload.buffers
+    told = advised(replace(basis, broadcasts=False), machine, rank.steps[0].parts)
+    assert "broadcast_buffers" not in told.row.best.plan.torch
+
+
+def test_a_late_rank_holds_advice_back(tmp_path):
+    rank, basis, machine = traced(tmp_path, bucket=6)
+    found = replace(explain(tmp_path / "rank0.json"), foretold=advised(basis, machine, rank.steps[0].parts), advice=())
+    assert any("buckets" in line for line in advice_of(found).advice)
+    late = late_rank(ranks(late={1: {"input": 0.020}}))
+    held = advice_of(replace(found, late=late, foretold=replace(found.foretold, row=None)))
+    assert any("no advice on buckets" in line and "rank 1" in line for line in held.advice)
+    assert not any("other buckets gain" in line or "keep the buckets" in line for line in held.advice)
+
+
+MODEL = [Parameter(f"p{n}", (size,), "float32") for n, size in enumerate([300_000, 100_000, 400_000, 200_000, 250_000])]
+
+
+def basis_with(caps, order=(4, 3, 2, 1, 0)):
+    groups = tuple(tuple(group) for group in plan_buckets(MODEL, caps, "rebuilt", list(order)).groups())
+    workload = type("W", (), {"parameters": MODEL})()
+    return Basis(workload, groups, tuple(order), {}, 0.0, False)
+
+
+@pytest.mark.parametrize("cap", [0.9, 1.2, 2.0, 3.0])
+def test_the_caps_named_are_all_that_give_the_buckets(cap):
+    asked = basis_with(BucketCaps(bucket_cap_mb=cap))
+    said = bucket_origin(asked)
+    assert "bucket_cap_mb above" in said
+    words = said.replace(",", "").split()
+    low = float(words[words.index("above") + 1])
+    assert low < cap
+    same = basis_with(BucketCaps(bucket_cap_mb=low * 1.001 + 1e-3)).groups
+    assert same == asked.groups
+    if "to" in words:
+        high = float(words[words.index("to", words.index("above")) + 1])
+        assert cap <= high * 1.001
+        assert basis_with(BucketCaps(bucket_cap_mb=high * 1.002)).groups != asked.groups
+
+
+def test_the_cap_of_the_run_is_named_where_it_is_known():
+    caps = BucketCaps(bucket_cap_mb=1.2)
+    assert bucket_origin(replace(basis_with(caps), caps=caps)).startswith(
+        "bucket_cap_mb=1.2, with which the job was run"
+    )
+
+
+def test_torchs_default_is_named_with_what_else_gives_its_buckets():
+    said = bucket_origin(basis_with(BucketCaps()))
+    assert said.startswith("torch's default, [1, 25] MiB, or bucket_cap_mb_list with its first cap above")
+
+
+@pytest.mark.parametrize(("steps", "said"), [(1, True), (2, True), (3, False)])
+def test_too_few_steps_are_told_instead_of_nobody(tmp_path, steps, said):
+    write_trace(example_trace(world_size=2, iterations=steps), tmp_path)
+    found = explain(tmp_path)
+    assert (found.late_untold is not None) == said
+    assert ("no rank is late" in text(found)) != said
+    assert ("too few steps were seen" in text(found)) == said
+    assert found.document()["late_untold"] == found.late_untold
+
+
+def test_a_loop_that_stamped_one_step_in_twenty_is_told_to_stamp_all(tmp_path):
+    trace = example_trace(world_size=2, iterations=1)
+    provenance = {**trace.provenance, "every": 20}
+    write_trace(replace(trace, provenance=provenance), tmp_path)
+    assert "trace with every=1" in explain(tmp_path).late_untold
