@@ -124,7 +124,8 @@ def foretell(
     calibration = with_costs(machine.calibration, backend, basis.costs)
     options = Options(
         plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
-        broadcast_buffers=basis.broadcasts,
+        # Without buffers the option changes nothing, and is none to advise.
+        broadcast_buffers=basis.broadcasts or not basis.workload.buffers,
         backend="gloo" if backend == "gloo" else "nccl",
         iterations=_ITERATIONS,
     )

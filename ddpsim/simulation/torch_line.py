@@ -53,7 +53,7 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
         **({"find_unused_parameters": True} if searched else {}),
         **({"static_graph": True} if static else {}),
         **({"gradient_as_bucket_view": True} if job.gradient_as_bucket_view else {}),
-        **({} if job.broadcast_buffers or not workloads[0].buffers else {"broadcast_buffers": False}),
+        **({} if job.broadcast_buffers else {"broadcast_buffers": False}),
     }
     notes = [f"{_named(workloads[0], missing)} no gradient in any iteration"] if static else []
     return TorchCall(caps, tuple(flags.items()), "; ".join([*notes, *_hooks(job)]))
