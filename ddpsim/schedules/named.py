@@ -204,6 +204,11 @@ _SCHEMES: Mapping[str, Read] = {
 """By name, what reads a scheme's options."""
 
 
+def names_code(text: str) -> bool:
+    """Return whether `text` names a function of somebody's own, which `scheme_named` would import and so run."""
+    return _Text.of(text).name not in _SCHEMES and is_own(text)
+
+
 def scheme_named(text: str) -> Scheme:
     """Return the scheme that `text` names: `ddp`, `priority:4MiB`, `package.module:function`, ...
 
@@ -214,7 +219,7 @@ def scheme_named(text: str) -> Scheme:
     given = _Text.of(text)
     if given.name in _SCHEMES:
         return _SCHEMES[given.name](given)
-    if is_own(text):
+    if names_code(text):
         return own_scheme(text)
     raise UnknownNameError.among("scheme", given.name, list(_SCHEMES), place="scheme")
 
@@ -229,7 +234,7 @@ def schemes_named(text: str) -> list[str]:
     """
     found: list[str] = []
     for piece in text.split(","):
-        names_one = _Text.of(piece).name in _SCHEMES or is_own(piece)
+        names_one = _Text.of(piece).name in _SCHEMES or names_code(piece)
         if found and ":" in found[-1] and not names_one:
             found[-1] += f",{piece}"
         else:
