@@ -29,6 +29,7 @@ from ddpsim.schedules.scheme import Make, Runner, Scheme
 from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.sharded import FullyShard
+from ddpsim.strict import whole_number
 from ddpsim.units import parse_size
 
 T = TypeVar("T")
@@ -114,11 +115,12 @@ def _fsdp2(text: _Text) -> Scheme:
 
 
 def _hsdp(text: _Text) -> Scheme:
-    shards, rest = text.first()
-    if not (shards.isascii() and shards.isdigit() and int(shards)):
-        what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
+    given, rest = text.first()
+    shards = whole_number(given)
+    if not shards:
+        what = f"{given!r} is no number of ranks that share a copy" if given else "needs how many ranks share a copy"
         text.refuse(what, "write e.g. hsdp:8")
-    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=int(shards)))
+    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=shards))
 
 
 def _fully_sharded(name: str, given: FullyShard) -> Scheme:
