@@ -1,4 +1,7 @@
-"""Run a function on several ranks: processes of their own, a file as the store, results back as pickles."""
+"""Run a function on several ranks: `run` on a pool's, which stand; `outcomes` on processes of its own.
+
+Tests of set-up, of the loss of a rank and of teardown have ranks of their own: a file as the store, results as pickles.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from tests.ddpexec.groups import pool
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,22 @@ def outcomes(
                 process.join()
         if hung:
             raise TimeoutError(f"ranks {hung} were still running after {timeout_s} s")
+        for rank, process in enumerate(processes):
+            if process.exitcode in pool.ABORTS:
+                raise pool.aborted(rank, process.exitcode)
         return [_outcome(Path(folder) / str(rank), process.exitcode) for rank, process in enumerate(processes)]
 
 
-def run(world_size: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Call `function(rank, *arguments)` on each rank and return the results by rank; any failure is raised here."""
+def run(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60) -> list[Any]:
+    """Call `function(rank, *arguments)` on standing ranks and return the results by rank; any failure is raised here.
+
+    They have what was imported when they were forked, and nothing that a test has changed in its own process since.
+    """
+    return pool.run(world_size, function, *arguments, timeout_s=timeout_s)
+
+
+def run_own(world_size: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+    """Do as `run` on ranks of this call alone, forked from this process as it is now."""
     results = outcomes(world_size, function, *arguments, **options)
     for rank, result in enumerate(results):
         if result.error is not None or result.exit_code != 0:
@@ -108,6 +124,8 @@ def _main(rank: int, group: Group, function: Callable[..., Any], arguments: Any)
             world_size=group.world_size,
             timeout=timedelta(seconds=group.timeout_s),
         )
+        if group.backend == "gloo":
+            dist.barrier()  # ranks connect to one another when they first talk
         value = function(rank, *arguments)
     except BaseException as exception:
         error = f"{type(exception).__name__}: {exception}\n{traceback.format_exc()}"
