@@ -163,7 +163,7 @@ def processes(device: str, world_size: int) -> dict[str, str]:
 def launch(case: Case, device: str, blocks: int, seed: int, *, hold: bool) -> tuple[int, int, Blocks]:
     """Run one launch of a case on ranks of its own; a step takes as long as its slowest rank."""
     options = {"timeout_s": 600, "group_timeout_s": 300, **processes(device, case.world_size)}
-    measured = ranks.run(case.world_size, measure, case, device, blocks, seed, hold, **options)
+    measured = ranks.run_own(case.world_size, measure, case, device, blocks, seed, hold, **options)
     by_block = zip(*(times for _, _, times in measured), strict=True)
     slowest = [[_slowest(turns) for turns in zip(*block, strict=True)] for block in by_block]
     return measured[0][0], measured[0][1], slowest

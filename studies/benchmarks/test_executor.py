@@ -16,7 +16,7 @@ def test_one_rank_has_a_gpu_for_itself_and_several_share_it() -> None:
 
 
 def test_every_case_can_be_measured_by_spawned_ranks() -> None:
-    found = ranks.run(1, measure, Case("small", 1, "view", "default"), "cpu", 1, 0, False, start="spawn")
+    found = ranks.run_own(1, measure, Case("small", 1, "view", "default"), "cpu", 1, 0, False, start="spawn")
     parameters, buckets, blocks = found[0]
     assert (parameters, buckets) == (2000, 1)
     assert [len(arm) for block in blocks for arm in block] == [2] * len(ARMS)

@@ -114,7 +114,7 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     """Train a case with a seed; return what is kept of it."""
     from tests.ddpexec.groups import ranks
 
-    [found, *_] = ranks.run(WORKERS + case.servers, train, case, seed, timeout_s=1200, group_timeout_s=300)
+    [found, *_] = ranks.run_own(WORKERS + case.servers, train, case, seed, timeout_s=1200, group_timeout_s=300)
     kept = {"scheme": case.scheme, "seed": seed, **found}
     print(kept, file=sys.stderr, flush=True)
     return kept

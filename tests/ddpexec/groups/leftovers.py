@@ -18,8 +18,8 @@ from torch.nn.modules import module
 ENDING_S = 3.0
 """How long threads that are about to end may take: notes are read for a while after a failure."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-KEPT = ("ddpexec lane",)
-"""Names of threads that stay as long as a wrapper of a schedule, which hooks of its gradients keep to the end."""
+KEPT = ("ddpexec lane", "ddpexec.trace clock")
+"""Names of threads that stay to the end: with a schedule's wrapper, which hooks of its gradients keep; with a clock."""
 HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",

@@ -126,7 +126,7 @@ def alone(rank: int) -> None:
 
 
 def test_without_a_process_group_the_error_says_so() -> None:
-    ranks.run(1, alone)
+    ranks.run_own(1, alone)
 
 
 def without_an_exchange(rank: int, how: str) -> str:

@@ -99,7 +99,7 @@ def beside_a_dead_store(rank: int) -> str:
 
 
 def test_a_store_that_hangs_holds_nobody_up() -> None:
-    (said,) = ranks.run(1, beside_a_dead_store, timeout_s=30)
+    (said,) = ranks.run_own(1, beside_a_dead_store, timeout_s=30)
     assert "one of the other ranks (1) died, raised or did not come within the timeout, and the store does not" in said
 
 

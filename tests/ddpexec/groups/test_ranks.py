@@ -21,11 +21,11 @@ def hang(rank: int) -> None:
 
 
 def test_all_ranks_that_hang_have_one_timeout_together() -> None:
-    begin_s = time.monotonic()
+    before, begin_s = multiprocessing.active_children(), time.monotonic()
     with pytest.raises(TimeoutError, match=r"ranks \[0, 1, 2\] were still running after 3 s"):
         ranks.outcomes(3, hang, timeout_s=3)
     assert time.monotonic() - begin_s < 3 * 3
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 class InterruptionError(Exception):
@@ -52,6 +52,7 @@ def interrupt_the_test(rank: int) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_test_leaves_no_rank() -> None:
+    before = multiprocessing.active_children()
     with pytest.raises(InterruptionError):
         ranks.outcomes(2, interrupt_the_test)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)

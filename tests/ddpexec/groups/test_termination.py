@@ -29,7 +29,7 @@ def held(rank: int) -> str:
 
 
 def test_termination_is_heard_where_torch_holds_the_host() -> None:
-    assert ranks.run(1, held, timeout_s=20) == ["exit 2"]
+    assert ranks.run_own(1, held, timeout_s=20) == ["exit 2"]
 
 
 def undisturbed(rank: int) -> bool:
@@ -41,7 +41,7 @@ def undisturbed(rank: int) -> bool:
 
 
 def test_signals_are_as_they_were_after_a_run_that_ends_well() -> None:
-    assert ranks.run(1, undisturbed) == [True]
+    assert ranks.run_own(1, undisturbed) == [True]
 
 
 @pytest.fixture

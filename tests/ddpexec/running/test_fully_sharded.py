@@ -56,7 +56,7 @@ def traced(rank: int) -> list[Any]:
 
 
 def test_a_run_under_fully_shard_leaves_a_trace() -> None:
-    for options, (trace, gathered, messages, told) in zip(RUNS, ranks.run(2, traced)[0], strict=True):
+    for options, (trace, gathered, messages, told) in zip(RUNS, ranks.run_own(2, traced)[0], strict=True):
         summary = summarise(gathered)
         assert sum(getattr(summary, part) for part in PARTS) == pytest.approx(summary.iteration_s)
         assert told["implementation"] == "torch"
@@ -110,7 +110,7 @@ def refused(rank: int) -> list[str]:
 
 
 def test_every_rank_says_what_cannot_be_sharded() -> None:
-    for straggler, slower, step, shards, dtype in ranks.run(2, refused):
+    for straggler, slower, step, shards, dtype in ranks.run_own(2, refused):
         assert "`stragglers`" in straggler
         assert "`scale_compute`" in slower
         assert "drop one" in step

@@ -1,0 +1,104 @@
+"""Standing ranks do what a test asks, and a test that leaves something behind in them fails by its name."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from tests.ddpexec.groups import pool, ranks  # noqa: E402
+
+
+def process_of(rank: int) -> int:
+    return os.getpid()
+
+
+def total(rank: int) -> float:
+    numbers = torch.ones(1) * (rank + 1)
+    dist.all_reduce(numbers)
+    return float(numbers)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_ranks_stand_and_form_a_group_of_any_size(world: int) -> None:
+    assert ranks.run(world, process_of) == ranks.run(world, process_of)
+    assert ranks.run(world, total) == [world * (world + 1) / 2] * world
+
+
+def test_every_function_finds_the_same_seeds() -> None:
+    def drawn(rank: int) -> tuple[float, float]:
+        return random.random(), float(torch.rand(()))
+
+    assert len({*ranks.run(2, drawn), *ranks.run(2, drawn)}) == 1
+
+
+def leave_a_variable() -> None:
+    os.environ["LEFT_BEHIND"] = "1"
+
+
+def leave_a_hook() -> None:
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+
+
+def leave_a_thread() -> None:
+    threading.Thread(target=time.sleep, args=(30,), name="idler", daemon=True).start()
+
+
+def leave_without_gradients() -> None:
+    torch.set_grad_enabled(False)
+
+
+@pytest.mark.parametrize(
+    ("leave", "named"),
+    [
+        (leave_a_variable, "an environment variable"),
+        (leave_a_hook, "a hook on every module"),
+        (leave_a_thread, "the thread idler"),
+        (leave_without_gradients, "another gradient mode"),
+        (dist.destroy_process_group, "no process group, or another"),
+    ],
+)
+def test_what_is_left_behind_is_named_and_put_back(leave: Callable[[], Any], named: str) -> None:
+    with pytest.raises(AssertionError, match=f"rank 0 leaves behind {named}"):
+        ranks.run(1, lambda rank: leave())
+    ranks.run(1, process_of)
+
+
+def test_a_rank_that_fails_is_named_and_does_not_keep_the_others() -> None:
+    def fails(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("of its own making")
+        dist.barrier()
+
+    with pytest.raises(AssertionError, match="ValueError: of its own making"):
+        ranks.run(2, fails)
+    assert ranks.run(2, total) == [3, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+@pytest.mark.parametrize("start", [ranks.run, ranks.run_own])
+def test_an_abort_of_native_code_is_an_error_of_its_own(start: Callable[..., Any], number: signal.Signals) -> None:
+    def aborts(rank: int) -> None:
+        if rank == 1:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        time.sleep(0.5)
+
+    with pytest.raises(pool.RankAbortedError, match=rf"has aborted rank 1 \({number.name}\)"):
+        start(2, aborts)
+    assert ranks.run(2, total) == [3, 3]
+
+
+def test_ranks_that_hang_are_named() -> None:
+    with pytest.raises(TimeoutError, match=r"ranks \[1\] were still running after 0.5 s"):
+        ranks.run(2, lambda rank: time.sleep(rank * 30), timeout_s=0.5)
+    assert ranks.run(2, total) == [3, 3]
