@@ -9,12 +9,13 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: check-studies schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: check check-studies test-rest test-times test-repeat schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
-	@echo "make test    every test"
-	@echo "make check-studies   tests of the studies"
+	@echo "make test    the tests that need no network namespace, browser, wheel or wait: five minutes on two cores"
+	@echo "make check   every test, those of the studies too, and random tests with all their examples"
+	@echo "make test-times   how long make test takes, and its twenty slowest; make test-repeat: is it green each time?"
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make fuzz    mutated files through every loader, more than the tests have"
 	@echo "make lint    ruff, mypy, import contracts"
@@ -49,15 +50,30 @@ help:
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
 
-# Ranks and clocks share the machine with whatever else it does, and torch's native code has aborted a rank once in some
-# thousand runs: a test that fails runs once more, and is named.
+# Every test that needs no network namespace, browser, wheel or wait; it says how many it leaves to `make check`. A test
+# runs again only where torch's native code aborted a rank, or where it is marked as sharing the machine's clock.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist=worksteal -r R
 test: .venv/.dev
-	$(BIN)/python -m pytest tests -n 2 --dist=worksteal --durations=10 \
-		--reruns 1 -r R
+	$(PYTEST) tests --part quick
+
+test-rest: .venv/.dev
+	$(PYTEST) tests --part rest
 
 # Tests of the studies: fits and kept runs that hold the committed figures.
 check-studies: .venv/.dev
 	$(BIN)/python -m pytest studies -n 2 --dist=worksteal --durations=10
+
+# Everything, random tests with all their examples.
+check: .venv/.dev
+	HYPOTHESIS_PROFILE=large $(MAKE) test test-rest check-studies conformance
+
+test-times: .venv/.dev
+	$(BIN)/python -m tests.times
+
+# Green each time, on an idle machine and beside a load: about an hour and a half.
+test-repeat: .venv/.dev
+	$(BIN)/python -m tests.times --repeat 10
+	$(BIN)/python -m tests.times --repeat 3 --load 8
 
 smoke: .venv/.dev
 	rm -rf $(OUT)/smoke

@@ -1,23 +1,111 @@
-"""What all tests share: imports done once, and no test fails because a machine is slow at that moment."""
+"""What all tests share: which of them `make test` runs, what runs again when it fails, and no haste on a slow machine.
+
+`make test` leaves to `make check` what a test needs beside this interpreter: a network namespace, a browser, a wheel,
+a wait (processes that are stopped, lost, or launched anew), or minutes of a processor. A test says so with
+`@pytest.mark.needs("wait")`; who asks for a lab or a browser in a fixture need not. `--part` chooses: `quick` is what
+`make test` runs, `rest` what it leaves, and without it every test runs.
+"""
 
 from __future__ import annotations
 
+import collections
 import gc
-import importlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+from tests.profile import examples
+
+NEEDS = {
+    "namespace": "a network namespace",
+    "browser": "a browser",
+    "wheel": "a wheel",
+    "wait": "a wait for other processes",
+    "minutes": "minutes of a processor",
+}
+FIXTURES = {"lab_machine": "namespace", "browser": "browser"}
+"""What a fixture's name says of the test that asks for it."""
+ABORTED = "RankAbortedError"
+"""The one failure after which every test runs once more: torch's native code has aborted a rank."""
+AGAIN = "run again"
+
+settings.register_profile("tests", deadline=None, max_examples=examples(100))
+settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=("quick", "rest"), help="run what `make test` runs, or what it leaves")
+
+
+def needed(item: pytest.Item) -> str | None:
+    """Return what a test needs beside this interpreter; None is nothing."""
+    for fixture, need in FIXTURES.items():
+        if fixture in getattr(item, "fixturenames", ()):
+            return need
+    marker = item.get_closest_marker("needs")
+    if marker is None:
+        return None
+    (need,) = marker.args
+    if need not in NEEDS:
+        raise pytest.UsageError(f"{item.nodeid}: needs {need!r}; known: {', '.join(NEEDS)}")
+    return str(need)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        only = [".*"] if item.get_closest_marker("shares_clock") else [ABORTED]
+        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=only))
+    if not (part := config.getoption("--part")):
+        return
+    left = collections.Counter[str]()
+    chosen, others = [], []
+    for item in items:
+        need = needed(item)
+        (chosen if (need is None) == (part == "quick") else others).append(item)
+        if need is not None:
+            left[need] += 1
+    items[:] = chosen
+    config.hook.pytest_deselected(items=others)
+    config.stash[LEFT] = left
+
+
+LEFT = pytest.StashKey[collections.Counter[str]]()
 
 
 def pytest_collection_finish() -> None:
-    """Import here what torch's DDP imports when it is first made: seconds, in each rank that a test forks otherwise.
-
-    What imports and collection made is kept out of garbage collections: hundreds of thousands of objects each time.
-    """
-    if "torch" in sys.modules:
-        importlib.import_module("torch._dynamo")
+    """Keep what imports and collection made out of garbage collections: hundreds of thousands of objects each time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was left to the process that started this one, if any."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(session.config.stash.get(LEFT, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT] = collections.Counter(getattr(node, "workeroutput", {}).get("left", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name the tests that ran again, with their reason, and say how many cases are left to `make check`."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_line(f"{AGAIN}: {report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
+    if config.getoption("--part") == "quick" and (left := config.stash.get(LEFT, None)):
+        needs = ", ".join(f"{count} that need {NEEDS[need]}" for need, count in left.most_common())
+        terminalreporter.write_line(f"left to `make check`: {sum(left.values())} cases: {needs}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _standing_ranks() -> Iterator[None]:
+    """End a worker's standing ranks with it."""
+    yield
+    if "tests.ddpexec.groups.pool" in sys.modules:
+        from tests.ddpexec.groups import pool
+
+        pool.close()

@@ -30,6 +30,7 @@ from ddpexec.compression import (  # noqa: E402
 from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS  # noqa: E402
 from ddpexec.compression.measure import fit  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
+from tests.profile import examples  # noqa: E402
 
 CODECS = [OneBitCodec(), LinearCodec(), HalfCodec(), TopKCodec(0.1)]
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
@@ -112,7 +113,7 @@ def test_adaptive_precision_has_a_name():
     assert hook is adaptive_hook
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), codec=st.sampled_from(CODECS))
 def test_what_is_sent_sums_to_the_gradients_but_for_the_last_error(one_rank, data, codec):
     """sum of results = sum of gradients - last error: nothing is lost, also where buckets are rebuilt on the way."""

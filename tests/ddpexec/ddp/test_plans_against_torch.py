@@ -13,6 +13,7 @@ from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan, 
 from ddpsim.bucketing.plan import custom_plan
 from tests import strategies
 from tests.ddpexec.groups.ranks import run
+from tests.profile import examples
 
 torch = pytest.importorskip("torch")
 dist, nn = torch.distributed, torch.nn
@@ -141,7 +142,7 @@ def test_the_printed_constructor_call_gives_stock_torch_the_plan(one_rank, caps)
         assert groups_of(ddp) == plan.groups()
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(1, 16), max_size=8))
 def test_a_custom_plans_constructor_call_gives_stock_torch_the_plan(one_rank, cuts):
     """Any cut of the arrival order into buckets that torch's caps can express."""
@@ -160,7 +161,7 @@ def caps_of(plan):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(strategies.groups(), st.randoms(use_true_random=False))
 def test_a_custom_plans_caps_give_torchs_assignment(groups, rng):
     order = [index for group in groups for index in group]

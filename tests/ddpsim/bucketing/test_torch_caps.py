@@ -11,6 +11,7 @@ from ddpsim.bucketing import Parameter, assign_buckets, torch_caps
 from ddpsim.bucketing.torch_caps import roundest
 from ddpsim.units import MIB, mib_to_bytes
 from tests import strategies
+from tests.profile import examples
 
 SIZES = st.sampled_from([40, 5_000, 70_000, 2_000_000])
 
@@ -25,7 +26,7 @@ def digits(cap):
     return len(Decimal(repr(cap)).normalize().as_tuple().digits)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(strategies.groups(), SIZES, st.integers(0, 999))
 @example([(0, 1, 2), (3, 4, 5, 6, 7), (8, 9), (10, 11, 12, 13)], 40, 0)
 def test_round_caps_give_exactly_the_same_buckets(groups, largest, seed):
@@ -40,7 +41,7 @@ def test_round_caps_give_exactly_the_same_buckets(groups, largest, seed):
         assert sum(map(digits, caps)) <= sum(map(digits, exact))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(strategies.groups(12), st.integers(0, 999))
 def test_a_list_for_several_dtypes_gives_exactly_the_same_buckets_or_there_is_none(groups, seed):
     rng = random.Random(seed)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.calibrating.fitting import Prior, Vector, fit
+from tests.profile import examples
 
 SIZES = np.geomspace(1e3, 1e9, 25)
 
@@ -18,7 +19,7 @@ PRIORS = {"alpha": Prior(1e-5, 2.0), "bandwidth": Prior(1e9, 2.0)}
 
 
 @given(alpha=st.floats(1e-6, 1e-4), bandwidth=st.floats(1e8, 1e11))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_exact_rows_give_the_constants_back(alpha: float, bandwidth: float) -> None:
     found = fit(line, PRIORS, line({"alpha": alpha, "bandwidth": bandwidth}))
     assert found.values["alpha"] == pytest.approx(alpha, rel=0.01)

@@ -13,12 +13,17 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.profile import examples
+
 HERE = ("--topology", "loopback", "--gpus-per-node", "2", "--backend", "gloo")
 HUGE = 10**400
 """Larger than any float, and JSON all the same."""
 WRONG: list[object] = [None, "x", "", -1, 0, 1.5, True, [], {}, [None], {"a": 1}, 1e300, HUGE, "12:30", "5GB"]
 relaxed = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    print_blob=True,
 )
 
 

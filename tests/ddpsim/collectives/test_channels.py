@@ -17,6 +17,7 @@ from ddpsim.topology.graph import Cluster, NodeTemplate, Topology
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
+from tests.profile import examples
 
 
 def template(name: str) -> NodeTemplate:
@@ -264,7 +265,7 @@ def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
 LINKS = st.lists(st.integers(0, 3), min_size=6, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(LINKS)
 def test_as_many_rings_over_four_gpus_as_an_exhaustive_search_finds(counts: list[int]) -> None:
     pairs = [(a, b) for a in range(4) for b in range(a)]

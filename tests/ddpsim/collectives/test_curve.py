@@ -21,12 +21,13 @@ from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import SHAPED
+from tests.profile import examples
 
 LOOPBACK = load_topology("loopback").place(1, 2)
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_monotone_times_never_fall_and_keep_their_mean_logarithm(times: list[float]) -> None:
     points = tuple(CurvePoint(2**k, time_s) for k, time_s in enumerate(times))
     fixed = [point.time_s for point in monotone(points)]
@@ -37,7 +38,7 @@ def test_monotone_times_never_fall_and_keep_their_mean_logarithm(times: list[flo
 
 
 @given(st.lists(st.floats(0.3, 3.0), min_size=2, max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: list[float]) -> None:
     inner = GlooTransport(LOOPBACK)
     points = tuple(CurvePoint(4096 * 4**k, f * inner.allreduce_s(4096 * 4**k)) for k, f in enumerate(factors))

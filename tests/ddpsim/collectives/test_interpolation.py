@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.interpolation import Rows
+from tests.profile import examples
 
 SIZES = [1024 * 16**k for k in range(5)]
 BETWEEN = [1024 * 2**k for k in range(-3, 21)]
@@ -37,7 +38,7 @@ def test_a_jump_of_the_model_that_no_row_shows_is_outvoted() -> None:
 
 
 @given(st.lists(st.floats(1.0, 30.0), min_size=4, max_size=4), st.lists(st.floats(0.1, 10.0), min_size=5, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_times_stay_between_those_of_their_rows(steps: list[float], factors: list[float]) -> None:
     times = [1e-5 * math.prod(steps[:k]) for k in range(5)]
     rows = Rows.of(SIZES, times, [time * factor for time, factor in zip(times, factors, strict=True)])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ddpsim.collectives import level_schedules, schedules, tree_schedules
 from ddpsim.collectives.schedules import Schedule
 from ddpsim.collectives.trees import double_binary_tree
+from tests.profile import examples
 
 
 def carried_out(schedule: Schedule, values: np.ndarray) -> np.ndarray:
@@ -70,7 +71,7 @@ BUILDERS = {
 
 @pytest.mark.parametrize("name", BUILDERS)
 @given(ranks=st.integers(2, 12), seed=st.integers(0, 99))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_every_rank_ends_with_the_sum(name: str, ranks: int, seed: int) -> None:
     schedule = BUILDERS[name](ranks)
     values = np.random.default_rng(seed).integers(0, 1000, (ranks, schedule.chunks))

@@ -15,6 +15,7 @@ from ddpsim.errors import CalibrationError
 from ddpsim.measured import MeasuredTable, parse_table, parse_tables
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
+from tests.profile import examples
 
 RANKS = 16
 TIMES_US = {1024 << 2 * k: 20 + (1024 << 2 * k) / 1e5 for k in range(9)}
@@ -230,7 +231,7 @@ ODD = st.sampled_from(
 
 
 @given(st.sampled_from(sorted(SHAPES)), st.lists(st.tuples(st.integers(0, 999), ODD), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_odd_words_are_refused_or_leave_rows_that_are_some(shape: str, changes: list[tuple[int, str]]) -> None:
     text = "\n".join(SHAPES[shape])
     for number, odd in changes:

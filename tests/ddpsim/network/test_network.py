@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import shared_rates
 from ddpsim.network.fluid import Demand, Network, max_min_rates
+from tests.profile import examples
 
 LINKS = ("a", "b", "c", "d")
 
@@ -55,7 +56,7 @@ def exact_rates(capacities: dict[str, float], demands: list[Demand]) -> list[Fra
 
 
 @given(problems())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_rates_equal_an_exact_solver(problem: tuple[dict[str, float], list[Demand]]) -> None:
     capacities, demands = problem
     expected = exact_rates(capacities, demands)
@@ -63,7 +64,7 @@ def test_rates_equal_an_exact_solver(problem: tuple[dict[str, float], list[Deman
 
 
 @given(problems())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_link_is_over_capacity_and_every_demand_has_a_bottleneck(
     problem: tuple[dict[str, float], list[Demand]],
 ) -> None:
@@ -87,7 +88,7 @@ def test_no_link_is_over_capacity_and_every_demand_has_a_bottleneck(
 
 
 @given(problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_network_moves_every_byte_no_faster_than_its_links(
     problem: tuple[dict[str, float], list[Demand]],
 ) -> None:
@@ -105,7 +106,7 @@ def test_the_network_moves_every_byte_no_faster_than_its_links(
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_shared_link_conserves_work(sizes: list[int]) -> None:
     ends = run({"a": 4.0}, [Demand(0.0, float(size), {"a": 1.0}) for size in sizes])
     assert max(ends) == pytest.approx(sum(sizes) / 4.0)
@@ -186,7 +187,7 @@ def test_one_that_stalls_meets_others_for_the_time_they_are_there() -> None:
 
 
 @given(problems(), st.lists(st.integers(0, 20).map(float), min_size=6, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
     problem: tuple[dict[str, float], list[Demand]], stalls: list[float]
 ) -> None:

@@ -20,6 +20,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
 from tests.ddpsim.simulation.builders import workload
+from tests.profile import examples
 
 ONE_BUCKET = BucketCaps(bucket_cap_mb=1000)
 
@@ -95,7 +96,7 @@ def test_the_parts_sum_and_times_are_in_order(device):
             assert bucket.ready_s <= bucket.started_s
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(["cpu", "V100"]))
 def test_the_same_seed_gives_the_same_trace(seed, device):
     source = workload(device=device, iterations=5, jitter=0.3)
@@ -283,7 +284,7 @@ def test_a_stragglers_cost_is_exposed_skew_and_not_wire_time(device):
         assert summarise(dataclasses.replace(trace, iterations=alone)).exposed_skew_s is None
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(["cpu", "V100"]), st.sampled_from([0, 1, 2, 1000]), st.floats(1, 3), st.integers(1, 2))
 def test_exposed_skew_is_part_of_exposed_communication(device, cap, factor, groups):
     source = workload(device=device, iterations=3, jitter=0.3, buffers=1)

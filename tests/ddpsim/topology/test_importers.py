@@ -14,6 +14,7 @@ from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.layouts import gpu_choices
 from ddpsim.topology.spec import load_topology, parse_topology
+from tests.profile import examples
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "topo"
 
@@ -145,7 +146,7 @@ ODD = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), ODD), min_size=1, max_size=3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_odd_attributes_are_refused_or_survive_the_yaml(changes: list[tuple[int, str]]) -> None:
     text = XML
     for number, odd in changes:

@@ -15,20 +15,21 @@ from ddpsim.topology.graph import NodeTemplate, Topology
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.topology.strategies import broken, nodes
+from tests.profile import examples
 
 
 def topology_of(node: dict[str, Any]) -> Topology:
     return parse_topology(yaml.safe_dump({"name": "any", "node": node}), "any.yaml")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(nodes())
 def test_yaml_survives_a_round_trip(node: dict[str, Any]) -> None:
     topology = topology_of(node)
     assert parse_topology(dump_topology(topology), "again") == topology
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(nodes())
 def test_every_route_is_a_chain_of_links_from_end_to_end(node: dict[str, Any]) -> None:
     template = topology_of(node).groups[0].template
@@ -44,7 +45,7 @@ def test_every_route_is_a_chain_of_links_from_end_to_end(node: dict[str, Any]) -
         assert not {"nic", "network"} & {link.kind for link in route.links}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(nodes())
 def test_channels_visit_each_gpu_once_and_keep_links_within_capacity(node: dict[str, Any]) -> None:
     template = topology_of(node).groups[0].template
@@ -90,7 +91,7 @@ def test_the_file_to_be_broken_is_good() -> None:
     assert topology.place().world_size == 6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(broken(GOOD))
 def test_a_broken_file_is_refused_in_words_or_means_something_else(document: dict[str, Any]) -> None:
     try:
@@ -103,7 +104,7 @@ def test_a_broken_file_is_refused_in_words_or_means_something_else(document: dic
     assert "broken.yaml" in message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(InputError, match=r"any\.txt"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import streaming
 from ddpsim.trace.json.streaming import StreamedTrace
+from tests.profile import examples
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -21,7 +22,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     before=st.dictionaries(st.text(max_size=5).filter(lambda key: key != "traceEvents"), _VALUES, max_size=3),
     events=st.lists(_VALUES, max_size=6),
@@ -70,7 +71,7 @@ def test_a_damaged_archive_is_one_error(tmp_path: Path):
             list(StreamedTrace(path, TraceError, "again").events())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     events=st.lists(
         st.dictionaries(st.sampled_from(["a", "}, {", "b"]), _VALUES | st.just("}, {"), max_size=3), max_size=30

@@ -15,6 +15,7 @@ from ddpsim.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
 from ddpsim.trace.overlap import overlap_ratio
 from ddpsim.trace.records import Trace
+from tests.profile import examples
 from tests.traces import example_trace, random_traces
 
 SCHEMA = json.loads((Path(ddpsim.__file__).parent / "schemas" / "trace.schema.json").read_text())
@@ -25,7 +26,7 @@ def events(path: Path) -> list[dict]:
 
 
 @given(random_traces())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_iterations_survive_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     folder = tmp_path_factory.mktemp("trace")
     write_trace(trace, folder)
@@ -48,7 +49,7 @@ def test_spans_survive_to_the_nanosecond(tmp_path: Path) -> None:
 
 
 @given(random_traces())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_files_follow_the_committed_schema(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     folder = tmp_path_factory.mktemp("schema")
     for made in (trace, example_trace()):

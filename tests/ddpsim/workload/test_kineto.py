@@ -17,6 +17,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.ddp import ddp_run
 from ddpsim.workload.kineto.workload import import_trace, open_trace, workload_in
 from tests.ddpsim.workload.kineto_traces import TAIL, Job
+from tests.profile import examples
 from tests.strategies import json_values
 
 HTA = Path(__file__).parents[2] / "data" / "traces" / "hta_resnet50_ddp_a100_rank0of2.json.gz"
@@ -61,7 +62,7 @@ def alone_and_under_ddp(folder, kernels, forward, bucket, wire):
 durations = st.lists(st.floats(1, 400), min_size=1, max_size=9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(kernels=durations, forward=st.floats(1, 2000), bucket=st.integers(1, 4), wire=st.floats(1, 3000))
 def test_a_trace_under_ddp_gives_what_the_same_job_gives_alone(folder, kernels, forward, bucket, wire):
     alone, ddp = alone_and_under_ddp(folder, kernels, forward, bucket, wire)
@@ -76,7 +77,7 @@ def test_a_trace_under_ddp_gives_what_the_same_job_gives_alone(folder, kernels, 
     assert ddp.backward.device_s == pytest.approx(np.full(2, sum(kernels) * 1e-6), abs=1e-8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(kernels=durations, forward=st.floats(1, 30), bucket=st.integers(1, 4), wire=st.floats(1, 3000))
 def test_completions_on_the_device_are_those_of_the_job_alone(folder, kernels, forward, bucket, wire):
     alone, ddp = alone_and_under_ddp(folder, kernels, forward, bucket, wire)
@@ -227,7 +228,7 @@ def test_a_truncated_trace_is_one_error(tmp_path):
             import_trace(path)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_a_malformed_trace_is_read_or_refused_in_one_message(folder, data):
     document = Job([20.0] * 3, ddp=True).document(1)

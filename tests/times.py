@@ -1,0 +1,76 @@
+"""How long `make test` takes, and whether it is green every time: `python -m tests.times`.
+
+Prints for each run how long it took, how many processor seconds, what pytest counted, and each test that failed or ran
+again; of a single run the twenty slowest tests. Beside `--load N` processes that never rest. Ends with 1 where a run
+was not green, or a test ran again for another reason than an abort of torch's native code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.conftest import ABORTED, AGAIN
+
+PYTEST = "-m", "pytest", "tests", "-n", "2", "--dist=worksteal", "-r", "fE"
+SLOWEST = 20
+TOLD = re.compile(rf"^(FAILED|ERROR|{AGAIN}|left to|\d+ (passed|failed|error)).*", re.MULTILINE)
+TIMES = re.compile(r"^ *[\d.]+s (call|setup|teardown) .*", re.MULTILINE)
+
+
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """Keep that many processes busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def run(part: str) -> tuple[bool, str]:
+    """Run a part of the tests once; return whether it was green, and all that pytest said."""
+    words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0", "-o", "addopts="]
+    options = ["--strict-markers", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    done = subprocess.run([*words, *options], capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    again = [line for line in text.splitlines() if line.startswith(AGAIN)]
+    return done.returncode == 0 and all(ABORTED in line for line in again), text
+
+
+def main() -> int:
+    """Run as often as was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=1, help="how often")
+    parser.add_argument("--load", type=int, default=0, help="processes that are busy beside it")
+    parser.add_argument("--part", choices=("quick", "rest"), default="quick", help="of the tests")
+    given = parser.parse_args()
+    red = 0
+    with load(given.load):
+        for number in range(1, given.repeat + 1):
+            begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+            green, text = run(given.part)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            red += not green
+            words = "green" if green else "RED"
+            print(f"run {number}: {words}, {time.monotonic() - begin_s:.0f} s, {spent_s:.0f} processor seconds")
+            for told in TOLD.finditer(text):
+                print(f"    {told[0]}")
+            if given.repeat == 1:
+                print("\n".join(line[0] for line in TIMES.finditer(text)))
+            sys.stdout.flush()
+    print(f"{given.repeat - red} of {given.repeat} runs green")
+    return 1 if red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
