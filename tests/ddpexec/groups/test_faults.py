@@ -104,6 +104,7 @@ def test_a_failing_hook_is_no_lost_rank() -> None:
     ranks.run(2, failing)
 
 
+@pytest.mark.needs("wait")
 def test_a_rank_that_dawdles_beyond_the_timeout_is_given_up() -> None:
     def dawdling(rank: int) -> str:
         impatient = dist.new_group(timeout=timedelta(seconds=3))  # the ranks run by then

@@ -122,6 +122,7 @@ def test_one_rank_tells_of_a_lost_one() -> None:
     assert spoken() is None  # nobody knows who is left
 
 
+@pytest.mark.needs("wait")
 @pytest.mark.parametrize(("number", "torchrun"), [(signal.SIGSTOP, False), (signal.SIGKILL, True)])
 def test_survivors_of_a_rank_0_that_is_stopped_or_killed_end_and_one_says_why(
     number: signal.Signals, torchrun: bool

@@ -14,7 +14,7 @@ from ddpexec.netlab.network import SEGMENT_BYTES, TCP_HEADER_BYTES
 from ddpexec.netlab.shapes import lab_network, lab_topology
 from ddpsim.topology.cluster import Topology
 
-pytestmark = [pytest.mark.usefixtures("lab_machine"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("lab_machine"), pytest.mark.timeout(240), pytest.mark.shares_clock]
 
 MBIT = 1e6 / 8
 PAYLOAD = SEGMENT_BYTES / (SEGMENT_BYTES + TCP_HEADER_BYTES)

@@ -67,8 +67,8 @@ def test_a_backward_without_time_cannot_be_stretched() -> None:
 
 def test_costs_of_this_machine_are_costs() -> None:
     costs = measure_hook_costs()
-    assert 0 < costs.hook_s < 0.1
-    assert 1e6 < costs.copy_Bps < 1e13
+    assert costs.hook_s >= 0
+    assert costs.copy_Bps > 0
 
 
 def test_every_rank_refuses_alike(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def losing(rank: int, scheme: str, how: str, ended: Path) -> tuple[str, float]:
     return "no error", 0.0
 
 
+@pytest.mark.needs("wait")
 @pytest.mark.parametrize("scheme", ["priority", "dear", "zero1"])
 @pytest.mark.parametrize("how", ["ends", "hangs"])
 def test_a_lost_rank_never_holds_the_others_up(scheme: str, how: str, tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_lost_rank_never_holds_the_others_up(scheme: str, how: str, tmp_path: 
         said, seconds = survivors[rank].value
         assert said.startswith(LostRankError.__name__), said
         assert f"rank {rank}: the " in said
-        assert seconds < 9
+        assert seconds < 12, "a rank that hangs comes back after 12 s"
 
 
 def differing(rank: int) -> str:
@@ -210,6 +211,7 @@ def test_ranks_that_disagree_say_so_on_each() -> None:
     assert "messages, while rank 1 has" in said[0]
 
 
+@pytest.mark.needs("wait")
 def test_an_order_that_is_not_everybody_s_ends_every_rank_with_one_message(tmp_path: Path) -> None:
     save_workload(small_workload(), tmp_path / "w.json")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ddpexec"]

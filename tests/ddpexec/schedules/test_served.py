@@ -134,6 +134,7 @@ def losing(rank: int, scheme: str) -> tuple[str, float]:
     return "no error", 0.0
 
 
+@pytest.mark.needs("wait")
 @pytest.mark.parametrize("scheme", ["parameter-server", "parameter-server:async"])
 def test_a_killed_rank_ends_the_others(scheme: str) -> None:
     survivors = ranks.outcomes(3, losing, scheme, group_timeout_s=3)
@@ -150,6 +151,7 @@ def ended_early(rank: int) -> str:
     return ""
 
 
+@pytest.mark.needs("wait")
 def test_a_rank_that_ends_before_another_is_named() -> None:
     said = ranks.run(3, ended_early)
     assert "rank 0 has ended and rank 1 goes on" in said[2]

@@ -65,6 +65,7 @@ def test_twenty_steps_end_with_the_weights_of_one_process(otherwise: str) -> Non
         assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
+@pytest.mark.needs("minutes")
 def test_four_ranks_end_with_the_weights_of_one_process_too() -> None:
     """Each scheme with each optimizer, one of which clips: two ranks try every two of them together."""
     for found in ranks.run(4, distances, {"sgd": (None,), "adamw": (0.1,)}, "sgd", timeout_s=110):

@@ -178,7 +178,7 @@ def test_replicas_of_shards_reduce_among_themselves(tmp_path: Path) -> None:
         assert sorted(i for bucket in reduced for i in bucket.parameters) == list(range(2 * loops.BLOCKS))
 
 
-LATE_S = 0.1
+LATE_S = 0.25
 
 
 class SlowForward(torch.nn.Module):
@@ -212,6 +212,7 @@ def one_is_late(rank: int, folder: str, phase: str) -> None:
             optimizer.step()
 
 
+@pytest.mark.shares_clock
 @pytest.mark.parametrize("phase", ["forward", "input"])
 def test_a_late_rank_is_named_with_its_phase(tmp_path: Path, phase: str) -> None:
     ranks.run_own(2, one_is_late, str(tmp_path), phase)

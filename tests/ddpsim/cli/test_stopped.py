@@ -62,6 +62,7 @@ def computed(ended: subprocess.CompletedProcess[str]) -> int:
     return int(line.split()[0])
 
 
+@pytest.mark.needs("wait")
 @pytest.mark.parametrize(("command", "workers"), [*((command, 1) for command in COMMANDS), ("compare", 2)])
 def test_what_was_stopped_goes_on_and_ends_with_the_same_bytes(
     tiny: Path, tmp_path: Path, command: str, workers: int

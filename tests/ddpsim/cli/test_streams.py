@@ -58,6 +58,7 @@ def test_a_folder_that_is_made_is_announced(ddpsim: Callable, tiny: Path, tmp_pa
     assert ddpsim("buckets", "--workload", tiny, "-o", tmp_path / "new" / "plan.json").err == ""
 
 
+@pytest.mark.needs("wait")
 def test_files_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(TABLE)
@@ -75,6 +76,7 @@ def test_files_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
     assert "standard input was read already" in twice.stderr
 
 
+@pytest.mark.needs("wait")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_that_is_stopped_keeps_whole_lines_and_goes_on_from_there(
     tiny: Path, tmp_path: Path, workers: int, ddpsim: Callable

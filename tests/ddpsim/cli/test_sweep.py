@@ -39,6 +39,7 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(
     assert len(seen) == 1
 
 
+@pytest.mark.needs("wait")
 def test_a_cluster_gives_the_same_bytes(ddpsim: Callable, tiny: Path, scheduler: str) -> None:
     for words in (SWEEP, PLAN, COMPARE):
         here = ddpsim(*words, "--workload", tiny, "--json", "--workers", 1)

@@ -88,8 +88,14 @@ def collectives(machine: str, algorithm: str, fidelity: str) -> Collectives:
     )
 
 
-@pytest.mark.parametrize(("machine", "algorithm"), CASES)
-@pytest.mark.parametrize("size_bytes", [1024, 65536, MIB, 25 * MIB])
+LONG = [("dgx-h100 x2", "tree", 25 * MIB), ("dgx-a100", "tree", 25 * MIB)]
+FOLLOWED = [(*case, size_bytes) for case in CASES for size_bytes in (1024, 65536, MIB, 25 * MIB)]
+
+
+@pytest.mark.parametrize(
+    ("machine", "algorithm", "size_bytes"),
+    [pytest.param(*case, marks=[pytest.mark.needs("minutes")] * (case in LONG)) for case in FOLLOWED],
+)
 def test_the_fluid_form_follows_the_transfers(machine: str, algorithm: str, size_bytes: int) -> None:
     flow, steps = (collectives(machine, algorithm, each).simulate_s(size_bytes) for each in ("flow", "steps"))
     assert flow == pytest.approx(steps, rel=TOLERANCE.get((machine, size_bytes), 0.12))

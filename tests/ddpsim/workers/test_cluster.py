@@ -23,6 +23,8 @@ from ddpsim.workers.points import Points, in_order
 
 pytest.importorskip("distributed")
 
+pytestmark = pytest.mark.needs("wait")
+
 ROOT = Path(__file__).parents[3]
 SCHEDULER = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
 WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60")
