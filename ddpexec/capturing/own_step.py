@@ -15,7 +15,7 @@ from torch import nn
 
 import ddpsim
 from ddpsim.errors import InputError
-from ddpsim.options.own import exits_as, imported
+from ddpsim.options.own import imported
 
 Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""
@@ -107,8 +107,7 @@ def named_where_raised(path: str) -> Iterator[None]:
     Failures to import are the importer's to explain.
     """
     try:
-        with exits_as(RuntimeError):
-            yield
+        yield
     except (InputError, ImportError, AttributeError) as error:
         if isinstance(error, InputError) or _line(error) is None:
             raise

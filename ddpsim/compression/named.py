@@ -6,7 +6,6 @@ import math
 
 from ddpsim.compression.schemes import Adaptive, Half, OneBit, Plain, PowerSGD, Scheme, TopK
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.strict import whole_number
 
 
 def scheme(text: str) -> Scheme:
@@ -30,9 +29,9 @@ def scheme(text: str) -> Scheme:
 
 
 def _rank(value: str) -> int:
-    if not (rank := whole_number(value)):
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
-    return rank
+    return int(value)
 
 
 def _bits(value: str) -> int:

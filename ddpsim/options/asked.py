@@ -11,7 +11,6 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from ddpsim.errors import InputError
-from ddpsim.strict import whole_number
 from ddpsim.units import parse_size
 
 T = TypeVar("T")
@@ -79,9 +78,9 @@ def count(text: str, place: str) -> int:
     Raises:
         InputError: no such number.
     """
-    if not (found := whole_number(text)):
+    if not (text.isascii() and text.isdigit() and int(text)):
         raise InputError(f"{text!r} is no whole number above 0", place=place, remedy="write 1 or more")
-    return found
+    return int(text)
 
 
 def factor(text: str, place: str) -> float:

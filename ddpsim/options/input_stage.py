@@ -8,7 +8,6 @@ from typing import Any
 
 from ddpsim.errors import InputError
 from ddpsim.options.asked import asked, flag, value
-from ddpsim.strict import whole_number
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
 
 PREFETCH = 2
@@ -25,11 +24,10 @@ _MOST_WORKERS = 1024
 
 
 def _workers(text: str, place: str) -> int:
-    found = whole_number(text)
-    if found is None or found > _MOST_WORKERS:
+    if not (text.isascii() and text.isdigit() and int(text) <= _MOST_WORKERS):
         what, remedy = f"{text!r} is no number of loading processes", f"write e.g. workers=4, at most {_MOST_WORKERS}"
         raise InputError(what, place=place, remedy=remedy)
-    return found
+    return int(text)
 
 
 def _bytes(text: str, place: str) -> int:

@@ -17,10 +17,9 @@ from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import Machine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.draws import Draw
+from ddpsim.simulation.draws import Draw, replayed
 from ddpsim.simulation.engine import WARM_UP
 from ddpsim.simulation.plans import Plans, plans_of
-from ddpsim.simulation.replayed import replayed
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace
 

@@ -13,7 +13,7 @@ from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.entries import entry_of
 from ddpsim.planning.keys import Keys
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import Entry
 from ddpsim.workers.kept import Task
 

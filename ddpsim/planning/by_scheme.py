@@ -13,7 +13,7 @@ from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
 from ddpsim.workers.crew import Crew, crew_of

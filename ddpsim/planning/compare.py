@@ -20,7 +20,7 @@ from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
 from ddpsim.simulation import Options
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology

@@ -16,7 +16,7 @@ from ddpsim.planning.keys import Keys
 from ddpsim.prediction.kept import kept, recalled
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.units import counted
 from ddpsim.workers.journal import Entry

@@ -20,7 +20,7 @@ from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import kept, recalled
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
 from ddpsim.workers.crew import Crew, crew_of

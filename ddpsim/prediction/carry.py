@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.errors import WorkloadError
-from ddpsim.simulation.retime import Factors, retimed
+from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import ModelShape, estimate, roofline_s
 from ddpsim.workload.gpus import AchievedGpu, gpu_of

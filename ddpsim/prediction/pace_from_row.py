@@ -10,7 +10,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.retime import Factors, retimed
+from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_time
 from ddpsim.workload import Phase, Workload

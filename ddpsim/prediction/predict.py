@@ -15,7 +15,7 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import undisturbed
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload

@@ -8,7 +8,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.engine import WARM_UP, Simulated
-from ddpsim.simulation.rank import Progress
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload import Workload

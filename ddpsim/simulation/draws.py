@@ -6,23 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.compiled import graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.dropping import check_left, dropped_by, leaving_out
-from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
-from ddpsim.simulation.pace import Pace, paces
+from ddpsim.simulation.kinds import Kind, factors_of, latest_draw, own_draw, varied
+from ddpsim.simulation.messages import CodecCosts
+from ddpsim.simulation.pace import Pace, latest, paces
+from ddpsim.simulation.passes import check_left, dropped_by, graphs_of, in_graphs, leaving_out
 from ddpsim.simulation.plans import Plans, Seen, plans_of
-from ddpsim.simulation.rank import LATEST
-from ddpsim.simulation.reduction import CodecCosts
 from ddpsim.simulation.setting import Setting
-from ddpsim.simulation.variation import factors_of, varied
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.jittered import jitter_of
+from ddpsim.workload.order_trace import OrderTrace
+
+LATEST = -1
+"""Number of the rank that stands for the last of several at every point."""
 
 MOST_MOMENTS = 4_000_000
 """Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
@@ -164,3 +165,42 @@ def settings_of(
             )
         )  # fmt: skip
     return settings
+
+
+def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Draw]:
+    """Return the ranks of `trace`, whose iterations come in their order and begin anew after the last.
+
+    Ranks leave each allreduce together, so that the last of several is at every gradient where the last of them is;
+    what one of them does not use, it announces at its first gradient.
+
+    Raises:
+        WorkloadError: a world of other ranks than were recorded.
+    """
+    if world_size != trace.ranks:
+        what = f"{trace.name} has {trace.ranks} ranks, the machine {world_size}"
+        raise WorkloadError(what, place="traces", remedy=f"place it on {trace.ranks} ranks (`nodes`, `gpus_per_node`)")
+    recorded = [
+        paces(
+            workload,
+            options.scale_compute * options.stragglers.get(rank, 1.0),
+            options.scale_host,
+            options.scale,
+        )
+        for rank, workload in enumerate(trace.workloads)
+    ]
+    count = trace.iterations
+
+    def seen(rank: int) -> Seen:
+        return Seen(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
+
+    first = trace.workloads[0]
+    draws = [Draw(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
+    if trace.ranks > 1:
+        others = [_latest([recorded[rank][k] for rank in range(1, trace.ranks)]) for k in range(count)]
+        known = [seen(rank) for rank in range(1, trace.ranks)]
+        draws.append(Draw(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
+    return draws
+
+
+def _latest(found: list[Pace]) -> Pace:
+    return latest(found, [0.0] * len(found))

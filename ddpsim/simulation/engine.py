@@ -11,20 +11,23 @@ import simpy
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.beside import UNDISTURBED
-from ddpsim.simulation.cohort import Cohort, make_rank
+from ddpsim.simulation.build import build_rank
+from ddpsim.simulation.communication import JobResources
+from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.draws import Draw, check_extent, draws_of, each_apart, kinds_of, settings_of
-from ddpsim.simulation.inputs import InputFeed, alone_on
+from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.inputs import alone_on
 from ddpsim.simulation.kinds import Kind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
-from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.rank import Progress
-from ddpsim.simulation.rendezvous import SimulatedCommunicator
+from ddpsim.simulation.record import iterations_of
+from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
 from ddpsim.simulation.servers import Staleness
+from ddpsim.simulation.setting import Setting
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, Trace
@@ -104,7 +107,7 @@ def simulate(
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
-        draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.replayed`.
+        draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.draws`.
         planned: buckets by iteration, in place of those of the options.
 
     Raises:
@@ -129,16 +132,48 @@ def simulate(
     settings = settings_of(drawn, placement.world_size, options, backend, calibration, extent.total, planned=planned)
     if schedule is not None:
         settings = carrying_out(schedule, settings, placement.world_size, backend)
-    cohort = Cohort(placement, options, calibration, backend, costs, wire_factor, progress)
-    records = [record for record in cohort.run(drawn, settings) if record.rank >= 0]
+    job = JobResources(placement, options, calibration, backend, costs, wire_factor)
+    records = [record for record in _run(job, drawn, settings, progress) if record.rank >= 0]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = settings[0].plan(extent.end - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
-    provenance = _provenance(workload, placement, options, plan, cohort.staleness)
+    provenance = _provenance(workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     return Simulated(
         placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan, schedule=done
     )
+
+
+def _run(
+    job: JobResources, draws: Sequence[Draw], settings: Sequence[Setting], progress: Progress | None
+) -> list[Iteration]:
+    """Run the setting of each simulated rank to its end and return their records."""
+    env, scheduled, options = simpy.Environment(), settings[0].scheduled, job.options
+    shared = job.communication(env, scheduled)
+    real = options.comm == "real"
+    if real:
+        every = settings[0].iterations
+        sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
+        shared.collectives.check_extent(sizes, every // options.sync_every)
+    channel = job.channels(env, scheduled, shared.collectives)
+    lanes = options.process_groups if shared.lanes is None else len(shared.lanes.groups)
+    graph = StepGraph()
+    for draw, setting in zip(draws, settings, strict=True):
+        build_rank(graph, setting, draw.rank, lanes)
+    run = GraphRun(env, graph, shared.transfer if real else None, shared.collectives.streams_per_group)
+    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
+        run.add(
+            rank,
+            job.processor(env, setting, shared),
+            late_s=setting.late_s,
+            loader=None if setting.input_stage is None else Loader(setting.input_stage),
+            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
+            channel=None if channel is None else channel(draw.rank),
+        )
+    report(run, graph.ranks[0], progress)
+    times = run.run()
+    pairs = zip(graph.ranks, settings, strict=True)
+    return [record for rank, setting in pairs for record in iterations_of(rank, setting, times)]
 
 
 def _provenance(
@@ -180,11 +215,14 @@ def simulate_local(
     check_extent(total, [kind])
     draws = list(draws_of(kind, options, total))
     [setting] = settings_of(draws, 1, options, options.backend_for(workload), calibration, total, ddp=False)
-    env = simpy.Environment()
+    env, graph = simpy.Environment(), StepGraph()
+    build_rank(graph, setting, 0, 1)
+    [rank] = graph.ranks
+    run, stage = GraphRun(env, graph, None, 1), setting.input_stage
     processor = Processor(env, UNDISTURBED, lambda busy: None)
-    rank = make_rank(env, 0, setting, processor, SimulatedCommunicator(env, None, 1, 1, processor))
-    rank.progress = progress
-    if (stage := setting.input_stage) is not None:
-        rank.feed = InputFeed(env, stage, alone_on(env, stage, workload.gpu))
-    env.run(env.process(rank.run()))
-    return [record for record in rank.records if record.index >= WARM_UP * cycle]
+    if stage is None:
+        run.add(rank, processor)
+    else:
+        run.add(rank, processor, loader=Loader(stage), copy=alone_on(env, stage, workload.gpu))
+    report(run, rank, progress)
+    return [record for record in iterations_of(rank, setting, run.run()) if record.index >= WARM_UP * cycle]

@@ -1,9 +1,8 @@
-"""A rank's input stage at work: its loader, and its copies on the links that they take."""
+"""Copies of batches to devices, on the links that they take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import simpy
 
@@ -11,8 +10,7 @@ from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.transport import alone_s
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
-from ddpsim.options.input_stage import InputStage, Loader
-from ddpsim.simulation.processor import Process
+from ddpsim.options.input_stage import InputStage
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.paths import find_paths
@@ -22,46 +20,6 @@ _GENERATION = 3
 
 Copy = Callable[[], simpy.Event]
 """Starts the copy of a batch; the event is its end."""
-
-
-@dataclass(slots=True)
-class InputFeed:
-    """A feed brings one simulated rank its batches.
-
-    Attributes:
-        stage: what is loaded and copied, and how.
-        copy: of one batch.
-    """
-
-    env: simpy.Environment
-    stage: InputStage
-    copy: Copy
-    _loader: Loader = field(init=False)
-    _last: simpy.Event | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self._loader = Loader(self.stage)
-
-    @property
-    def copies(self) -> bool:
-        """Whether batches are copied to a device."""
-        return self.stage.copy_bytes > 0
-
-    def loaded(self, now_s: float) -> float:
-        """Return when a thread that asks for the next batch at `now_s` has it."""
-        return self._loader.take(now_s)
-
-    def copied(self, launched_s: float) -> simpy.Event:
-        """Copy a batch on a stream of its own, launched at `launched_s` or later than now; return the end's event."""
-        self._last = self.env.process(self._carry(launched_s, self._last))
-        return self._last
-
-    def _carry(self, launched_s: float, before: simpy.Event | None) -> Process:
-        if launched_s > self.env.now:
-            yield self.env.timeout(launched_s - self.env.now)
-        if before is not None and not before.processed:
-            yield before
-        yield self.copy()
 
 
 def copies_on(network: Network, placement: Placement, ranks: Sequence[int], stage: InputStage, *, closed: bool) -> Copy:

@@ -4,20 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.transport import Transport
+from ddpsim.network.fairness import Demand
+from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.sharded import REPLICA
-from ddpsim.simulation.line import Line, send_s
-from ddpsim.simulation.rendezvous import Launch
+from ddpsim.simulation.contention import Process
+from ddpsim.simulation.graph import Collective
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place
+
+
+class Line:
+    """A line is the messages of one stream: while one is on the links, those behind it wait out their latency.
+
+    Args:
+        network: whose links they take.
+        latency_s: from the moment at which both ends have posted a message to its first byte.
+    """
+
+    def __init__(self, network: Network, latency_s: float) -> None:
+        self._network, self._latency_s = network, latency_s
+        self._last: simpy.Event | None = None
+
+    def send(self, demand: Demand) -> simpy.Event:
+        """Send a message behind those before it; return the event of its end."""
+        self._last = self._network.env.process(self._sent(demand, self._last))
+        return self._last
+
+    def _sent(self, demand: Demand, before: simpy.Event | None) -> Process:
+        if self._latency_s > 0:
+            yield self._network.env.timeout(self._latency_s)
+        if before is not None and not before.processed:
+            yield before
+        yield self._network.transfer(replace(demand, latency_s=0.0))
+
+
+def send_s(world: Collectives, ranks: int) -> float:
+    """Return what a send over gloo takes before its bytes: a step of an allreduce that has hardly any."""
+    steps = Operation.ALLREDUCE.steps(ranks)
+    return world.estimate_s(ranks) / steps if steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +110,18 @@ class Lanes:
         ]
         return cls(list(groups), list(sizes), list(together_of), lines)
 
-    def run(self, launch: Launch) -> simpy.Event:
-        """Start the bytes of a launch."""
-        size_bytes = self.together[launch.lane] * launch.size_bytes
-        line = self.lines[launch.lane]
+    def run(self, collective: Collective) -> simpy.Event:
+        """Start the bytes of a collective."""
+        size_bytes = self.together[collective.lane] * collective.size_bytes
+        line = self.lines[collective.lane]
         if line is not None:
-            return line.send(self.groups[launch.lane].transport.demand(Operation(launch.operation), size_bytes))
-        return self.groups[launch.lane].run(Operation(launch.operation), size_bytes, launch.lane)
+            return line.send(self.groups[collective.lane].transport.demand(Operation(collective.operation), size_bytes))
+        return self.groups[collective.lane].run(Operation(collective.operation), size_bytes, collective.lane)
 
-    def steps(self, launch: Launch) -> int:
-        """Return the steps of a launch among the ranks of its group; one of what goes from rank to rank."""
-        line = self.lines[launch.lane]
-        return 1 if line is not None else Operation(launch.operation).steps(self.ranks[launch.lane])
+    def steps(self, collective: Collective) -> int:
+        """Return the steps of a collective among the ranks of its group; one of what goes from rank to rank."""
+        line = self.lines[collective.lane]
+        return 1 if line is not None else Operation(collective.operation).steps(self.ranks[collective.lane])
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the transport and the ranks of each lane."""

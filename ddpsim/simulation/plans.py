@@ -10,11 +10,27 @@ from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.order import Arrivals, Conference, conferences
-from ddpsim.simulation.conferring import Conferring
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.workload import Workload
 from ddpsim.workload.order_trace import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Conferring:
+    """Conferring is a message among all ranks, and work of the host before and after it.
+
+    Attributes:
+        operation, size_bytes: the message.
+        host_s: of the predictor and the consensus.
+        rebuild_s: of building the buckets anew; 0 where they stay.
+    """
+
+    operation: Operation
+    size_bytes: int
+    host_s: float
+    rebuild_s: float
+
 
 TIME_BYTES = 8
 """An expected time travels as a float64."""

@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.issuing import IssueQueue, Lane
-from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.first_points import at_first_points
-from ddpsim.simulation.parcels import filled_by_hooks, parcels_of
-from ddpsim.simulation.traffic import Parcel, ScheduleTraffic
+from ddpsim.simulation.messages import PlannedMessage, ScheduleLaunches, filled_by_hooks, messages_of
 from ddpsim.workload import Workload
+
+When = Callable[[int], float]
+"""When a rank comes to a parameter's point, in any unit."""
+
+
+def at_first_points(schedule: Schedule, workload: Workload) -> Schedule:
+    """Return `schedule` with each message blocking only the first of the points that it blocks in forward and backward.
+
+    A rank that has waited at the first passes the others of the same message, so that nothing changes but what it costs
+    to ask. Where gradients come in several orders, or none of a message's is known to come, backward's points stay.
+    """
+    device = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
+    orders = np.argsort(workload.gradient_hook_s, axis=1, kind="stable")
+    firsts: dict[Kind, When] = {Kind.FORWARD: lambda index: float(device[index])}
+    if (orders == orders[0]).all() and not np.isnan(workload.gradient_hook_s).any():
+        places = np.empty(len(workload.parameters))
+        places[orders[0]] = np.arange(len(places))
+        firsts[Kind.BACKWARD] = lambda index: float(places[index])
+    return replace(schedule, messages=tuple(_trimmed(message, firsts) for message in schedule))
+
+
+def _trimmed(message: Message, firsts: dict[Kind, When]) -> Message:
+    kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
+    for kind, when in firsts.items():
+        found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
+        kept += _first(found, when)
+    return message if len(kept) == len(message.blocks) else replace(message, blocks=tuple(kept))
+
+
+def _first(found: list[Point], when: When) -> list[Point]:
+    if len(found) < 2:
+        return found
+    times = [when(point.parameter) for point in found if point.parameter is not None]
+    return [found[times.index(min(times))]]
+
 
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
 """The lane of the process group of all ranks that buffers are broadcast on.
@@ -66,7 +99,7 @@ class Scheduled:
 
     Attributes:
         schedule: with its messages cut into segments.
-        parcels: one a message, in the same order.
+        messages: one a message, in the same order.
         lanes: groups and streams, that of module buffers first.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
@@ -75,7 +108,7 @@ class Scheduled:
     """
 
     schedule: Schedule
-    parcels: tuple[Parcel, ...]
+    messages: tuple[PlannedMessage, ...]
     lanes: tuple[Lane, ...]
     forward: tuple[Stop, ...]
     updates: tuple[Update, ...]
@@ -104,7 +137,7 @@ class Scheduled:
         groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
         return cls(
             schedule,
-            parcels_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
+            messages_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
             lanes,
             _stops(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group) for group in groups),
@@ -112,10 +145,10 @@ class Scheduled:
             frozenset(filled),
         )
 
-    def traffic(self) -> ScheduleTraffic:
+    def launches(self) -> ScheduleLaunches:
         """Return what one rank launches and waits for, from its first iteration on."""
-        of = {message.id: parcel for message, parcel in zip(self.schedule, self.parcels, strict=True)}
-        return ScheduleTraffic(IssueQueue(self.schedule), of, len(self.needed))
+        of = {message.id: planned for message, planned in zip(self.schedule, self.messages, strict=True)}
+        return ScheduleLaunches(IssueQueue(self.schedule), of, len(self.needed))
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:

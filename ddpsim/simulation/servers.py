@@ -15,9 +15,9 @@ from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import sendable
-from ddpsim.simulation.line import Line
-from ddpsim.simulation.processor import Process
-from ddpsim.simulation.rendezvous import Launch
+from ddpsim.simulation.contention import Process
+from ddpsim.simulation.graph import Collective
+from ddpsim.simulation.lanes import Line
 from ddpsim.topology.graph import Placement
 
 Bucket = tuple[int, ...]
@@ -95,19 +95,19 @@ class ServerLinks:
         """
         return Attendance(self, rank, buckets)
 
-    def demand(self, rank: int, launch: Launch) -> Demand:
+    def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
         loads: dict[LinkId, float] = {}
         latency_s = 0.0
         for server in range(self._workers, self._workers + self._servers):
-            ends = (rank, server) if launch.operation is Operation.REDUCE else (server, rank)
+            ends = (rank, server) if collective.operation is Operation.REDUCE else (server, rank)
             connection = self._ways.connection(*ends)
             latency_s = max(latency_s, connection.latency_s)
             for link, load in connection.loads.items():
                 loads[link] = loads.get(link, 0.0) + load / self._servers
         self.network.add(self._ways.capacities)
-        demand = Demand(self._ways.start_s(launch.size_bytes) + latency_s, launch.size_bytes, loads)
-        return demand if self._factor is None else scaled(demand, self._factor(launch.size_bytes))
+        demand = Demand(self._ways.start_s(collective.size_bytes) + latency_s, collective.size_bytes, loads)
+        return demand if self._factor is None else scaled(demand, self._factor(collective.size_bytes))
 
     def pushed(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""
@@ -137,18 +137,17 @@ class Attendance:
         self._sendable = dict(zip(pushes, sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
         self._taken = 0
 
-    def attend(self, launch: Launch) -> simpy.Event:
-        """Send a launch; return the event of its end."""
-        return self._links.env.process(self._send(launch))
+    def attend(self, collective: Collective) -> simpy.Event:
+        """Send a collective; return the event of its end."""
+        return self._links.env.process(self._send(collective))
 
-    def _send(self, launch: Launch) -> Process:
+    def _send(self, collective: Collective) -> Process:
         links = self._links
-        launch.wire_s = links.env.now
-        of_lane = self._buckets[launch.lane]
-        bucket = of_lane[launch.number % len(of_lane)]
-        demand = links.demand(self._rank, launch)
-        yield links.network.transfer(demand) if self._lines is None else self._lines[launch.lane].send(demand)
-        if launch.operation is Operation.REDUCE:
+        of_lane = self._buckets[collective.lane]
+        bucket = of_lane[collective.number % len(of_lane)]
+        demand = links.demand(self._rank, collective)
+        yield links.network.transfer(demand) if self._lines is None else self._lines[collective.lane].send(demand)
+        if collective.operation is Operation.REDUCE:
             links.pushed(self._rank, bucket)
             self._take(bucket)
 

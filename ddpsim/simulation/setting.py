@@ -9,10 +9,10 @@ from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
-from ddpsim.simulation.conferring import Conferring
 from ddpsim.simulation.costs import KERNELS, Costs
+from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import Pace
-from ddpsim.simulation.reduction import CodecCosts
+from ddpsim.simulation.plans import Conferring
 from ddpsim.simulation.scheduled import Scheduled, Stop
 from ddpsim.workload import Workload
 from ddpsim.workload.optimizers import ADDITION

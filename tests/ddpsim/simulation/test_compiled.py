@@ -12,9 +12,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import PlanError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.compiled import FORWARD_SHARE, graphs_of, in_graphs
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import paces
+from ddpsim.simulation.passes import FORWARD_SHARE, graphs_of, in_graphs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import named, workload

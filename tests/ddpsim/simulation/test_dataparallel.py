@@ -12,7 +12,7 @@ from ddpsim.schedules.dataparallel import BUFFER_BYTES
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import Setup
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.one_process import REPLICATE_S
+from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import ALIKE, workload

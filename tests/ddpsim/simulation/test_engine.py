@@ -12,10 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
+from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.beside import UNDISTURBED
+from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.processor import Processor
+from ddpsim.simulation.graph import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Buffer
@@ -216,7 +217,7 @@ def test_copies_beside_a_collective_take_longer():
     processor = Processor(env, UNDISTURBED, lambda busy: None, copy_slowdown=2.0)
     env.run(env.process(processor.serve(1.0)))
     assert env.now == 1.0
-    processor.collective_begins(1)
+    processor.collective_begins(Collective(1, Operation.ALLREDUCE, 0, 0))
     env.run(env.process(processor.serve(1.0)))
     assert env.now == 3.0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import simpy
 
 from ddpsim.cli.predict import hidden_cost
 from ddpsim.collectives.calibration import Calibration
@@ -13,10 +12,8 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.beside import UNDISTURBED, UNKNOWN_GPU, Beside, Share, share_of
+from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
 from ddpsim.simulation.costs import Costs, undisturbed
-from ddpsim.simulation.processor import Processor
-from ddpsim.simulation.rendezvous import SimulatedCommunicator
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
@@ -49,20 +46,20 @@ def test_a_switch_that_adds_is_sent_a_message_once():
 
 
 def test_each_resource_slows_the_part_of_computation_that_it_bounds():
-    assert Beside(None, lambda _: Share(0, 0), 1.0).factor(Share(0.2, 0.5)) == pytest.approx(1.25)
-    assert Beside(None, lambda _: Share(0, 0), 0.0).factor(Share(0.2, 0.5)) == pytest.approx(2.0)
-    assert Beside(None, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == pytest.approx(1.625)
-    tail = Beside(None, lambda _: Share(0, 0), 0.5, tail_share=0.2)
+    assert ComputeSlowdown(None, lambda _: Share(0, 0), 1.0).factor(Share(0.2, 0.5)) == pytest.approx(1.25)
+    assert ComputeSlowdown(None, lambda _: Share(0, 0), 0.0).factor(Share(0.2, 0.5)) == pytest.approx(2.0)
+    assert ComputeSlowdown(None, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == pytest.approx(1.625)
+    tail = ComputeSlowdown(None, lambda _: Share(0, 0), 0.5, tail_share=0.2)
     assert tail.factor(Share(0.2, 0.5)) == pytest.approx(1.725)
     assert tail.factor(Share(0.0, 0.5)) == pytest.approx(1.5)
-    assert Beside(1.1, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == 1.1
+    assert ComputeSlowdown(1.1, lambda _: Share(0, 0), 0.5).factor(Share(0.2, 0.5)) == 1.1
 
 
 def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_that_is_named():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
 
     def factor(device):
-        found = Beside.of(Costs.of("nccl", None), replace(MODEL, device=device), transport, 8)
+        found = ComputeSlowdown.of(Costs.of("nccl", None), replace(MODEL, device=device), transport, 8)
         return found.factor(found.share(SIZE))
 
     assert factor("V100") > factor("A100") > factor("H100") > 1
@@ -71,7 +68,7 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
 
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
-    fixed = Beside.of(Costs.of("nccl", given(compute_slowdown=1.3)), MODEL, transport, 8)
+    fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), MODEL, transport, 8)
     assert fixed.factor(fixed.share(SIZE)) == 1.3
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
@@ -80,24 +77,6 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     assert derived.slowed_by(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
     assert Costs.of("nccl", given(communication_slowdown=1.5)).slowed_by(hops) == 1.5
     assert Costs.of("gloo", None).slowed_by(()) == 1.0
-
-
-def test_a_collective_waits_for_multiprocessors_only_where_its_rank_computes():
-    env = simpy.Environment()
-    processor = Processor(env, UNDISTURBED, lambda busy: None)
-    communicator = SimulatedCommunicator(env, None, 1, 1, processor, late_s=0.5)
-    env.process(processor.work(1.0))
-    begun = []
-
-    def launching():
-        for _ in range(2):
-            launch = communicator.launch(1, env.timeout(0.25))
-            yield launch.done
-            begun.append(launch.started_s)
-            yield env.timeout(1.0)
-
-    env.run(env.process(launching()))
-    assert begun == [0.75, 2.0]
 
 
 def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import simpy
@@ -11,29 +12,30 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
+from ddpsim.simulation.contention import ConcurrentCollectives
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.crowd import Crowd
-from ddpsim.simulation.rendezvous import BUFFERS, Collective, Launch
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
 
+What = Operation | Literal["buffers"]
 PAIR_S, BEHIND_S, RATE = 2e-3, 5e-3, 1e9
 CROWDED = Calibration.priors("gloo").with_values(
     {"gloo.ddp.pair_s": PAIR_S, "gloo.ddp.behind_s": BEHIND_S}, source="test"
 )
 
 
-def ends(ranks: int, *sent: tuple[float, int, Collective]) -> list[float]:
+def ends(ranks: int, *sent: tuple[float, int, What]) -> list[float]:
     """Return how long each of `sent` takes: when it begins, its bytes and what is done with them."""
     env = simpy.Environment()
-    crowd = Crowd(env, Costs.of("gloo", CROWDED), ranks, lambda size_bytes, _: size_bytes / RATE)
+    concurrent = ConcurrentCollectives(env, Costs.of("gloo", CROWDED), ranks, lambda size_bytes, _: size_bytes / RATE)
     taken: list[float] = []
 
-    def send(number: int, begin_s: float, size_bytes: int, operation: Collective) -> simpy.events.ProcessGenerator:
+    def send(number: int, begin_s: float, size_bytes: int, operation: What) -> simpy.events.ProcessGenerator:
         yield env.timeout(begin_s)
-        launch = Launch(number, size_bytes, operation, 0, None, env.event(), env.now)
-        yield crowd.around(launch, env.timeout(size_bytes / RATE))
+        launched = Collective(size_bytes, operation, 0, number)
+        yield concurrent.around(launched, env.timeout(size_bytes / RATE))
         taken[number] = env.now - begin_s
 
     taken += [0.0] * len(sent)
@@ -63,7 +65,7 @@ def test_beside_a_small_one_and_behind_a_large_one_there_is_a_least_time() -> No
     ("ranks", "operation", "share"),
     [(2, BUFFERS, 1 / 2), (8, BUFFERS, 3 / 14), (8, Operation.REDUCE_SCATTER, 1 / 2), (8, ALLREDUCE, 1)],
 )
-def test_fewer_steps_wait_less(ranks: int, operation: Collective, share: float) -> None:
+def test_fewer_steps_wait_less(ranks: int, operation: What, share: float) -> None:
     _, found = ends(ranks, (0.0, 20_000_000, ALLREDUCE), (1e-3, 4, operation))
     assert found == pytest.approx(share * BEHIND_S)
 

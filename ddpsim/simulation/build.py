@@ -1,0 +1,337 @@
+"""Builds the graph of one rank's training: forward, backward and optimizer of each iteration, and their messages.
+
+What is launched where is asked of the queue that an executor asks too (`ddpsim.simulation.messages`): a gradient or a
+point is announced to it, and what it lets go is written behind.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ddpsim.bucketing import Bucket, LaunchQueue
+from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.simulation.graph import BUFFERS, IterationNodes, Kind, StepGraph
+from ddpsim.simulation.messages import BucketLaunches, Launches, PlannedMessage, ScheduleLaunches
+from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
+from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.rank_builder import RankBuilder
+from ddpsim.simulation.scheduled import Stop
+from ddpsim.simulation.setting import Setting
+
+RUN_AHEAD = 2
+"""Iterations the host may be ahead of the device; the launch queue of a CUDA device holds about one of them."""
+
+BITMAP_BYTES = 4
+"""torch's used-parameter bitmap is int32."""
+
+
+def build_rank(graph: StepGraph, setting: Setting, number: int, lanes: int) -> None:
+    """Add to `graph` all iterations of rank `number`."""
+    to = RankBuilder(graph, setting.workload, setting.costs, setting.enter_s, number, lanes)
+    IterationBuilder(to, setting).build()
+
+
+class IterationBuilder:
+    """Writes the iterations of one rank.
+
+    Args:
+        to: the rank's resources.
+        setting: what the rank runs.
+    """
+
+    def __init__(self, to: RankBuilder, setting: Setting) -> None:
+        self._to, self._setting = to, setting
+        self._device = not to.one_thread
+        self._scheduled: ScheduleLaunches | None = None
+        self._owes_update = False
+        self._batch: int | None = None
+
+    def build(self) -> None:
+        """Write all iterations."""
+        to, rank = self._to, self._to.rank
+        ends: list[int] = []
+        for index in range(self._setting.iterations):
+            if self._device and index >= RUN_AHEAD:
+                to.host_waits(ends[index - RUN_AHEAD])
+            nodes = IterationNodes(index, to.event())
+            if rank.iterations:
+                rank.iterations[-1].end = nodes.start
+            rank.iterations.append(nodes)
+            launches = self._launches(index)
+            self._take_batch(nodes)
+            self._confer(nodes)
+            self._broadcast(nodes)
+            self._forward(nodes, launches)
+            (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches)
+            self._finish(nodes, launches)
+            self._owes_update = self._optimize(nodes, launches)
+            if self._device:
+                ends.append(to.event())
+        rank.last = to.event()
+        if rank.iterations:
+            rank.iterations[-1].end = rank.last
+
+    def _launches(self, index: int) -> Launches:
+        """Return what launches and waits in the iteration that begins: of DDP, fresh buckets.
+
+        Buckets of nothing but layers that are left out are skipped.
+        """
+        setting = self._setting
+        if setting.scheduled is not None:
+            self._scheduled = self._scheduled or setting.scheduled.launches()
+            return self._scheduled
+        dropped, plan = setting.dropped(index), setting.plan(index)
+        if setting.remaps(dropped):
+            buckets = setting.remapped(plan, dropped)
+            return BucketLaunches(LaunchQueue([b.parameters for b in buckets]), lambda n: self._planned(buckets[n], n))
+        groups = plan.groups()
+        queue = LaunchQueue(groups, skipped_buckets(groups, dropped) if dropped else ())
+        return BucketLaunches(queue, lambda number: self._planned(plan.buckets[number], number))
+
+    def _planned(self, bucket: Bucket, number: int) -> PlannedMessage:
+        setting = self._setting
+        encoding, written_s = setting.codec.encoding(bucket), setting.write_back_s(bucket)
+        return PlannedMessage(number, bucket.size_bytes, bucket.parameters, encoding, written_s)
+
+    def _take_batch(self, nodes: IterationNodes) -> None:
+        """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
+        to, stage = self._to, self._setting.input_stage
+        if stage is None:
+            return
+        if not self._device:
+            begun = to.begin_phase()
+            if stage.loaders == 0:
+                to.compute(stage.load_s)
+            else:
+                to.thread(Kind.LOAD)
+            nodes.input = (begun, to.moment())
+            return
+        if stage.pipelined:
+            batch = self._fetched() if self._batch is None else self._batch
+            to.on_stream(Kind.WAIT, after=(batch,))
+            self._batch = self._fetched()
+        else:
+            to.host_loads()
+            if stage.copy_bytes > 0:
+                to.on_stream(Kind.COPY)
+                if not stage.queued:
+                    to.host_waits(to.event())
+        nodes.input = (nodes.start, to.event())
+
+    def _fetched(self) -> int:
+        """Load a batch on the host and launch its copy; return the copy."""
+        self._to.host_loads()
+        return self._to.copy()
+
+    def _confer(self, nodes: IterationNodes) -> None:
+        """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says."""
+        to, conferring = self._to, self._setting.confers(nodes.index)
+        if conferring is None:
+            return
+        begun, host_s = to.event(), conferring.host_s + self._setting.costs.launch_s
+        to.host(host_s) if self._device else to.serve(host_s)
+        launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
+        if self._device:
+            to.on_stream(Kind.WAIT, after=(launched,))
+            to.host_waits(to.event())
+            to.host(conferring.rebuild_s)
+            to.on_stream(Kind.NOT_BEFORE)
+        else:
+            to.thread(Kind.WAIT, after=(launched,))
+            to.serve(conferring.rebuild_s)
+        nodes.held_up.append((begun, to.event()))
+
+    def _broadcast(self, nodes: IterationNodes) -> None:
+        """Let rank 0's buffers be everybody's."""
+        to, setting = self._to, self._setting
+        if not setting.broadcasts(nodes.index):
+            return
+        costs, buffers, sizes = setting.costs, setting.workload.buffers, setting.broadcast_bytes()
+        if self._device:
+            to.host(len(buffers) * costs.buffer_s)
+            copies_s = costs.copies_s(len(buffers), setting.workload.buffer_bytes)
+            to.device(copies_s)
+            for size in sizes:
+                to.host(costs.launch_s)
+                launched = to.collective(size, (to.event(),), BUFFERS, setting.buffers_lane)
+                to.on_stream(Kind.WAIT, after=(launched,))
+            to.device(copies_s)
+            begun = nodes.start if nodes.input is None else nodes.input[1]
+        else:
+            begun = to.moment()
+            to.thread(Kind.DELAY, len(buffers) * costs.buffer_s)
+            waits = []
+            for size in sizes:
+                delayed = to.thread(Kind.DELAY, costs.launch_s)
+                waits.append(to.collective(size, (delayed,), BUFFERS, setting.buffers_lane))
+            to.thread(Kind.WAIT, after=tuple(waits))
+        nodes.broadcast.append((begun, to.event()))
+
+    def _forward(self, nodes: IterationNodes, launches: Launches) -> None:
+        to, setting, pace = self._to, self._setting, self._setting.pace(nodes.index)
+        to.launch_all(nodes, launches.begin())
+        if not self._device:
+            to.begin_phase()
+        host, work = 0.0, 0.0
+        for stop in setting.stops:
+            self._compute_forward(nodes, pace, stop.host - host, stop.work - work)
+            self._stop(nodes, launches, stop)
+            host, work = stop.host, stop.work
+        self._owes_update = False
+        self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
+        if self._device:
+            to.host(setting.forward_host_s(nodes.index))
+            nodes.forward.append((nodes.start, to.event()))
+            if "after_forward" in setting.workload.synchronises:
+                to.host_waits(to.event())
+        elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
+            to.thread(Kind.DELAY, cost_s)
+
+    def _compute_forward(self, nodes: IterationNodes, pace: Pace, host: float, work: float) -> None:
+        """Compute these shares of forward, on the host and on the device."""
+        to = self._to
+        if self._device:
+            to.device(pace.forward_work * work)
+            to.host(pace.forward_host * host)
+            return
+        begun = to.moment()
+        to.compute(pace.forward_host * host)
+        nodes.forward.append((begun, to.moment()))
+
+    def _stop(self, nodes: IterationNodes, launches: Launches, stop: Stop) -> None:
+        """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
+        to = self._to
+        since = to.moment()
+        for update in stop.updates if self._owes_update else ():
+            to.take_in(nodes, launches.waits(*update.before))
+            update_before_use(to, nodes, launches, update, self._setting.pace(nodes.index))
+        to.take_in(nodes, launches.waits(*stop.points))
+        to.resume(since)
+        nodes.held_up.append((since, to.moment()))
+        to.launch_all(nodes, launches.passed(*stop.points))
+
+    def _unused(self, pace: Pace, index: int) -> list[int]:
+        """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
+        used, dropped = set(pace.order), self._setting.dropped(index)
+        if self._setting.remaps(dropped):
+            used |= dropped
+        return [i for i in range(len(self._setting.workload.parameters)) if i not in used]
+
+    def _unsent(self, launches: Launches, parameter: int, unused: list[int]) -> list[PlannedMessage]:
+        """Return what to launch at a gradient of an iteration that reduces none: what a schedule sends in every one."""
+        if self._setting.scheduled is None:
+            return []
+        return [*(launches.unused(unused) if unused else ()), *launches.gradient(parameter)]
+
+    def _fills(self, parameter: int) -> bool:
+        """Whether the hook of a gradient copies it into a bucket."""
+        scheduled = self._setting.scheduled
+        return scheduled is None or parameter in scheduled.filled
+
+    def _backward_on_thread(self, nodes: IterationNodes, launches: Launches) -> None:
+        to, setting = self._to, self._setting
+        pace, costs, scheduled = setting.pace(nodes.index), setting.costs, setting.scheduled
+        synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
+        unused = self._unused(pace, nodes.index) if synced or scheduled else []
+        to.begin_phase()
+        for position, (parameter, host_s) in enumerate(zip(pace.order, pace.host.tolist(), strict=True)):
+            if scheduled is not None and (needed := scheduled.needed[parameter]):
+                since = to.moment()
+                to.take_in(nodes, launches.waits(*needed))
+                to.resume(since)
+                to.launch_all(nodes, launches.passed(*needed))
+            begun = to.moment()
+            to.compute(host_s)
+            if adds:
+                to.serve(setting.add_s(parameter))
+            ready = to.moment()
+            nodes.backward.append((begun, ready))
+            nodes.gradients.append((parameter, ready, ready))
+            first = unused if position == 0 else []
+            if not synced:
+                to.launch_all(nodes, self._unsent(launches, parameter, first))
+                continue
+            if self._fills(parameter):
+                to.serve(costs.hook_s + setting.copy_s(parameter))
+            if first:
+                to.launch_all(nodes, launches.unused(first))
+            to.launch_all(nodes, launches.gradient(parameter))
+        begun = to.moment()
+        to.compute(pace.tail_host)
+        nodes.backward.append((begun, to.moment()))
+
+    def _backward_on_device(self, nodes: IterationNodes, launches: Launches) -> None:
+        to, setting = self._to, self._setting
+        pace, costs, scheduled = setting.pace(nodes.index), setting.costs, setting.scheduled
+        synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
+        unused = self._unused(pace, nodes.index) if synced or scheduled else []
+        begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
+        owed_s = 0.0
+        gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
+        for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
+            if scheduled is not None and (needed := scheduled.needed[parameter]):
+                to.take_in(nodes, launches.waits(*needed))
+                to.launch_all(nodes, launches.passed(*needed))
+            to.device(work_s)
+            to.host(owed_s + host_s + (costs.hook_s if adds else 0.0))
+            owed_s = 0.0
+            if lag_s > 0:
+                to.on_stream(Kind.NOT_BEFORE, lag_s)
+            if adds:
+                to.device(setting.add_s(parameter))
+            ready = to.moment()
+            nodes.gradients.append((parameter, to.graph.queued[ready], ready))
+            first = unused if position == 0 else []
+            if not synced:
+                to.launch_all(nodes, self._unsent(launches, parameter, first))
+                continue
+            if self._fills(parameter):
+                owed_s = costs.hook_s
+                copy_s = setting.copy_s(parameter)
+                to.device(copy_s)
+                nodes.copied_s += copy_s
+            for message in [*(launches.unused(first) if first else ()), *launches.gradient(parameter)]:
+                to.launch(nodes, message, owed_s)
+                owed_s = 0.0
+                nodes.copied_s += message.encoding.encode_s
+        to.device(pace.tail_work)
+        to.host(owed_s + pace.tail_host)
+        nodes.backward.append((begun, to.event()))
+
+    def _finish(self, nodes: IterationNodes, launches: Launches) -> None:
+        """Wait for what the end of backward waits for, and launch what comes after it.
+
+        On a device the bitmap of unused parameters is read where some rank may have had no gradient.
+        """
+        to, setting = self._to, self._setting
+        waited, bitmap = to.outstanding(launches.waits(BACKWARD_END)), None
+        costs, searched = setting.costs, setting.options.find_unused_parameters
+        if waited and searched:
+            to.host(costs.launch_s) if self._device else to.thread(Kind.DELAY, costs.launch_s)
+            bitmap = to.collective(BITMAP_BYTES * len(setting.workload.parameters), (to.event(),))
+        missing: frozenset[int] = frozenset()
+        if bitmap is not None and self._device:
+            pace = setting.pace(nodes.index)
+            missing = pace.missed.union(self._unused(pace, nodes.index))
+        for sent in waited:
+            if self._device:
+                to.host(costs.finish_s)
+            if bitmap is not None and not missing.isdisjoint(sent.parameters):
+                # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
+                to.expose(nodes, bitmap)
+                bitmap = None
+                to.host_waits(to.event())
+            to.write_back(nodes, sent)
+        if bitmap is not None:
+            to.expose(nodes, bitmap)
+        to.launch_all(nodes, launches.passed(BACKWARD_END))
+        if self._device and "after_backward" in setting.workload.synchronises:
+            to.host_waits(to.event())
+
+    def _optimize(self, nodes: IterationNodes, launches: Launches) -> bool:
+        """Write the optimizer that follows backward; return whether the next forward has to make the updates."""
+        scheduled, optimises = self._setting.scheduled, self._setting.optimises(nodes.index)
+        updates = None if scheduled is None else scheduled.updates
+        pass_optimizer(self._to, nodes, launches, self._setting.pace(nodes.index), updates, optimises=optimises)
+        return optimises and scheduled is not None and not scheduled.updates

@@ -1,0 +1,158 @@
+"""The ranks of a job run together: one clock, one network, one schedule or DDP's own buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.gloo.groups import among
+from ddpsim.jobs.simulated import Options
+from ddpsim.network.fluid import Network
+from ddpsim.operations import Operation
+from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, Processor
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.inputs import Copy, copies_on
+from ddpsim.simulation.lanes import Lanes, send_s
+from ddpsim.simulation.messages import in_rings
+from ddpsim.simulation.scheduled import Scheduled
+from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
+from ddpsim.simulation.setting import Setting
+from ddpsim.topology.graph import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """The communication resources that all simulated ranks share.
+
+    Attributes:
+        collectives: of all ranks.
+        lanes: of a schedule's groups and streams; None where DDP's buckets go.
+        concurrent: what collectives in flight cost each other.
+        on_busy: told when a processor becomes busy or idle.
+    """
+
+    env: simpy.Environment
+    costs: Costs
+    collectives: Collectives
+    lanes: Lanes | None
+    concurrent: ConcurrentCollectives
+    on_busy: Callable[[bool], None]
+
+    def transfer(self, collective: Collective) -> simpy.Event:
+        """Carry out `collective`, whose ranks are all there, and return the event of its end."""
+        return self.concurrent.around(collective, self._sent(collective))
+
+    def _sent(self, collective: Collective) -> simpy.Event:
+        if collective.operation == BUFFERS:
+            return self.collectives.broadcast(collective.size_bytes) & self.env.timeout(self.costs.broadcast_s)
+        if self.lanes is not None:
+            return self.lanes.run(collective)
+        if collective.operation == Operation.ALLREDUCE:
+            return self.collectives.allreduce(collective.size_bytes, collective.lane)
+        return self.collectives.run(collective.operation, collective.size_bytes, collective.lane)
+
+
+@dataclass(slots=True)
+class JobResources:
+    """What the ranks of one job compute and communicate on.
+
+    Attributes:
+        staleness: how stale the gradients were that servers took in; None where no rank goes on without the others.
+    """
+
+    placement: Placement
+    options: Options
+    calibration: Calibration | None
+    backend: str
+    costs: Costs
+    wire_factor: Callable[[int], float] | None
+    staleness: Staleness | None = None
+
+    def communication(self, env: simpy.Environment, scheduled: Scheduled | None) -> Communication:
+        """Return what carries the collectives of all ranks."""
+        rings = scheduled is not None and in_rings(scheduled.schedule)
+        collectives, lanes = self._collectives(env, rings, self.placement), None
+        if scheduled is not None:
+            made = partial(self._collectives, env, rings)
+            groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
+            lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
+        steps = None if lanes is None else lanes.steps
+        concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
+        return Communication(env, self.costs, collectives, lanes, concurrent, _busy_ranks(collectives, self.costs))
+
+    def processor(self, env: simpy.Environment, setting: Setting, shared: Communication) -> Processor:
+        """Return what a rank computes on."""
+        lanes = () if shared.lanes is None else shared.lanes.transports()
+        ranks = self.placement.world_size
+        slowdown = ComputeSlowdown.of(setting.costs, setting.workload, shared.collectives.transport, ranks, lanes)
+        return Processor(env, slowdown, shared.on_busy, self.costs.copy_slowdown)
+
+    def copy(self, env: simpy.Environment, setting: Setting, network: Network, ranks: Sequence[int]) -> Copy | None:
+        """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied."""
+        stage = setting.input_stage
+        if stage is None:
+            return None
+        if setting.workload.one_clock or stage.copy_bytes == 0:
+            return lambda: env.timeout(0.0)
+        together = range(self.placement.world_size) if stage.in_turn else ranks
+        return copies_on(network, self.placement, together, stage, closed=self.options.fidelity == "closed")
+
+    def channels(
+        self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives
+    ) -> Callable[[int], Attendance] | None:
+        """Return what sends each rank's messages where ranks do not meet; None where they do."""
+        if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
+            return None
+        servers = scheduled.schedule.sharding.servers
+        latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
+        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s, self.wire_factor)
+        self.staleness = links.staleness
+        buckets = [
+            [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
+            for lane in scheduled.lanes
+        ]
+        return lambda rank: links.attendance(rank, buckets)
+
+    def _collectives(
+        self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
+    ) -> Collectives:
+        options = replace(self.options.collective, rings=rings)
+        calibration = self.calibration
+        if calibration is not None and self.backend == "gloo":
+            calibration = among(calibration, self.placement.world_size, placement.world_size)
+        return Collectives(
+            env,
+            placement,
+            backend=self.backend,
+            calibration=calibration,
+            options=options if pattern is None else replace(options, algorithm=pattern),
+            factor=self.wire_factor,
+        )
+
+
+def _busy_ranks(collectives: Collectives, costs: Costs) -> Callable[[bool], None]:
+    """Return a callback that slows the network while any rank's processor is busy.
+
+    A collective as a whole, as `communication_slowdown` says; its threads' steps, where that is more, by
+    `step_slowdown`.
+    """
+    network, slowdown = collectives.network, costs.slowed_by(collectives.transport.hops)
+    steps = max(costs.step_slowdown / slowdown, 1.0)
+    if slowdown == steps == 1.0:
+        return lambda busy: None
+    busy_count = 0
+
+    def change(busy: bool) -> None:
+        nonlocal busy_count
+        busy_count += 1 if busy else -1
+        if busy_count == (1 if busy else 0):  # the first that begins, or the last that ends
+            network.set_speed(1 / slowdown if busy else 1.0)
+            network.set_host_speed(1 / steps if busy else 1.0)
+
+    return change

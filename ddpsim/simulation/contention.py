@@ -1,0 +1,297 @@
+"""What collectives in flight take from the computation beside them.
+
+A channel is a block of threads that keeps a multiprocessor to itself, and the bytes that a rank sends are read and
+written in its memory. So computation that is bound by arithmetic has M - c of M multiprocessors left, and that which is
+bound by memory what the collective leaves of its bandwidth: a GPU with more of both pays less. Kernels are cut to fill
+all multiprocessors in whole waves, so that some take a wave more however few are missing: the tail.
+
+Where somebody measured or gave `compute_slowdown`, that is the factor, whatever the collective.
+
+A `Processor` works at the speed that this leaves. Collectives in flight beside each other cost each other, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from ddpsim.collectives.transport import Transport
+from ddpsim.operations import Operation
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_of
+
+UNKNOWN_GPU = "A100"
+"""Whose multiprocessors and bandwidth stand for those of a GPU that nobody described."""
+
+_MOST = 0.9
+"""Share of a GPU that collectives take at most: the scheduler leaves computation some blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a GPU says which part of its multiprocessors and of its memory's bandwidth something takes."""
+
+    multiprocessors: float
+    bandwidth: float
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.multiprocessors + other.multiprocessors, self.bandwidth + other.bandwidth)
+
+
+NOTHING = Share(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeSlowdown:
+    """A compute slowdown is what collectives cost a rank's computation while they are in flight.
+
+    Attributes:
+        fixed: the factor of any number of them, where it was measured or given; None derives it from their shares.
+        share: of the GPU, that a message of some bytes takes.
+        arithmetic_share: share of computing time that multiprocessors bound; memory bounds the rest.
+        tail_share: by which part of its time such computation takes longer while any multiprocessor is missing.
+        of_lane: the share of another operation than an allreduce, or of a process group beside that of all ranks;
+            None takes that of an allreduce.
+    """
+
+    fixed: float | None
+    share: Callable[[int], Share]
+    arithmetic_share: float = 1.0
+    tail_share: float = 0.0
+    of_lane: Callable[[int, Operation, int], Share] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        costs: Costs,
+        workload: Workload,
+        transport: Transport,
+        ranks: int,
+        lanes: Sequence[tuple[Transport, int]] = (),
+    ) -> ComputeSlowdown:
+        """Return what collectives of `transport` cost `workload`, which a calibration may have measured.
+
+        Args:
+            lanes: transport and ranks of each lane of a schedule.
+        """
+        if costs.compute_slowdown_known or not costs.takes:
+            return cls(costs.compute_slowdown, lambda size_bytes: NOTHING)
+        gpu = gpu_of(workload.gpu, workload.provenance) or GPUS[UNKNOWN_GPU]
+        known: dict[int, Share] = {}
+
+        def share(size_bytes: int) -> Share:
+            if size_bytes not in known:
+                known[size_bytes] = share_of(costs, gpu, transport, ranks, size_bytes)
+            return known[size_bytes]
+
+        shares: dict[tuple[int, Operation, int], Share] = {}
+
+        def of_lane(size_bytes: int, operation: Operation, lane: int) -> Share:
+            key = (size_bytes, operation, lane)
+            if key not in shares:
+                shares[key] = share_of(costs, gpu, *lanes[lane], size_bytes, operation)
+            return shares[key]
+
+        return cls(None, share, workload.arithmetic_share, costs.tail_share, of_lane if lanes else None)
+
+    @property
+    def neutral(self) -> bool:
+        """Whether computation never feels a collective."""
+        return self.fixed == 1.0
+
+    def taken(self, collective: Collective) -> Share:
+        """Return what a collective takes; what is no operation of a schedule counts as an allreduce."""
+        operation = collective.operation
+        if self.of_lane is None or not isinstance(operation, Operation):
+            return self.share(collective.size_bytes)
+        return self.of_lane(collective.size_bytes, operation, collective.lane)
+
+    def factor(self, taken: Share) -> float:
+        """Return the factor on computing time while collectives take `taken`."""
+        if self.fixed is not None:
+            return self.fixed
+        bound, rest = self.arithmetic_share, 1 - self.arithmetic_share
+        waves = 1 / (1 - min(taken.multiprocessors, _MOST)) + (self.tail_share if taken.multiprocessors > 0 else 0.0)
+        return bound * waves + rest / (1 - min(taken.bandwidth, _MOST))
+
+
+UNDISTURBED = ComputeSlowdown(1.0, lambda size_bytes: NOTHING)
+
+
+def share_of(
+    costs: Costs,
+    gpu: AchievedGpu,
+    transport: Transport,
+    ranks: int,
+    size_bytes: int,
+    operation: Operation = Operation.ALLREDUCE,
+) -> Share:
+    """Return the share of `gpu` that an operation of `size_bytes` takes while it is on its way.
+
+    A ring sends 2(n-1)/n of an allreduce's message on each rank, a tree hardly more; a switch that adds gets it once.
+    """
+    if ranks == 1 or size_bytes == 0:
+        return NOTHING
+    choice = transport.choice(size_bytes, operation)
+    sent = 1.0 if choice.algorithm.startswith("nvls") else operation.sent(ranks)
+    traffic_bps = costs.memory_passes * sent * size_bytes / transport.time_s(operation, size_bytes)
+    multiprocessors = gpu.spec.multiprocessors or GPUS[UNKNOWN_GPU].spec.multiprocessors or 1
+    return Share(costs.channel_multiprocessors * choice.channels / multiprocessors, traffic_bps / gpu.memory_Bps)
+
+
+Process = Generator[simpy.Event, Any, None]
+
+
+class Processor:
+    """Executes seconds of work; slower while collectives run beside it.
+
+    Args:
+        env: the simulation.
+        slowdown: what collectives in flight cost the time of work.
+        copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
+
+    Attributes:
+        busy: whether it works, other than for DDP.
+        on_busy: called with True when work begins and with False when it ends.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        slowdown: ComputeSlowdown,
+        on_busy: Callable[[bool], None],
+        copy_slowdown: float = 1.0,
+    ) -> None:
+        self.env = env
+        self._slowdown = slowdown
+        self._factor = 1.0
+        self._taken: list[Share] = []
+        self._copy_slowdown = copy_slowdown
+        self._on_busy = on_busy
+        self._timer: simpy.Event | None = None
+        self.busy = False
+
+    def collective_begins(self, collective: Collective) -> None:
+        """Count one more collective in flight on this rank."""
+        self._taken.append(self._slowdown.taken(collective))
+        self._change_speed()
+
+    def collective_ends(self, collective: Collective) -> None:
+        """Count a collective no more."""
+        self._taken.remove(self._slowdown.taken(collective))
+        self._change_speed()
+
+    def work(
+        self,
+        seconds: float,
+        parts: Sequence[tuple[float, int]] = (),
+        passed: Callable[[int, float], None] = lambda part, moment_s: None,
+    ) -> Process:
+        """Work for `seconds` of undisturbed time; a process yields from this.
+
+        Args:
+            parts: after how many of the seconds each of its parts has ended, in order, and its number.
+            passed: told the number of a part and the moment of its end; some time after that, before the work ends.
+        """
+        if seconds <= 0:
+            return
+        self.busy = True
+        self._on_busy(True)
+        done, told, count = 0.0, 0, len(parts)
+        while done < seconds:
+            factor, begin = self._factor, self.env.now
+            timer = self._timer = self.env.timeout((seconds - done) * factor)
+            yield timer
+            reached = seconds if timer.processed else done + (self.env.now - begin) / factor
+            while told < count and parts[told][0] <= reached:
+                at, part = parts[told]
+                passed(part, begin + (at - done) * factor)
+                told += 1
+            done = reached
+        self.busy = False
+        self._on_busy(False)
+
+    def serve(self, seconds: float, *, lasting: bool = False) -> Process:
+        """Work for DDP on the host: `seconds` with no collective in flight when it begins.
+
+        Args:
+            lasting: whether such work follows such work, so that collectives in flight feel it; behind a single hook
+                socket buffers keep the wire busy.
+        """
+        if seconds <= 0:
+            return
+        if lasting:
+            self._on_busy(True)
+        yield self.env.timeout(seconds * (self._copy_slowdown if self._taken else 1.0))
+        if lasting:
+            self._on_busy(False)
+
+    def _change_speed(self) -> None:
+        factor = self._slowdown.factor(sum(self._taken, NOTHING)) if self._taken else 1.0
+        if factor != self._factor:
+            self._factor = factor
+            if self._timer is not None and self._timer.callbacks:
+                # What waits for the end of its work goes on now, with the rest of it; the timer then wakes nobody.
+                changed = self.env.event()
+                changed.callbacks, self._timer.callbacks = self._timer.callbacks, []
+                changed.succeed()
+
+
+class ConcurrentCollectives:
+    """These are the collectives in flight of a job, on all its process groups, and what they cost each other.
+
+    What begins beside others takes `pair_s` at least, for threads are woken in turn, and beside one whose bytes lie in
+    the links' queues `behind_s`, though no longer than that one would by itself. Both are of an allreduce; another
+    operation takes as much less as it has fewer steps.
+
+    Args:
+        env: the simulation.
+        costs: that have those times.
+        ranks: of the job.
+        alone_s: what an operation of so many bytes takes with nothing in flight.
+        steps: of a collective, where process groups are of fewer ranks; None takes all for those of the job.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        costs: Costs,
+        ranks: int,
+        alone_s: Callable[[int, Operation], float],
+        steps: Callable[[Collective], int] | None = None,
+    ) -> None:
+        self._env, self._costs, self._ranks, self._alone_s = env, costs, ranks, alone_s
+        self._steps = steps or (lambda collective: Operation(collective.operation).steps(ranks))
+        self._in_flight: dict[Collective, float] = {}
+        self._matters = ranks > 1 and max(costs.pair_s, costs.behind_s) > 0
+
+    def around(self, collective: Collective, ended: simpy.Event) -> simpy.Event:
+        """Return when `collective`, whose bytes have `ended` as they would if wires alone counted, has ended."""
+        if not self._matters:
+            return ended
+        least_s = self._least_s(collective)
+        done = ended & self._env.timeout(least_s) if least_s > 0 else ended
+        operation = Operation.BROADCAST if collective.operation == BUFFERS else collective.operation
+        self._in_flight[collective] = self._alone_s(collective.size_bytes, operation)
+
+        def leave(_: simpy.Event) -> None:
+            del self._in_flight[collective]
+
+        assert done.callbacks is not None
+        done.callbacks.append(leave)
+        return done
+
+    def _least_s(self, collective: Collective) -> float:
+        if not self._in_flight:
+            return 0.0
+        whole = Operation.ALLREDUCE.steps(self._ranks)
+        # A broadcast of buffers is a tree.
+        buffers = collective.operation == BUFFERS
+        steps = (self._ranks - 1).bit_length() if buffers else self._steps(collective)
+        least_s = max(self._costs.pair_s, min(self._costs.behind_s, max(self._in_flight.values())))
+        return least_s * min(1.0, steps / whole)

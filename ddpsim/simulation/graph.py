@@ -1,0 +1,173 @@
+"""A step as a graph: what each simulated rank does, on which resource, and what comes before it.
+
+A graph is data. `ddpsim.simulation.build` writes it, `ddpsim.simulation.run` executes it, and what a trace reads of it
+is in `RankGraph.iterations`. Nodes are numbered; node 0 is the origin, which has ended at time 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+from ddpsim.operations import Operation
+
+BUFFERS: Literal["buffers"] = "buffers"
+"""DDP's broadcast of rank 0's buffers, which has a cost of its own."""
+
+ORIGIN = 0
+"""The node that has ended when time begins."""
+
+
+class Kind(IntEnum):
+    """A kind says how long a node takes, and what it may be slowed by."""
+
+    MARK = 0  # no time; nothing waits for it, so that its moment may be told later
+    EVENT = 1  # no time; others wait for it
+    COMPUTE = 2  # seconds of the processor, which collectives of its rank slow
+    SERVE = 3  # seconds of the host for DDP, slowed where a collective of its rank is in flight
+    LASTING = 4  # the same, long enough to slow collectives
+    DELAY = 5  # seconds, whatever else goes on
+    PACED = 6  # so many seconds after the moment at which the one before was due: a layer that sleeps
+    RESUME = 7  # counts what is due from now on, or later by the time since the node that it comes after began
+    NOT_BEFORE = 8  # no sooner than seconds after the host has queued it
+    WAIT = 9  # until all that it comes after has ended
+    LOAD = 10  # until the loader has a batch
+    COPY = 11  # a batch on the links to the device
+    COLLECTIVE = 12  # a message, with all ranks
+
+
+@dataclass(slots=True, eq=False)
+class Collective:
+    """A collective is one rank's part in one message among all ranks of a group.
+
+    Attributes:
+        size_bytes: of the message.
+        operation: what is done with it.
+        lane: number of the process group, or group and stream, that it is launched on.
+        number: place among the messages of its lane, equal on all ranks.
+    """
+
+    size_bytes: int
+    operation: Operation | Literal["buffers"]
+    lane: int
+    number: int
+
+
+@dataclass(slots=True)
+class MessageNodes:
+    """These nodes are the life of one bucket or message of a schedule on one rank.
+
+    Attributes:
+        index, size_bytes, parameters, operation: of the bucket, as `BucketTimes` has them.
+        ready: its last gradient was there.
+        launched: the host's node that handed it over.
+        first, last: its first collective and its last; one and the same where nothing is compressed.
+        done: what was received is usable; `decode_s` after `last`.
+        write_back_s: of copying it out, on the device or the only thread.
+        written: it was copied out; None where nothing has waited for it.
+        awaited: whether a wait for it is in the graph.
+    """
+
+    index: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    operation: Operation
+    ready: int
+    launched: int
+    first: int
+    last: int
+    done: int
+    decode_s: float
+    write_back_s: float
+    written: int | None = None
+    awaited: bool = False
+
+
+Interval = tuple[int, int]
+"""From the end of one node to the end of another."""
+
+
+@dataclass(slots=True)
+class IterationNodes:
+    """These nodes tell one iteration of one rank: each part of it is a sum of intervals.
+
+    Attributes:
+        index: of the iteration.
+        start, end: where it begins, and where the next one does.
+        optimizer_begun: where the optimizer last began and ends with the iteration; None where it has intervals.
+        copied_s: device time of copies in backward, which are no computation.
+        idle_s: time that the device idles in backward without DDP.
+        exposed: waits for messages.
+        gradients: of each its parameter, the host's hook and its completion.
+    """
+
+    index: int
+    start: int
+    end: int = ORIGIN
+    forward: list[Interval] = field(default_factory=list)
+    held_up: list[Interval] = field(default_factory=list)
+    backward: list[Interval] = field(default_factory=list)
+    broadcast: list[Interval] = field(default_factory=list)
+    optimizer: list[Interval] = field(default_factory=list)
+    optimizer_begun: int | None = None
+    input: Interval | None = None
+    copied_s: float = 0.0
+    idle_s: float = 0.0
+    exposed: list[int] = field(default_factory=list)
+    gradients: list[tuple[int, int, int]] = field(default_factory=list)
+    messages: list[MessageNodes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RankGraph:
+    """What one simulated rank does, by resource; each resource takes its nodes in order.
+
+    Attributes:
+        number: of the rank.
+        one_thread: whether host and device are one, as on a CPU: `compute` is empty then.
+        host: the thread that launches.
+        compute: the device's computing stream.
+        copies: the device's copy engine.
+        delays: on no resource: each begins when what it comes after has ended.
+        lanes: collectives by process group, or by group and stream.
+        last: the node with which the rank is done.
+    """
+
+    number: int
+    one_thread: bool
+    lanes: list[list[int]]
+    host: list[int] = field(default_factory=list)
+    compute: list[int] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
+    delays: list[int] = field(default_factory=list)
+    iterations: list[IterationNodes] = field(default_factory=list)
+    last: int = ORIGIN
+
+
+@dataclass(slots=True)
+class StepGraph:
+    """The graph of all simulated ranks, unrolled over the iterations.
+
+    Attributes:
+        kind: of each node.
+        seconds: what a node takes with nothing beside it.
+        queued: the host's node after which a device may begin it.
+        after: nodes that must have ended before it begins.
+        collectives: by node.
+    """
+
+    kind: list[Kind] = field(default_factory=lambda: [Kind.EVENT])
+    seconds: list[float] = field(default_factory=lambda: [0.0])
+    queued: list[int] = field(default_factory=lambda: [ORIGIN])
+    after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    collectives: dict[int, Collective] = field(default_factory=dict)
+    ranks: list[RankGraph] = field(default_factory=list)
+
+    def add(self, kind: Kind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
+        """Add a node and return its number; the caller puts it on a resource."""
+        self.kind.append(kind)
+        self.seconds.append(seconds)
+        self.queued.append(queued)
+        self.after.append(after)
+        return len(self.kind) - 1

@@ -1,0 +1,321 @@
+"""What a rank launches at once, when it may leave, and what it costs beside the wire.
+
+A message is a bucket of DDP's or a message of a schedule. Copies in and out, hooks and the work of a compression scheme
+are told here; which message may leave where is asked of the queue that an executor asks, `LaunchQueue` or `IssueQueue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
+from ddpsim.compression import Scheme
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
+from ddpsim.schedules.issuing import IssueQueue, Lane
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.servers import SERVERS
+from ddpsim.simulation.costs import Costs
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """An encoding is what one bucket sends, and what a rank computes for it.
+
+    Attributes:
+        encode_s: before the first message: on a CPU the host's time, else the device's.
+        messages: (seconds since the message before has ended, bytes); the first has none.
+        decode_s: after the last.
+        host_s: of launching all that, beside the messages themselves; nothing on a CPU.
+    """
+
+    encode_s: float
+    messages: tuple[tuple[float, int], ...]
+    decode_s: float
+    host_s: float
+
+
+class CodecCosts:
+    """A scheme at work on one kind of rank, priced with what was measured of it, else as DDP's own copies are.
+
+    Then a byte read or written takes half of what a copied byte does, a kernel the least time of one, and of the host
+    what a hook does; matrix products run at the share of the GPU's peak that fp32 training reaches.
+
+    Args:
+        scheme: of all buckets.
+        workload: whose parameters and device.
+        world_size: messages that are gathered grow with it.
+        costs: of DDP.
+    """
+
+    def __init__(self, scheme: Scheme, workload: Workload, world_size: int, costs: Costs) -> None:
+        self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
+        shared = workload.one_clock
+        gpu = gpu_of(workload.gpu, workload.provenance)
+        flops = gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None
+        self._processor = replace(costs.codec(scheme.name, one_clock=shared), flops=flops)
+        self._kernel_host_s = 0.0 if shared else costs.hook_s
+        self._known: dict[tuple[int, ...], Encoding] = {}
+
+    def encoding(self, bucket: Bucket) -> Encoding:
+        """Return how `bucket` is encoded."""
+        if bucket.parameters not in self._known:
+            self._known[bucket.parameters] = self._worked_out([self._parameters[i] for i in bucket.parameters])
+        return self._known[bucket.parameters]
+
+    def _worked_out(self, parameters: list[Parameter]) -> Encoding:
+        works, time_s = self._scheme.works(parameters, self._world_size), self._processor.time_s
+        sizes = [round(m.allreduce_bytes(self._world_size)) for m in self._scheme.messages(parameters)]
+        pauses = [0.0, *map(time_s, works[1:-1])]
+        kernels = sum(work.kernels for work in works)
+        messages = tuple(zip(pauses, sizes, strict=True))
+        return Encoding(time_s(works[0]), messages, time_s(works[-1]), kernels * self._kernel_host_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMessage:
+    """A planned message is what a rank launches at once: a bucket of DDP's, or a message of a schedule.
+
+    Attributes:
+        number: place in the plan or the schedule.
+        size_bytes: of the whole message.
+        parameters: registration indices.
+        encoding: the collectives it takes, with what is computed for them.
+        write_back_s: device time of copying it out when it has ended.
+        operation: what is done with it.
+        lane: of its group and stream; None where process groups take turns.
+        after: numbers of those that must have ended before it begins.
+        fill_s: device time of copying into it when it is launched.
+        host_awaits: whether the host waits for those before it launches it; else what carries it out does.
+        delay_s: how long it waits before it begins, of itself.
+        blocking: whether the host waits for its end where it launches it.
+    """
+
+    number: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    encoding: Encoding
+    write_back_s: float
+    operation: Operation = Operation.ALLREDUCE
+    lane: int | None = None
+    after: tuple[int, ...] = ()
+    fill_s: float = 0.0
+    host_awaits: bool = False
+    delay_s: float = 0.0
+    blocking: bool = False
+
+
+def messages_of(
+    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool, gloo: bool
+) -> tuple[PlannedMessage, ...]:
+    """Return the messages of `schedule`, in its order, with what each costs a rank that computes `workload`.
+
+    Args:
+        view: whether gradients live in what is sent.
+        gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+    """
+    rung = {(each.group, each.stream) for each in schedule if in_rings(schedule) and each.op.in_parts}
+    numbers = {message.id: number for number, message in enumerate(schedule)}
+    found = []
+    for number, message in enumerate(schedule):
+        whole = sum(workload.parameters[index].size_bytes for index in message.parameters)
+        tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
+        copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
+        copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
+        found.append(
+            PlannedMessage(
+                number,
+                message.size_bytes,
+                message.parameters,
+                Encoding(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
+                (message.passes or float(_copied_out(message, schedule, view=view))) * copy_s,
+                message.op,
+                lanes.index((message.group, message.stream)),
+                tuple(numbers[name] for name in message.after_messages),
+                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s
+                + _unit_s(message, costs),
+                _host_awaits(message, gloo=gloo) and (message.group, message.stream) not in rung,
+                message.delay_s,
+                message.blocking,
+            )
+        )
+    return tuple(found)
+
+
+def _host_awaits(message: Message, *, gloo: bool) -> bool:
+    """Whether the host waits for what comes before a message; a server does before it sends what it has updated."""
+    return gloo and bool(message.after_messages) and message.group != SERVERS
+
+
+def _in_place(message: Message) -> bool:
+    """Whether a message is sent from where its tensors lie: it says so, or is a late allreduce of one gradient."""
+    if message.in_place:
+        return True
+    late = BACKWARD_END in message.after
+    return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
+
+
+def filled_by_hooks(message: Message) -> bool:
+    """Whether gradients are copied into it as they come, as DDP does; rows, and what a host waits for, go at once."""
+    late = BACKWARD_END in message.after or message.blocking or message.sparse
+    return message.op.reduces and not late and not averages(message)
+
+
+def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
+    """Return the share of its bytes that the launch passes over: copies them in, or divides them where they lie.
+
+    Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
+    a copy does. A host that waits for what it launches copies in what it sends: gradients, or its shard of parameters.
+    """
+    if averages(message):
+        return float(gloo)
+    if message.sparse:
+        return float(message.op.reduces)
+    if message.blocking and message.op.reduces:
+        return 0.0 if message.after_messages else 1.0
+    if message.blocking:
+        return 1 / schedule.sharding.parameters
+    late = message.op.reduces and BACKWARD_END in message.after
+    return float(late and not message.in_place and (gloo or not _in_place(message)))
+
+
+def _unit_s(message: Message, costs: Costs) -> float:
+    """Return what the hooks of `fully_shard` take beside the launch and the end of a collective of a unit.
+
+    A sum over copies is part of what comes before it.
+    """
+    if not message.blocking or message.after_messages:
+        return 0.0
+    return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
+
+
+def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
+    """Whether it is copied out where it has ended.
+
+    Sums and gathered gradients are copied where the optimizer updates whole parameters after backward and gradients
+    are no views: an optimizer that updates before use, or a part, takes them where they lie. Parameters are copied
+    out where they are sharded; where only the optimizer is, they lie in what is gathered.
+    """
+    if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
+        return False
+    if not message.op.reduces and all(point.kind is not Kind.OPTIMIZER for point in message.blocks):
+        return schedule.sharding.parameters > 1
+    return not view and schedule.update == "after_backward" and schedule.sharding.optimizer == 1
+
+
+def in_rings(schedule: Schedule) -> bool:
+    """Whether over gloo reduce-scatters and all-gathers are rings of sends, carried out by threads of their own.
+
+    They are where this project's executor carries the schedule out; torch's `fully_shard` takes gloo's own operations.
+    """
+    return schedule.sharding.parameters == 1
+
+
+class Launches(Protocol):
+    """Says what to launch at each point that a rank passes, and what to wait for before it."""
+
+    def begin(self) -> list[PlannedMessage]:
+        """Begin an iteration; return what to launch at its start."""
+
+    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
+        """Announce gradients that will not come, at the first one that did; return what to launch."""
+
+    def gradient(self, parameter: int) -> list[PlannedMessage]:
+        """Announce a gradient; return what to launch, in order."""
+
+    def passed(self, *points: Point) -> list[PlannedMessage]:
+        """Announce other points; return what to launch, in order."""
+
+    def waits(self, *points: Point) -> list[PlannedMessage]:
+        """Return what must have ended before `points` are passed, in order."""
+
+
+class BucketLaunches:
+    """DDP's: `LaunchQueue` says which bucket may leave, and the end of backward waits for all that did.
+
+    Args:
+        queue: fresh, of one iteration.
+        plan: makes the planned message of a bucket.
+    """
+
+    __slots__ = ("_launched", "_plan", "_queue")
+
+    def __init__(self, queue: LaunchQueue, plan: Callable[[int], PlannedMessage]) -> None:
+        self._queue, self._plan = queue, plan
+        self._launched: list[PlannedMessage] = []
+
+    def begin(self) -> list[PlannedMessage]:
+        """Return nothing: a bucket has gradients."""
+        return []
+
+    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
+        """Mark gradients that will not come ready."""
+        return self._launch(self._queue.start(parameters))
+
+    def gradient(self, parameter: int) -> list[PlannedMessage]:
+        """Mark a gradient ready."""
+        return self._launch(self._queue.ready(parameter))
+
+    def passed(self, *points: Point) -> list[PlannedMessage]:
+        """Return nothing: DDP launches at gradients alone."""
+        return []
+
+    def waits(self, *points: Point) -> list[PlannedMessage]:
+        """Return the launched buckets at the end of backward."""
+        launched: list[PlannedMessage] = []
+        if BACKWARD_END in points:
+            launched, self._launched = self._launched, launched
+        return launched
+
+    def _launch(self, numbers: list[int]) -> list[PlannedMessage]:
+        planned = [self._plan(number) for number in numbers]
+        self._launched += planned
+        return planned
+
+
+class ScheduleLaunches:
+    """A schedule's messages, by `IssueQueue`; a rank keeps it from iteration to iteration."""
+
+    __slots__ = ("_gradients", "_of", "_queue")
+
+    def __init__(self, queue: IssueQueue, of: dict[str, PlannedMessage], parameters: int) -> None:
+        self._queue, self._of = queue, of
+        self._gradients = points(Kind.GRADIENT, tuple(range(parameters)))
+
+    def begin(self) -> list[PlannedMessage]:
+        """Begin an iteration."""
+        return self._planned(self._queue.begin())
+
+    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
+        """Let messages go without the gradients that will not come: zeros take their place."""
+        return self.passed(*(self._gradients[index] for index in parameters))
+
+    def gradient(self, parameter: int) -> list[PlannedMessage]:
+        """Announce a gradient."""
+        return self._planned(self._queue.passed(self._gradients[parameter]))
+
+    def passed(self, *points: Point) -> list[PlannedMessage]:
+        """Announce points."""
+        return self._planned(self._queue.passed(*points))
+
+    def waits(self, *points: Point) -> list[PlannedMessage]:
+        """Return what must have ended before `points`.
+
+        Raises:
+            PlanError: a message that stands behind another which is not possible yet: a rank would wait for ever.
+        """
+        waited = self._queue.waits(*points)
+        if held := [message for message in waited if self._queue.held(message)]:
+            before = self._queue.next_of(held[0])
+            what = f"{points[0]} waits for it, and it for {before.id!r} before it, which is not possible yet"
+            raise PlanError(what, place=f"message {held[0].id!r}", remedy="put it first, or on another stream")
+        return self._planned(waited)
+
+    def _planned(self, messages: Iterable[Message]) -> list[PlannedMessage]:
+        return [self._of[message.id] for message in messages]

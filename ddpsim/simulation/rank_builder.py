@@ -1,0 +1,241 @@
+"""Writes what one rank does into a graph: work of host and device, messages, and waits for them.
+
+A rank on a CPU, and one whose layers sleep, does all on one thread; a GPU has a host that launches and a stream that
+follows. Callers say what is done, here stands on which resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ddpsim.operations import Operation
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.graph import ORIGIN, Collective, IterationNodes, Kind, MessageNodes, RankGraph, StepGraph
+from ddpsim.simulation.messages import PlannedMessage
+from ddpsim.workload import Workload
+
+
+class RankBuilder:
+    """Appends nodes to the resources of one rank, in the order of its program.
+
+    Args:
+        graph: of all ranks; gets one more.
+        workload: that the rank computes.
+        costs: of DDP.
+        enter_s: what the start of a collective takes from the computation beside it.
+        number: of the rank.
+        lanes: how many process groups, or groups and streams, it has.
+    """
+
+    def __init__(
+        self, graph: StepGraph, workload: Workload, costs: Costs, enter_s: float, number: int, lanes: int
+    ) -> None:
+        self.graph, self.workload, self._costs, self._enter_s = graph, workload, costs, enter_s
+        self.one_thread, self.timed = workload.one_clock, workload.timed
+        self.rank = RankGraph(number, self.one_thread, [[] for _ in range(lanes)])
+        graph.ranks.append(self.rank)
+        self._sent: dict[int, MessageNodes] = {}
+        self._host, self._extensible = ORIGIN, False
+        self._turn = 0
+
+    # Host and device.
+
+    def host(self, seconds: float) -> None:
+        """Let the host of a device spend `seconds`."""
+        if self._extensible:
+            self.graph.seconds[self._host] += seconds
+        elif seconds > 0:
+            self._host = self.graph.add(Kind.DELAY, seconds)
+            self.rank.host.append(self._host)
+            self._extensible = True
+
+    def host_waits(self, *nodes: int) -> None:
+        """Let the host wait until `nodes` have ended."""
+        self._on_host(Kind.WAIT, after=nodes)
+
+    def host_loads(self) -> None:
+        """Let the host wait until its loader has a batch."""
+        self._on_host(Kind.LOAD)
+
+    def device(self, seconds: float) -> None:
+        """Let the computing stream work for `seconds`."""
+        if seconds > 0:
+            self.on_stream(Kind.COMPUTE, seconds)
+
+    def on_stream(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+        """Queue a node on the computing stream, as of now on the host."""
+        node = self.graph.add(kind, seconds, self._queued(), after)
+        self.rank.compute.append(node)
+        return node
+
+    def copy(self) -> int:
+        """Queue a batch's copy on the copy engine, as of now on the host."""
+        node = self.graph.add(Kind.COPY, 0.0, self._queued())
+        self.rank.copies.append(node)
+        return node
+
+    def thread(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+        """Let the only thread of a rank do something; return the node."""
+        return self._on_host(kind, seconds, after)
+
+    def begin_phase(self) -> int:
+        """Let layers that sleep count from now on; return the node that has just ended."""
+        if self.timed:
+            self.thread(Kind.RESUME)
+        return self._host
+
+    def resume(self, since: int) -> None:
+        """Let what is left of a phase of sleeping layers come later, by what has passed since the end of `since`."""
+        if self.timed:
+            self.thread(Kind.RESUME, after=(since,))
+
+    def compute(self, seconds: float) -> None:
+        """Let the only thread of a rank compute, or sleep as its layers do."""
+        if self.timed:
+            self.thread(Kind.PACED, seconds)
+        elif seconds > 0:
+            self.thread(Kind.COMPUTE, seconds)
+
+    def serve(self, seconds: float, *, lasting: bool = False) -> None:
+        """Let the only thread of a rank work for DDP."""
+        if seconds > 0:
+            self.thread(Kind.LASTING if lasting else Kind.SERVE, seconds)
+
+    def moment(self) -> int:
+        """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
+        return self._host if self.one_thread else self.on_stream(Kind.MARK)
+
+    def event(self) -> int:
+        """Return a node that ends here, and that others wait for."""
+        return self._host if self.one_thread else self.on_stream(Kind.EVENT)
+
+    # Messages.
+
+    def collective(
+        self,
+        size_bytes: int,
+        after: tuple[int, ...],
+        operation: Operation | Literal["buffers"] = Operation.ALLREDUCE,
+        lane: int | None = None,
+    ) -> int:
+        """Launch a collective now, which begins when `after` have ended; return its node.
+
+        Args:
+            lane: its number; None is the one whose turn it is.
+        """
+        if lane is None:
+            lane, self._turn = self._turn, (self._turn + 1) % len(self.rank.lanes)
+        nodes = self.rank.lanes[lane]
+        node = self.graph.add(Kind.COLLECTIVE, 0.0, self._queued(), after)
+        self.graph.collectives[node] = Collective(size_bytes, operation, lane, len(nodes))
+        nodes.append(node)
+        return node
+
+    def launch_all(self, iteration: IterationNodes, planned: Iterable[PlannedMessage]) -> None:
+        """Launch messages, in order."""
+        for message in planned:
+            self.launch(iteration, message)
+
+    def launch(self, iteration: IterationNodes, message: PlannedMessage, owed_s: float = 0.0) -> None:
+        """Launch a message, once the host has waited for what it must; it waits for the end of what blocks it.
+
+        Args:
+            owed_s: what the host of a device has to do before.
+        """
+        before = [self._sent[number].done for number in message.after if number in self._sent]
+        if message.host_awaits:
+            for done in before:
+                self._host_awaits(iteration, done)
+            before = []
+        encoding, costs = message.encoding, self._costs
+        fill_s = message.fill_s + encoding.encode_s
+        if self.one_thread:
+            ready = self._host
+            self.serve(fill_s + costs.launch_s)
+            filled = self._host
+        else:
+            self.host(owed_s + encoding.host_s + len(encoding.messages) * costs.launch_s)
+            ready = filled = self.event()
+            if fill_s > 0:
+                self.device(fill_s)
+                filled = self.event()
+            self.device(len(encoding.messages) * self._enter_s)
+        self._send(iteration, message, ready, (filled, *before))
+        if not message.blocking:
+            return
+        self.take_in(iteration, [message])
+        if self.one_thread:
+            self.resume(ready)
+        else:
+            self.host_waits(self._sent[message.number].done)
+
+    def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
+        """Return those of `planned` that have been launched and not been waited for, as they are from now on."""
+        found = [sent for message in planned if not (sent := self._sent[message.number]).awaited]
+        for sent in found:
+            sent.awaited = True
+        return found
+
+    def take_in(self, iteration: IterationNodes, planned: Iterable[PlannedMessage]) -> None:
+        """Wait for those of `planned` that have not been waited for, and copy out what they brought."""
+        for sent in self.outstanding(planned):
+            if not self.one_thread:
+                self.host(self._costs.finish_s)
+            self.write_back(iteration, sent)
+
+    def write_back(self, iteration: IterationNodes, sent: MessageNodes) -> None:
+        """Wait for a message, and copy out what it brought."""
+        self.expose(iteration, sent.done)
+        if self.one_thread:
+            self.serve(self._costs.finish_s + sent.write_back_s, lasting=True)
+        else:
+            self.device(sent.write_back_s)
+        sent.written = self.moment()
+
+    def expose(self, iteration: IterationNodes, done: int) -> None:
+        """Wait where it counts as exposed: on the stream of a device, else on the thread."""
+        wait = self.thread if self.one_thread else self.on_stream
+        iteration.exposed.append(wait(Kind.WAIT, after=(done,)))
+
+    def later(self, after: tuple[int, ...], seconds: float) -> int:
+        """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""
+        if seconds <= 0 and len(after) == 1:
+            return after[0]
+        node = self.graph.add(Kind.DELAY, seconds, ORIGIN, after)
+        self.rank.delays.append(node)
+        return node
+
+    def _send(self, iteration: IterationNodes, message: PlannedMessage, ready: int, after: tuple[int, ...]) -> None:
+        encoding = message.encoding
+        if message.delay_s > 0:
+            after = (self.later(after, message.delay_s),)
+        nodes: list[int] = []
+        for pause_s, size_bytes in encoding.messages:
+            if nodes:
+                after = (self.later((nodes[-1],), pause_s),)
+            nodes.append(self.collective(size_bytes, after, message.operation, message.lane))
+        done = self.later((nodes[-1],), encoding.decode_s)
+        sent = MessageNodes(
+            message.number, message.size_bytes, message.parameters, message.operation,
+            ready, self._host, nodes[0], nodes[-1], done, encoding.decode_s, message.write_back_s,
+        )  # fmt: skip
+        self._sent[message.number] = sent
+        iteration.messages.append(sent)
+
+    def _host_awaits(self, iteration: IterationNodes, done: int) -> None:
+        if self.one_thread:
+            self.expose(iteration, done)
+        else:
+            self.host_waits(done)
+
+    def _on_host(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+        self._host = self.graph.add(kind, seconds, ORIGIN, after)
+        self.rank.host.append(self._host)
+        self._extensible = False
+        return self._host
+
+    def _queued(self) -> int:
+        """Return the host's node after which what is queued now may begin."""
+        self._extensible = False
+        return self._host

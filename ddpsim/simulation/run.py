@@ -1,0 +1,352 @@
+"""Runs a graph on SimPy: each resource takes its nodes in order, each node begins when what it comes after has ended.
+
+A device's host is a clock that runs ahead of the simulation: what it does takes its time whatever else goes on, until
+it waits for a node. Work that it has queued already is done by the device in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import simpy
+
+from ddpsim.options.input_stage import Loader
+from ddpsim.simulation.contention import Process, Processor
+from ddpsim.simulation.graph import ORIGIN, Collective, Kind, RankGraph, StepGraph
+from ddpsim.simulation.inputs import Copy
+
+_NEVER = float("inf")
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and how much there is in all."""
+
+Transfer = Callable[[Collective], simpy.Event]
+"""Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""
+
+
+class Channel(Protocol):
+    """Carries one rank's collectives without waiting for other ranks."""
+
+    def attend(self, collective: Collective) -> simpy.Event:
+        """Start one; return the event of its end."""
+
+
+@dataclass(slots=True)
+class NodeTimes:
+    """When each node of a graph began and ended, in seconds; infinity until it has.
+
+    Attributes:
+        wire: by collective, when the last rank had arrived.
+        stood: by event of a device, for how long until then it had idled, and waited for messages.
+    """
+
+    begin: list[float]
+    end: list[float]
+    wire: dict[int, float] = field(default_factory=dict)
+    stood: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: StepGraph) -> NodeTimes:
+        """Return the times of a graph that has not been run."""
+        count = len(graph.kind)
+        times = cls([_NEVER] * count, [_NEVER] * count)
+        times.begin[ORIGIN] = times.end[ORIGIN] = 0.0
+        return times
+
+
+@dataclass(slots=True)
+class _Meeting:
+    finished: simpy.Event
+    nodes: list[int] = field(default_factory=list)
+
+
+class GraphRun:
+    """One run of a graph; ranks are added with what they run on, then it is run.
+
+    Args:
+        env: the simulation.
+        graph: that is run.
+        transfer: of what all ranks meet for; None ends each collective at once (`comm=noop`).
+        streams: how many collectives of a lane are in flight at once, in order.
+    """
+
+    def __init__(self, env: simpy.Environment, graph: StepGraph, transfer: Transfer | None, streams: int) -> None:
+        self.env, self.graph, self.times = env, graph, NodeTimes.of(graph)
+        self._transfer, self._streams = transfer, streams
+        self._events: dict[int, simpy.Event] = {}
+        self._meetings: dict[tuple[int, int], _Meeting] = {}
+
+    def add(
+        self,
+        rank: RankGraph,
+        processor: Processor,
+        *,
+        late_s: float = 0.0,
+        loader: Loader | None = None,
+        copy: Copy | None = None,
+        channel: Channel | None = None,
+    ) -> None:
+        """Start the resources of a rank.
+
+        Args:
+            processor: that computes, and is slowed while a collective of the rank is in flight.
+            late_s: how long a collective waits for multiprocessors where the rank computes when it could begin.
+            loader: of batches.
+            copy: of a batch, to the device.
+            channel: of its own; None meets the other ranks.
+        """
+        resources = _Resources(self, rank, processor, late_s, loader, copy, channel)
+        for nodes in rank.lanes:
+            if nodes:
+                queue = iter(nodes)
+                for _ in range(self._streams):
+                    self.env.process(resources.communicate(queue))
+        if rank.one_thread:
+            self.env.process(resources.thread())
+        else:
+            self.env.process(resources.compute())
+            self.env.process(resources.host())
+        if rank.copies:
+            self.env.process(resources.copy_batches())
+        for node in rank.delays:
+            self.env.process(self._delay(node))
+
+    def run(self) -> NodeTimes:
+        """Run until all ranks are done; return when each node began and ended."""
+        self.env.run(self.env.all_of([self.event(rank.last) for rank in self.graph.ranks]))
+        return self.times
+
+    def event(self, node: int) -> simpy.Event:
+        """Return the event of a node's end."""
+        if node not in self._events:
+            self._events[node] = self.env.event()
+            if self.times.end[node] <= self.env.now:
+                self._events[node].succeed()
+        return self._events[node]
+
+    def ended(self, node: int) -> None:
+        """Note that a node ends now."""
+        self.times.end[node] = self.env.now
+        event = self._events.get(node)
+        if event is not None:
+            event.succeed()
+
+    def all_ended(self, nodes: Sequence[int]) -> Process:
+        """Wait until nodes have ended."""
+        end = self.times.end
+        for node in nodes:
+            if end[node] > self.env.now or (node in self._events and not self._events[node].processed):
+                yield self.event(node)
+
+    def meet(self, node: int) -> simpy.Event:
+        """Bring one rank's part in a collective; return the event of its end, for which the last rank is waited."""
+        collective = self.graph.collectives[node]
+        where = (collective.lane, collective.number)
+        meeting = self._meetings.setdefault(where, _Meeting(self.env.event()))
+        meeting.nodes.append(node)
+        if len(meeting.nodes) == len(self.graph.ranks):
+            for each in meeting.nodes:
+                self.times.wire[each] = self.env.now
+            del self._meetings[where]
+            assert self._transfer is not None
+            _chain(self._transfer(collective), meeting.finished)
+        return meeting.finished
+
+    @property
+    def meets(self) -> bool:
+        """Whether collectives take any time."""
+        return self._transfer is not None
+
+    def _delay(self, node: int) -> Process:
+        yield from self.all_ended(self.graph.after[node])
+        self.times.begin[node] = self.env.now
+        yield self.env.timeout(self.graph.seconds[node])
+        self.ended(node)
+
+
+class _Resources:
+    """The resources of one rank; each method is a process of one of them."""
+
+    def __init__(
+        self,
+        run: GraphRun,
+        rank: RankGraph,
+        processor: Processor,
+        late_s: float,
+        loader: Loader | None,
+        copy: Copy | None,
+        channel: Channel | None,
+    ) -> None:
+        self._run, self._rank, self._processor, self._late_s = run, rank, processor, late_s
+        self._loader, self._copy, self._channel = loader, copy, channel
+        self._queued: simpy.Event | None = None
+
+    def host(self) -> Process:
+        """Let a device's host spend its time and wait, ahead of the simulation."""
+        run, kinds, seconds, end = self._run, self._run.graph.kind, self._run.graph.seconds, self._run.times.end
+        clock = 0.0
+        for node in self._rank.host:
+            kind = kinds[node]
+            run.times.begin[node] = clock
+            if kind is Kind.DELAY:
+                clock += seconds[node]
+            elif kind is Kind.LOAD:
+                assert self._loader is not None
+                clock = self._loader.take(clock)
+            else:
+                yield from run.all_ended(run.graph.after[node])
+                clock = max(clock, run.env.now)
+            end[node] = clock
+            if self._queued is not None:
+                self._queued.succeed()
+                self._queued = None
+
+    def thread(self) -> Process:
+        """Let the only thread of a rank do all that it does."""
+        run, env, graph = self._run, self._run.env, self._run.graph
+        begin, due = run.times.begin, 0.0
+        for node in self._rank.host:
+            kind, seconds = graph.kind[node], graph.seconds[node]
+            begin[node] = env.now
+            if kind is Kind.COMPUTE:
+                yield from self._processor.work(seconds)
+            elif kind is Kind.PACED:
+                due += seconds
+                if due > env.now:
+                    yield env.timeout(due - env.now)
+            elif kind is Kind.SERVE or kind is Kind.LASTING:
+                yield from self._processor.serve(seconds, lasting=kind is Kind.LASTING)
+            elif kind is Kind.DELAY:
+                yield env.timeout(seconds)
+            elif kind is Kind.WAIT:
+                yield from run.all_ended(graph.after[node])
+            elif kind is Kind.RESUME:
+                after = graph.after[node]
+                due = due + env.now - run.times.end[after[0]] if after else env.now
+            elif kind is Kind.LOAD:
+                assert self._loader is not None
+                ready_s = self._loader.take(env.now)
+                if ready_s > env.now:
+                    yield env.timeout(ready_s - env.now)
+            run.ended(node)
+
+    def compute(self) -> Process:
+        """Let a device's computing stream do what its host has queued, in order."""
+        run, env, graph, nodes = self._run, self._run.env, self._run.graph, self._rank.compute
+        kinds, begin, end, queued = graph.kind, run.times.begin, run.times.end, graph.queued
+        idle_s = waited_s = 0.0
+        place, count = 0, len(nodes)
+        while place < count:
+            node, came_s = nodes[place], env.now
+            yield from self._when_queued(queued[node])
+            begin[node] = now = env.now
+            idle_s += now - came_s
+            kind = kinds[node]
+            place += 1
+            if kind is Kind.COMPUTE:
+                place, seconds, parts = self._queued_work(place, max(now, end[queued[node]]))
+                yield from self._processor.work(seconds, parts, self._passed)
+                continue
+            if kind is Kind.WAIT:
+                yield from run.all_ended(graph.after[node])
+                waited_s += env.now - now
+            elif kind is Kind.COPY:
+                assert self._copy is not None
+                yield self._copy()
+            elif kind is Kind.NOT_BEFORE:
+                moment_s = end[queued[node]] + graph.seconds[node]
+                if moment_s > now:
+                    idle_s += moment_s - now
+                    yield env.timeout(moment_s - now)
+            elif kind is Kind.EVENT:
+                run.times.stood[node] = idle_s, waited_s
+            run.ended(node)
+
+    def communicate(self, queue: Iterator[int]) -> Process:
+        """Carry out collectives of one lane, each when it may begin and this stream is free."""
+        run, env, late_s, processor = self._run, self._run.env, self._late_s, self._processor
+        times = run.times
+        for node in queue:
+            collective = run.graph.collectives[node]
+            # Whatever waits for the collective before goes on first, so that computation may be under way again.
+            yield env.timeout(0.0)
+            yield from run.all_ended(run.graph.after[node])
+            if late_s > 0 and processor.busy:
+                yield env.timeout(late_s)
+            times.begin[node] = env.now
+            processor.collective_begins(collective)
+            if self._channel is not None:
+                times.wire[node] = env.now
+                yield self._channel.attend(collective)
+            elif run.meets:
+                yield run.meet(node)
+            processor.collective_ends(collective)
+            times.wire.setdefault(node, env.now)
+            run.ended(node)
+
+    def copy_batches(self) -> Process:
+        """Copy batches to the device, one after the other, each when its host has launched it."""
+        assert self._copy is not None
+        for node in self._rank.copies:
+            yield from self._when_queued(self._run.graph.queued[node])
+            self._run.times.begin[node] = self._run.env.now
+            yield self._copy()
+            self._run.ended(node)
+
+    def _when_queued(self, host: int) -> Process:
+        """Wait until the host has come to a node, and until its end."""
+        env, end = self._run.env, self._run.times.end
+        while end[host] == _NEVER:
+            if self._queued is None:
+                self._queued = env.event()
+            yield self._queued
+        if end[host] > env.now:
+            yield env.timeout(end[host] - env.now)
+
+    def _queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
+        """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
+        graph, nodes, end = self._run.graph, self._rank.compute, self._run.times.end
+        kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
+        seconds = lasts[nodes[place - 1]]
+        parts, count = [(seconds, nodes[place - 1])], len(nodes)
+        while place < count:
+            node = nodes[place]
+            kind, queued_s = kinds[node], end[queued[node]]
+            if queued_s > now_s:
+                break
+            if kind is Kind.COMPUTE:
+                seconds += lasts[node]
+            elif kind is not Kind.MARK and (kind is not Kind.NOT_BEFORE or queued_s + lasts[node] > now_s):
+                break
+            parts.append((seconds, node))
+            place += 1
+        return place, seconds, parts
+
+    def _passed(self, node: int, moment_s: float) -> None:
+        self._run.times.end[node] = moment_s
+
+
+def _chain(first: simpy.Event, then: simpy.Event) -> None:
+    def succeed(_: simpy.Event) -> None:
+        then.succeed()
+
+    if first.processed:
+        then.succeed()
+    else:
+        first.callbacks.append(succeed)
+
+
+def report(run: GraphRun, rank: RankGraph, progress: Progress | None) -> None:
+    """Let `progress` be told of each iteration of `rank` that ends."""
+    if progress is None:
+        return
+    total = len(rank.iterations)
+    done = iter(range(1, total + 1))
+
+    def ended(_: simpy.Event) -> None:
+        progress(next(done), total)
+
+    for nodes in rank.iterations:
+        run.event(nodes.end).callbacks.append(ended)
