@@ -11,18 +11,18 @@ import shutil
 import stat
 import sys
 import tempfile
-import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ddpsim import strict as misfits
+from ddpsim.bounded import MOST_BYTES, BoundedFile
 from ddpsim.errors import InputError
 
 STANDARD_STREAM = "-"
 """The name that stands for standard input where a file is read."""
 
 
-_GZIP = b"\x1f\x8b"
 _LINKS = 40
 """Symbolic links that a system follows at most."""
 
@@ -179,18 +179,23 @@ def encoded(text: str, path: str | Path) -> bytes:
     return compress(text) if str(path).endswith(".gz") else text.encode()
 
 
-def read_bytes(path: str | Path, error: type[InputError], remedy: str) -> bytes:
-    """Return the bytes of `path`; `-` is standard input, which can be read once.
+def read_bytes(
+    path: str | Path, error: type[InputError], remedy: str, *, most: int = MOST_BYTES, zipped: bool = False
+) -> bytes:
+    """Return the bytes of `path`, unzipped where they are gzip; `-` is standard input, which can be read once.
 
     Args:
         path: the file.
-        error: what to raise where it is missing, or a folder.
+        error: what to raise where it is missing, a folder, damaged or larger than `most`.
         remedy: what to do then, for the message.
+        most: bytes at most, after decompression.
+        zipped: refuse what is no gzip.
     """
-    try:
-        return Path(path).read_bytes() if str(path) != STANDARD_STREAM else _standard_input()
-    except OSError as cause:
-        raise error(f"cannot be read: {cause.strerror}", place=named(path), remedy=remedy) from cause
+    source = standard_input() if str(path) == STANDARD_STREAM else path
+    with BoundedFile(source, named(path), error, remedy, most) as file:
+        if zipped and not file.zipped:
+            raise error("cannot be read: truncated or damaged gzip", place=named(path), remedy=remedy)
+        return file.read()
 
 
 def named(path: str | Path) -> str:
@@ -213,35 +218,32 @@ def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
         raise error(f"not text: {cause.reason} at byte {cause.start}", place=named(path), remedy=remedy) from cause
 
 
-def read_json(path: str | Path, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
+def read_json(
+    path: str | Path, error: type[InputError], remedy: str, *, finite: bool = True, most: int = MOST_BYTES
+) -> object:
     """Return the JSON document in `path`, unzipped where it is gzipped; `-` is standard input.
 
     Args:
         path: the file.
-        error: what to raise where it is missing, truncated or not JSON.
+        error: what to raise where it is missing, truncated, too large or not JSON.
         remedy: what to do then, for the message.
         finite: as in `parse_json`.
+        most: as in `read_bytes`.
     """
-    raw = read_bytes(path, error, remedy)
-    zipped = str(path).endswith(".gz") or raw.startswith(_GZIP)
-    try:
-        text = gzip.decompress(raw) if zipped else raw
-    except gzip.BadGzipFile as cause:
-        raise error("cannot be read: truncated or damaged gzip", place=named(path), remedy=remedy) from cause
-    except (EOFError, zlib.error) as cause:
-        raise error(f"the gzip file is truncated: {cause}", place=named(path), remedy=remedy) from cause
+    text = read_bytes(path, error, remedy, most=most, zipped=str(path).endswith(".gz"))
     return parse_json(text, named(path), error, remedy, finite=finite)
 
 
-def _standard_input() -> bytes:
-    """Return all of standard input, and close it: what is read twice would be empty the second time."""
+def standard_input() -> BinaryIO:
+    """Return standard input, which whoever reads it closes: read twice, it would be empty the second time."""
     if sys.stdin is None or sys.stdin.closed:
         what = "standard input was read already, or is closed"
         raise InputError(what, place=STANDARD_STREAM, remedy="read one file from it, and name the others")
-    buffer = getattr(sys.stdin, "buffer", None)
-    raw = sys.stdin.read().encode() if buffer is None else buffer.read()
-    sys.stdin.close()
-    return bytes(raw)
+    buffer: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+    if buffer is not None:
+        return buffer
+    with sys.stdin as text:
+        return io.BytesIO(text.read().encode())
 
 
 def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
@@ -263,7 +265,15 @@ def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: s
         what = f"not JSON: {cause.msg} at line {cause.lineno}, column {cause.colno}"
         raise error(what, place=place, remedy=remedy) from cause
     except RecursionError as cause:
-        raise error("its JSON is nested too deep", place=place, remedy=remedy) from cause
+        raise error(
+            f"its JSON is nested too deep, {sys.getrecursionlimit():,} levels at most are read",
+            place=place,
+            remedy=remedy,
+        ) from cause
     except ValueError as cause:
-        raise error("its JSON has a number with too many digits", place=place, remedy=remedy) from cause
+        raise error(
+            f"its JSON has a number with too many digits, {sys.get_int_max_str_digits():,} at most are read",
+            place=place,
+            remedy=remedy,
+        ) from cause
     return document

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from ddpsim.errors import InputError
 
 _MOST = 1 << 128
 """No integer is as large: an identifier of 128 bits is below."""
-_MOST_VALUES = 100_000_000
-"""Values of a document at most; chosen by hand, beyond any file made here."""
+_MOST_VALUES = 10_000_000
+"""Values of a document at most; chosen by hand, beyond any file made here, and below 1 GB of memory."""
 _MOST_LEVELS = 2000
 """Nesting of a document at most; chosen by hand."""
+_END = object()
 
 
 def check_values(
@@ -24,21 +26,34 @@ def check_values(
     That is an integer of hundreds of digits, which overflows in arithmetic and fills messages; NaN and infinity where
     `finite`; half of a surrogate pair, which is no text; and, through YAML's aliases, more values than `most`.
     """
-    waiting: list[tuple[str, int, object]] = [("", 0, document)]
     seen = 0
+    waiting: list[tuple[str, Iterator[tuple[object, object]]]] = [("", iter([("", document)]))]
     while waiting:
-        path, level, value = waiting.pop()
+        above, items = waiting[-1]
+        key, value = next(items, (None, _END))
+        if value is _END:
+            waiting.pop()
+            continue
+        path = f"{above}.{key}" if above else str(key)
         seen += 1
-        if seen > most or level > _MOST_LEVELS:
-            what = f"more than {most} values" if seen > most else "nested too deep"
-            raise error(what, place=place, remedy=remedy)
-        if wrong := _misfit(value, finite):
-            raise error(wrong, place=f"{place}: {path}" if path else place, remedy=remedy)
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        inner: list[tuple[str, int, object]] = []
-        for key, each in items:
-            inner += [(path, level, key), (f"{path}.{key}" if path else str(key), level + 1, each)]
-        waiting += reversed(inner)
+        if seen > most or len(waiting) > _MOST_LEVELS:
+            deep = f"nested too deep, {_MOST_LEVELS:,} levels at most are read"
+            raise error(f"more than {most:,} values" if seen > most else deep, place=place, remedy=remedy)
+        for where, each in ((above, key), (path, value)):
+            if wrong := _misfit(each, finite):
+                raise error(wrong, place=f"{place}: {where}" if where else place, remedy=remedy)
+        if isinstance(value, dict | list):
+            inner: Iterable[tuple[object, object]] = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting.append((path, iter(inner)))
+
+
+def check_count(text: str, place: str, error: type[InputError], remedy: str, most: int = _MOST_VALUES) -> None:
+    """Raise `error` for JSON of more values than `most`, before they are made: marks stand between them.
+
+    Those inside of texts count too; what is refused for them alone is a document of texts beyond any that is made.
+    """
+    if sum(map(text.count, ",[{")) > most:
+        raise error(f"more than {most:,} values, the most that is read", place=place, remedy=remedy)
 
 
 def load_json(text: str, place: str, error: type[InputError], remedy: str, *, finite: bool) -> object:
@@ -47,6 +62,7 @@ def load_json(text: str, place: str, error: type[InputError], remedy: str, *, fi
     Raises:
         ValueError, RecursionError: not JSON, as `json.loads` has them; of `error` for what `check_values` refuses.
     """
+    check_count(text, place, error, remedy)
     number, constant = (_finite, _refused) if finite else (None, None)
     try:
         document: object = json.loads(text, parse_int=_whole, parse_float=number, parse_constant=constant)
@@ -98,3 +114,12 @@ def _finite(digits: str) -> float:
 
 def _refused(_: str) -> NoReturn:
     raise _MisfitError
+
+
+_MOST_DIGITS = 18
+"""Of a whole number in a text: all of them fit signed 64 bits."""
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that `text` says in ASCII digits; None where it says none, or one of more than 18 digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

@@ -17,12 +17,13 @@ from ddpexec.campaign.time_left import TimeLeft, least_step_s, spoken
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
+from ddpsim.schedules.named import names_code, scheme_named
 
 Progress = Callable[[str], None]
 
 
 def carry_out(
-    campaign: Campaign, folder: Path, progress: Progress, only: Sequence[str] = ()
+    campaign: Campaign, folder: Path, progress: Progress, only: Sequence[str] = (), *, trust_code: bool = False
 ) -> tuple[list[Result], list[str]]:
     """Run what is not there yet and write the summary.
 
@@ -31,17 +32,19 @@ def carry_out(
         folder: what was done before lies here, and is kept where its configuration is unchanged.
         progress: called with a line of text.
         only: names or glob patterns of the configurations to run; none is all. The others count where they are done.
+        trust_code: import and run the functions that the file names as schemes.
 
     Returns:
         results in file order, and what failed, one line a configuration; a failure does not stop the others.
 
     Raises:
-        InputError: a machine without lab networks, a step longer than the campaign's `max_step`, or a pattern that fits
-            no configuration.
+        InputError: a machine without lab networks, a step longer than the campaign's `max_step`, a pattern that fits
+            no configuration, or a scheme that is code without `trust_code`.
     """
+    chosen = selected(campaign, only)
+    check_code(chosen, trust_code=trust_code)
     if lacking := support.missing():
         raise InputError(f"a campaign needs {'; '.join(lacking)}", place="campaign")
-    chosen = selected(campaign, only)
     check_steps(campaign, chosen)
     names = {each.name for each in chosen}
     time_left = TimeLeft(chosen, campaign.max_step_s)
@@ -105,6 +108,17 @@ def check_steps(campaign: Campaign, chosen: Sequence[Configuration] | None = Non
             place="max_step",
             remedy=f"raise the rate or lower the scale: {campaign.max_step_s:g} s",
         )
+
+
+def check_code(chosen: Sequence[Configuration], *, trust_code: bool) -> None:
+    """Refuse the first scheme that is a function of one's own, or with `trust_code` the first that is no scheme."""
+    for each in chosen:
+        if not names_code(each.run.scheme):
+            continue
+        if not trust_code:
+            what, remedy = f"`scheme: {each.run.scheme}` would import and run code", "give --trust-code if you trust it"
+            raise InputError(what, place=each.name, remedy=remedy)
+        scheme_named(each.run.scheme)
 
 
 def write_summary(campaign: Campaign, results: list[Result], folder: Path) -> None:

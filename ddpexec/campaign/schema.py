@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ddpsim.errors import InputError
 from ddpsim.options.option import declared
-from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.named import names_code, scheme_named
 from ddpsim.topology.schema import Bandwidth, Index, Time
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -102,8 +102,10 @@ class RunSpec(CampaignPart):
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     def _check_scheme(self) -> None:
+        """Refuse a scheme that is none; one of somebody's own is imported where the campaign is carried out."""
         try:
-            scheme_named(self.scheme)
+            if not names_code(self.scheme):
+                scheme_named(self.scheme)
         except InputError as error:
             raise ValueError(str(error)) from None
         if (self.scheme, self.overlap) == ("ddp", "on"):

@@ -15,7 +15,7 @@ from torch import nn
 
 import ddpsim
 from ddpsim.errors import InputError
-from ddpsim.options.own import imported
+from ddpsim.options.own import exits_as, imported
 
 Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""
@@ -107,7 +107,8 @@ def named_where_raised(path: str) -> Iterator[None]:
     Failures to import are the importer's to explain.
     """
     try:
-        yield
+        with exits_as(RuntimeError):
+            yield
     except (InputError, ImportError, AttributeError) as error:
         if isinstance(error, InputError) or _line(error) is None:
             raise

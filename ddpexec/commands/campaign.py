@@ -30,6 +30,9 @@ def campaign(
         Path | None,
         typer.Option("--unpack", metavar="RECORD", help="Run nothing; write what a record was made of to --out."),
     ] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Import and run the functions that FILE names as schemes.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
     """Predict, run and validate a list of configurations on lab networks; go on where an interrupted one stopped.
@@ -50,7 +53,7 @@ def campaign(
     check_writable_folder(out)
     try:
         with stopping_on_signals():
-            results, failures = carry_out(plan, out, _say, only or ())
+            results, failures = carry_out(plan, out, _say, only or (), trust_code=trust_code)
     except Stopped as stopped:
         count = sum(finished(each, out) is not None for each in plan.configurations)
         _say(

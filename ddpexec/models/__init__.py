@@ -47,7 +47,7 @@ def builder(name: str, *, place: str | None = None) -> Callable[[], TrainingMode
     """
     if name in MODELS:
         return MODELS[name]
-    shorter = re.fullmatch(r"(.+)-s(\d+)", name)
+    shorter = re.fullmatch(r"(.+)-s([0-9]{1,18})", name)
     if shorter is None or shorter[1] not in MODELS:
         raise UnknownNameError.among("model", name, MODELS, place=place)
     kind, length = shorter[1], int(shorter[2])

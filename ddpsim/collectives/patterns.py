@@ -25,6 +25,7 @@ from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.strict import whole_number
 from ddpsim.topology.graph import Placement
 
 
@@ -105,7 +106,7 @@ def is_pattern(algorithm: str) -> bool:
 
 def _servers(algorithm: str) -> int | None:
     name, _, servers = algorithm.partition(":")
-    return int(servers) if name == "parameter-server" and servers.isascii() and servers.isdigit() else None
+    return whole_number(servers) if name == "parameter-server" else None
 
 
 def _schedule_of(placement: Placement, algorithm: str) -> Schedule:

@@ -6,6 +6,7 @@ import math
 
 from ddpsim.compression.schemes import Adaptive, Half, OneBit, Plain, PowerSGD, Scheme, TopK
 from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.strict import whole_number
 
 
 def scheme(text: str) -> Scheme:
@@ -29,9 +30,9 @@ def scheme(text: str) -> Scheme:
 
 
 def _rank(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
+    if not (rank := whole_number(value)):
         raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
-    return int(value)
+    return rank
 
 
 def _bits(value: str) -> int:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from ddpsim.documents.errors import problems, raised, shown, told
 from ddpsim.errors import InputError
 
+MOST_ITEMS = 200_000
+"""Items of a list or mapping at most: parameters, buckets, operators; chosen by hand, no model has as many."""
 _MOST = 1 << 63
 """No count, size or number of elements is as large."""
 _LARGEST = 1e18
 """No time in seconds or size in bytes is larger."""
 _ROUNDING = 1e-9
 """How far below 0 a time may lie, in seconds: rounding of files leaves as much."""
+
+
+def _bound(schema: Any) -> None:
+    """Give what holds items of a kind that is checked one by one `MOST_ITEMS` at most."""
+    if isinstance(schema, dict):
+        items = schema.get("items_schema", schema.get("values_schema"))
+        if schema.get("type") in ("list", "dict") and items is not None and items["type"] != "any":
+            schema.setdefault("max_length", MOST_ITEMS)
+        for inner in schema.values():
+            _bound(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _bound(inner)
 
 
 class Document(BaseModel):
@@ -25,6 +41,13 @@ class Document(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Bound every list and mapping of it: each wrong item of one is an error of its own, of a kilobyte."""
+        made = handler(source)
+        _bound(made)
+        return made
 
 
 class File(Document):

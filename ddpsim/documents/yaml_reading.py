@@ -14,6 +14,9 @@ from ddpsim.strict import check_values
 _MOST_LEVELS, _MOST_VALUES = 200, 100_000
 """Nesting and values of a file at most; chosen by hand, far beyond what people write."""
 
+_MOST_CHARACTERS = 1 << 21
+"""Of a file at most; chosen by hand, a hundred times the longest made."""
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -28,6 +31,12 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
         first: [entry for entry in entries if entry[0] not in (_INT, _FLOAT)]
         for first, entries in _Loader.yaml_implicit_resolvers.items()
     }
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Take merged keys in, as many as a file may have: thirty mappings that each merge two hold a billion."""
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES:,} keys", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """Return the mapping of `node`."""
@@ -62,6 +71,8 @@ def read_mapping(
     Raises:
         InputError: as `error`: not YAML, with its line; not a mapping; a key given twice.
     """
+    if len(text) > _MOST_CHARACTERS:
+        raise error(f"more than {_MOST_CHARACTERS:,} characters, the most that is read", place=place, remedy=start)
     _check_depth(text, place, error)
     try:
         document = yaml.load(text, Loader=_StrictLoader)
@@ -87,7 +98,11 @@ def _check_depth(text: str, place: str, error: type[InputError]) -> None:
             deepest = max(deepest, depth)
         indent = len(line) - len(line.lstrip(" -"))
         if max(deepest, indent) > _MOST_LEVELS:
-            raise error("nested too deep", place=f"{place}: line {number}", remedy="use fewer levels")
+            raise error(
+                f"nested too deep, {_MOST_LEVELS} levels at most are read",
+                place=f"{place}: line {number}",
+                remedy="use fewer levels",
+            )
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int | None:

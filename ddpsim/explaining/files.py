@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpsim.bounded import MOST_TRACE_BYTES, BoundedFile
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.recorded import read_recorded_rank
 from ddpsim.explaining.seen import SeenRank
+from ddpsim.strict import whole_number
+from ddpsim.topology.bounds import MOST_RANKS
 from ddpsim.trace.json.schema import SCHEMA
 from ddpsim.workers.crew import Crew
 from ddpsim.workload import Workload
@@ -55,7 +57,7 @@ def trace_files(path: str | Path) -> list[Path]:
     found = [f for f in place.iterdir() if f.is_file() and _NAMES.fullmatch(f.name) and f.name not in _BESIDE]
     if not found:
         raise TraceError("holds no trace, no .json or .json.gz", place=str(path), remedy=_REMEDY)
-    return sorted(found, key=lambda file: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", file.name)])
+    return sorted(found, key=lambda file: [int(t) if t.isdecimal() else t for t in re.split(r"([0-9]+)", file.name)])
 
 
 def read_file(path: Path, shapes: Workload | None, lead: bool) -> SeenRank:
@@ -81,11 +83,25 @@ def read_ranks(path: str | Path, shapes: Workload | None, crew: Crew | None) -> 
     for file, rank in zip(files, _each(files, shapes, crew), strict=True):
         if isinstance(rank, InputError):
             refused.append(rank)
+            continue
+        named = rank if rank.rank is not None else replace(rank, rank=_number_in(file.name))
+        if wrong := _beyond(named):
+            refused.append(wrong)
         else:
-            read.append(rank if rank.rank is not None else replace(rank, rank=_number_in(file.name)))
+            read.append(named)
     if not read:
         raise refused[0]
     return _together(read, [f"left out: {error}" for error in refused])
+
+
+def _beyond(seen: SeenRank) -> TraceError | None:
+    """Return what is wrong with a rank, or a number of ranks, that no job has."""
+    ranks = MOST_RANKS if seen.world_size is None else seen.world_size
+    if 0 < ranks <= MOST_RANKS and (seen.rank is None or 0 <= seen.rank < ranks):
+        return None
+    what = f"rank {seen.rank} of {'any' if seen.world_size is None else seen.world_size} ranks"
+    remedy = f"number ranks from 0; a job has {MOST_RANKS:,} at most"
+    return TraceError(what, place=seen.place, remedy=remedy)
 
 
 def _each(files: Sequence[Path], shapes: Workload | None, crew: Crew | None) -> list[SeenRank | InputError]:
@@ -139,17 +155,10 @@ def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
 
 def _number_in(name: str) -> int | None:
     """Return the rank that a file's name says: `rank3...`, `worker3...`, else its only number."""
-    if match := re.search(r"(?:rank|worker|gpu)[_-]?(\d+)", name, re.IGNORECASE):
-        return int(match[1])
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[0]) if len(numbers) == 1 else None
+    named = re.findall(r"(?:rank|worker|gpu)[_-]?([0-9]+)", name, re.IGNORECASE)[:1] or re.findall(r"[0-9]+", name)
+    return whole_number(named[0]) if len(named) == 1 else None
 
 
 def _is_ours(path: Path) -> bool:
-    try:
-        with open(path, "rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else open(path, "rb") as file:
-            return f'"{SCHEMA}"'.encode() in file.read(_HEAD)
-    except (OSError, EOFError):
-        return False
+    with BoundedFile(path, str(path), TraceError, _REMEDY, MOST_TRACE_BYTES) as file:
+        return f'"{SCHEMA}"'.encode() in file.read(_HEAD)

@@ -8,48 +8,32 @@ as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRe
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any
 
 from ddpsim.errors import TraceError
 from ddpsim.explaining.late import SURE, standard_error
+from ddpsim.explaining.plain_pickle import read_plain
+from ddpsim.files import read_bytes
+from ddpsim.strict import whole_number
+from ddpsim.topology.bounds import MOST_RANKS
 
 _REMEDY = "give the folder of TORCH_NCCL_DEBUG_INFO_TEMP_FILE, one file a rank"
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
 """Bytes of a dump at most: a buffer of 20,000 entries with their stacks is a few tens of MB."""
+_MOST = 1 << 63
+"""No stamp in nanoseconds and no number of a collective is as large."""
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxlist, _repr.maxtuple, _repr.maxstring, _repr.maxother = 3, 16, 16, 200, 60
 _FEWEST = 3
 """Collectives below which nobody is called the last to come."""
 _SHOWN = 8
-
-
-class _Plain(pickle.Unpickler):
-    """It makes numbers, texts and containers, and nothing that has a name: no class, no function."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"{module}.{name} is no plain container")
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("a persistent object is no plain container")
-
-
-def read_plain(raw: bytes, place: str) -> object:
-    """Return what a pickle of plain containers holds.
-
-    Raises:
-        TraceError: anything else in it, or no whole pickle.
-    """
-    try:
-        return _Plain(io.BytesIO(raw)).load()
-    except Exception as cause:  # a damaged pickle raises whatever its opcodes come to
-        what = f"not a pickle of plain containers: {cause}"
-        raise TraceError(what, place=place, remedy="give what the flight recorder wrote, whole") from cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,29 +124,31 @@ def read_recorder(folder: str | Path) -> Recorded:
 
 
 def _rank_of(file: Path) -> int:
-    numbers = re.findall(r"\d+", file.name)
-    if not numbers:
-        raise TraceError("its name has no rank", place=str(file), remedy=_REMEDY)
-    return int(numbers[-1])
+    numbers = re.findall(r"[0-9]+", file.name)
+    rank = whole_number(numbers[-1]) if numbers else None
+    if rank is None or rank >= MOST_RANKS:
+        what = f"its name has no rank below {MOST_RANKS:,}, the most of a job"
+        raise TraceError(what, place=str(file), remedy=_REMEDY)
+    return rank
 
 
 def _entries(file: Path) -> dict[int, dict[str, Any]]:
     """Return the collectives of a dump's largest group by their number."""
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise TraceError(f"larger than {_LARGEST:,} B", place=str(file), remedy=_REMEDY)
-        dump = read_plain(file.read_bytes(), str(file))
-    except OSError as cause:
-        raise TraceError(f"cannot be read: {cause.strerror}", place=str(file), remedy=_REMEDY) from cause
+    dump = read_plain(read_bytes(file, TraceError, _REMEDY, most=_LARGEST), str(file))
     entries = dump.get("entries") if isinstance(dump, dict) else None
     if not isinstance(entries, list):
         raise TraceError("not a dump of the flight recorder: no entries", place=str(file), remedy=_REMEDY)
-    usable = [e for e in entries if isinstance(e, dict) and isinstance(e.get("collective_seq_id"), int)]
-    usable = [e for e in usable if not e.get("is_p2p") and isinstance(e.get("time_created_ns"), int)]
+    usable = [e for e in entries if isinstance(e, dict) and not e.get("is_p2p")]
+    usable = [e for e in usable if all(_is_number(e.get(key)) for key in ("collective_seq_id", "time_created_ns"))]
     if not usable:
         raise TraceError("holds no collective", place=str(file), remedy=_REMEDY)
-    group = Counter(str(entry.get("process_group")) for entry in usable).most_common(1)[0][0]
-    return {entry["collective_seq_id"]: entry for entry in usable if str(entry.get("process_group")) == group}
+    groups = [_shown(entry.get("process_group")) for entry in usable]
+    usual = Counter(groups).most_common(1)[0][0]
+    return {e["collective_seq_id"]: e for e, group in zip(usable, groups, strict=True) if group == usual}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
 def _told(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> Recorded:
@@ -221,5 +207,11 @@ def _mismatches(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Se
 
 
 def _called(entry: Mapping[str, Any]) -> str:
-    name = str(entry.get("profiling_name", "collective")).rpartition(":")[2]
-    return f"{name} of {entry.get('input_sizes')}"
+    name = entry.get("profiling_name", "collective")
+    plain = name if isinstance(name, str) else _shown(name)
+    return f"{plain.rpartition(':')[2]} of {_shown(entry.get('input_sizes'))}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as Python writes it, as far as names and lists of shapes go: containers may hold one another."""
+    return _repr.repr(value)

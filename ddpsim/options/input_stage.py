@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpsim.errors import InputError
 from ddpsim.options.asked import asked, flag, value
+from ddpsim.strict import whole_number
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
 
 PREFETCH = 2
@@ -24,10 +25,11 @@ _MOST_WORKERS = 1024
 
 
 def _workers(text: str, place: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= _MOST_WORKERS):
+    found = whole_number(text)
+    if found is None or found > _MOST_WORKERS:
         what, remedy = f"{text!r} is no number of loading processes", f"write e.g. workers=4, at most {_MOST_WORKERS}"
         raise InputError(what, place=place, remedy=remedy)
-    return int(text)
+    return found
 
 
 def _bytes(text: str, place: str) -> int:

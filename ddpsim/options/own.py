@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,11 +14,25 @@ from typing import Any
 def imported(path: str) -> Any:
     """Return what `package.module:name` names, found from the working folder too.
 
-    Raises what the module raises where it is imported; ImportError or AttributeError where there is no such thing.
+    Raises what the module raises where it is imported; ImportError or AttributeError where there is no such thing, and
+    ImportError where the module calls `sys.exit`, which would end this process without a word.
     """
     module, _, name = path.partition(":")
     _look_here()
-    return getattr(importlib.import_module(module), name)
+    with exits_as(ImportError):
+        return getattr(importlib.import_module(module), name)
+
+
+@contextmanager
+def exits_as(error: type[Exception]) -> Iterator[None]:
+    """Turn the `SystemExit` of somebody else's code within the block into `error`; a signal's own kind passes."""
+    try:
+        yield
+    except SystemExit as ended:
+        if type(ended) is not SystemExit:
+            raise
+        what = f"it ends the process: SystemExit({ended.code!r})"
+        raise error(what).with_traceback(ended.__traceback__) from ended
 
 
 def can_be_imported(module: str) -> bool:

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.own import imported
+from ddpsim.options.own import exits_as, imported
 from ddpsim.order.learning import ByBranch, ByContext
 from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor
 
@@ -73,7 +73,8 @@ def _made(make: Any, name: str) -> object:
     if not callable(make):
         raise InputError("is neither a class nor a function", place=place, remedy="name one that makes a predictor")
     try:
-        return make()
+        with exits_as(RuntimeError):
+            return make()
     except Exception as error:
         remedy = "let it be made without arguments"
         raise InputError(f"cannot be made: {_said(error)}", place=place, remedy=remedy) from error

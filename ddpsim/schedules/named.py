@@ -29,6 +29,7 @@ from ddpsim.schedules.scheme import Make, Runner, Scheme
 from ddpsim.schedules.servers import Servers
 from ddpsim.schedules.setup import Setup
 from ddpsim.schedules.sharded import FullyShard
+from ddpsim.strict import whole_number
 from ddpsim.units import parse_size
 
 T = TypeVar("T")
@@ -114,11 +115,12 @@ def _fsdp2(text: _Text) -> Scheme:
 
 
 def _hsdp(text: _Text) -> Scheme:
-    shards, rest = text.first()
-    if not (shards.isascii() and shards.isdigit() and int(shards)):
-        what = f"{shards!r} is no number of ranks that share a copy" if shards else "needs how many ranks share a copy"
+    given, rest = text.first()
+    shards = whole_number(given)
+    if not shards:
+        what = f"{given!r} is no number of ranks that share a copy" if given else "needs how many ranks share a copy"
         text.refuse(what, "write e.g. hsdp:8")
-    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=int(shards)))
+    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=shards))
 
 
 def _fully_sharded(name: str, given: FullyShard) -> Scheme:
@@ -204,6 +206,11 @@ _SCHEMES: Mapping[str, Read] = {
 """By name, what reads a scheme's options."""
 
 
+def names_code(text: str) -> bool:
+    """Return whether `text` names a function of somebody's own, which `scheme_named` would import and so run."""
+    return _Text.of(text).name not in _SCHEMES and is_own(text)
+
+
 def scheme_named(text: str) -> Scheme:
     """Return the scheme that `text` names: `ddp`, `priority:4MiB`, `package.module:function`, ...
 
@@ -214,7 +221,7 @@ def scheme_named(text: str) -> Scheme:
     given = _Text.of(text)
     if given.name in _SCHEMES:
         return _SCHEMES[given.name](given)
-    if is_own(text):
+    if names_code(text):
         return own_scheme(text)
     raise UnknownNameError.among("scheme", given.name, list(_SCHEMES), place="scheme")
 
@@ -229,7 +236,7 @@ def schemes_named(text: str) -> list[str]:
     """
     found: list[str] = []
     for piece in text.split(","):
-        names_one = _Text.of(piece).name in _SCHEMES or is_own(piece)
+        names_one = _Text.of(piece).name in _SCHEMES or names_code(piece)
         if found and ":" in found[-1] and not names_one:
             found[-1] += f",{piece}"
         else:

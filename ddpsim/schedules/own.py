@@ -7,7 +7,7 @@ import traceback
 from functools import partial
 
 from ddpsim.errors import InputError
-from ddpsim.options.own import can_be_imported, imported
+from ddpsim.options.own import can_be_imported, exits_as, imported
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Scheme
 from ddpsim.schedules.setup import Setup
@@ -42,7 +42,8 @@ def own_scheme(path: str) -> Scheme:
 def _called(function: Make, place: str, setup: Setup) -> Schedule:
     """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
     try:
-        return function(setup)
+        with exits_as(RuntimeError):
+            return function(setup)
     except InputError:
         raise
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
@@ -10,6 +11,8 @@ from ddpsim.errors import TopologyError
 
 _MOST_LEVELS = 60
 """Nesting of a file at most; chosen by hand, far beyond NCCL's."""
+_MOST_ELEMENTS = 100_000
+"""Elements of a file at most; chosen by hand, likewise."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,12 +40,15 @@ def read_xml(text: str, place: str) -> Element:
     """
     parser = expat.ParserCreate()
     root = Element("", {}, 0)
-    stack = [root]
+    stack, count = [root], itertools.count(1)
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         element = Element(tag, attributes, parser.CurrentLineNumber)
+        where = f"{place}: line {element.line}"
         if len(stack) > _MOST_LEVELS:
-            raise TopologyError("nested too deep", place=f"{place}: line {element.line}")
+            raise TopologyError(f"nested too deep, {_MOST_LEVELS} levels at most are read", place=where)
+        if next(count) > _MOST_ELEMENTS:
+            raise TopologyError(f"more than {_MOST_ELEMENTS:,} elements, the most that is read", place=where)
         stack[-1].children.append(element)
         stack.append(element)
 

@@ -53,5 +53,5 @@ def test_what_holds_itself_ends() -> None:
     broad: list[object] = [0] * 10
     for _ in range(9):
         broad = [broad] * 10
-    with pytest.raises(InputError, match="more than 1000 values"):
+    with pytest.raises(InputError, match="more than 1,000 values"):
         check_values(broad, "f", InputError, "", most=1000)

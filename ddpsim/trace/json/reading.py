@@ -16,6 +16,8 @@ from ddpsim.trace.records import Iteration, Span, Trace
 _REMEDY = "run again with --out (or --trace) to write it anew"
 _MOST = 1 << 63
 """No time, count or size is as large."""
+_MOST_BYTES = 1 << 30
+"""Bytes of a rank's file, which is read whole; chosen by hand, thousands of iterations."""
 
 
 def read_trace(directory: str | Path) -> Trace:
@@ -76,7 +78,7 @@ def rank_files(directory: str | Path) -> dict[int, str]:
 def files_by_rank(folder: Path) -> dict[int, Path]:
     """Return the rank files in `folder` by rank, ascending."""
     files = folder.iterdir() if folder.is_dir() else ()
-    matches = ((re.fullmatch(r"rank(\d+)\.json\.gz", file.name), file) for file in files)
+    matches = ((re.fullmatch(r"rank([0-9]+)\.json\.gz", file.name), file) for file in files)
     return dict(sorted((int(match[1]), file) for match, file in matches if match))
 
 
@@ -89,7 +91,7 @@ def _provenance(folder: Path) -> dict[str, object]:
 
 def _open(path: str) -> tuple[int, int, str, list[object]]:
     """Return rank, world size, backend and events of a rank file."""
-    document = read_json(path, TraceError, _REMEDY)
+    document = read_json(path, TraceError, _REMEDY, most=_MOST_BYTES)
     ours = document.get("ddpsim") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(ours, dict) or ours.get("schema") != SCHEMA:
         remedy = f'expected "ddpsim": {{"schema": "{SCHEMA}"}}; take other traces in with `ddpsim workload import`'

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -13,7 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ddpsim.bounded import MOST_BYTES, MOST_TRACE_BYTES, BoundedFile
 from ddpsim.errors import InputError
+from ddpsim.files import STANDARD_STREAM, named, standard_input
 
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""
@@ -22,8 +22,8 @@ _PIECE = 1 << 22
 """Bytes read at a time: far more than an event has, far less than a file; chosen by hand."""
 _TAIL = 1 << 22
 """Characters from the end of what was read within which an error may be the end's, of a value that goes on."""
-_LONGEST = 1 << 28
-"""Characters of one value at most: a header's list of modules is long, an event is not; chosen by hand."""
+_LONGEST = MOST_BYTES
+"""Characters of one value, and of the header's together, at most: its list of modules is long, an event is not."""
 _SPACE = " \t\n\r"
 _DECODE = json.JSONDecoder().raw_decode
 
@@ -35,16 +35,17 @@ class StreamedTrace:
         header: what stands beside the events; what stands behind them is there when they have been read.
 
     Args:
-        path: the file, gzipped where it begins as gzip does.
+        path: the file, gzipped where it begins as gzip does; `-` is standard input.
         error: what to raise where it is unreadable, truncated or not JSON.
         remedy: what to do then, for the message.
     """
 
     def __init__(self, path: str | Path, error: type[InputError], remedy: str) -> None:
         self.header: dict[str, Any] = {}
-        self._place, self._error, self._remedy = str(path), error, remedy
+        self._place, self._error, self._remedy = named(path), error, remedy
         self._text, self._at, self._line, self._ended = "", 0, 1, False
-        self._pieces = _pieces(path)
+        self._pieces = _pieces(path, error, remedy)
+        self._in_header = 0
 
     def events(self) -> Iterator[object]:
         """Yield the events one by one, as `batches` does."""
@@ -85,7 +86,7 @@ class StreamedTrace:
                 yield from self._items()
             else:
                 self._next()
-                self.header[str(key)] = self._value()
+                self.header[str(key)] = self._value(in_header=True)
             if self._closed("}"):
                 return
 
@@ -118,22 +119,34 @@ class StreamedTrace:
         self._at += 1
         return mark == end
 
-    def _value(self) -> object:
-        """Return the value that begins here; the text is read on until it is whole."""
+    def _value(self, *, in_header: bool = False) -> object:
+        """Return the value that begins here; the text is read on, twice as far each time, until it is whole."""
+        wanted = 0
         while True:
             try:
                 value, end = _DECODE(self._text, self._at)
             except json.JSONDecodeError as cause:
                 if cause.pos < len(self._text) - _TAIL or not self._more():
                     self._refuse(cause.msg, cause.pos)
+                wanted = max(_PIECE, 2 * wanted)
+                while len(self._text) - self._at < wanted and self._more():
+                    pass
                 continue
             except (RecursionError, ValueError) as cause:
                 raise self._error(
                     f"its JSON cannot be read: {cause}", place=self._place, remedy=self._remedy
                 ) from cause
             if self._is_whole(end) or not self._more():
+                if in_header:
+                    self._in_header += end - self._at
+                    self._check_length(self._in_header, "a header")
                 self._at = end
                 return value
+
+    def _check_length(self, characters: int, what: str) -> None:
+        if characters > _LONGEST:
+            what = f"{what} of more than {_LONGEST:,} characters"
+            raise self._error(what, place=self._place, remedy=self._remedy)
 
     def _is_whole(self, end: int) -> bool:
         """Whether the value that ends there goes on in no later piece, as a number would: `1` of `1.5` or `1e+5`."""
@@ -156,15 +169,9 @@ class StreamedTrace:
         """Read a piece more, and forget what was taken; return whether there was one."""
         if self._ended:
             return False
-        if len(self._text) - self._at > _LONGEST:
-            raise self._error(f"a value of more than {_LONGEST:,} characters", place=self._place, remedy=self._remedy)
+        self._check_length(len(self._text) - self._at, "a value")
         try:
             piece = next(self._pieces, None)
-        except OSError as cause:
-            what = "truncated or damaged gzip" if isinstance(cause, gzip.BadGzipFile) else cause.strerror
-            raise self._error(f"cannot be read: {what}", place=self._place, remedy=self._remedy) from cause
-        except (EOFError, zlib.error) as cause:
-            raise self._error(f"the gzip file is truncated: {cause}", place=self._place, remedy=self._remedy) from cause
         except UnicodeDecodeError as cause:
             raise self._error(f"not text: {cause.reason}", place=self._place, remedy=self._remedy) from cause
         if piece is None:
@@ -200,11 +207,9 @@ def _decoded(events: str) -> list[Any] | None:
     return found
 
 
-def _pieces(path: str | Path) -> Iterator[str]:
-    with open(path, "rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        file = gzip.GzipFile(fileobj=raw) if zipped else raw
+def _pieces(path: str | Path, error: type[InputError], remedy: str) -> Iterator[str]:
+    source = standard_input() if str(path) == STANDARD_STREAM else path
+    with BoundedFile(source, named(path), error, remedy, MOST_TRACE_BYTES) as file:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         while piece := file.read(_PIECE):
             yield decoder.decode(piece)

@@ -12,19 +12,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 
 from ddpsim.errors import TraceError
-from ddpsim.files import STANDARD_STREAM, named, read_json
+from ddpsim.files import named
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
 from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
-from ddpsim.workload.kineto.parsing import collect, parse_events
+from ddpsim.workload.kineto.parsing import collect
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import Step, find_steps
 from ddpsim.workload.profile import Phase, Workload
@@ -67,13 +66,9 @@ def read_kineto(path: str | Path) -> TraceFile:
     Raises:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
-    if str(path) == STANDARD_STREAM:
-        document = read_json(path, TraceError, _REMEDY, finite=False)
-        events = parse_events(document["traceEvents"], named(path)) if _is_trace(document) else None
-    else:
-        streamed = StreamedTrace(path, TraceError, _REMEDY)
-        events, document = collect(streamed.batches(), named(path)), streamed.header
-    if events is None or not isinstance(document, dict) or "traceEvents" not in document:
+    streamed = StreamedTrace(path, TraceError, _REMEDY)
+    events, document = collect(streamed.batches(), named(path)), streamed.header
+    if "traceEvents" not in document:
         raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
     if not isinstance(document["traceEvents"], list):
         what = f"{type(document['traceEvents']).__name__} is not a list of events"
@@ -86,7 +81,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
     def number(key: str) -> int | None:
         value = info.get(key)
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     backend, host = info.get("backend"), document.get("host_name")
     return TraceFile(
@@ -98,10 +93,6 @@ def read_kineto(path: str | Path) -> TraceFile:
         backend if isinstance(backend, str) else None,
         host if isinstance(host, str) else None,
     )
-
-
-def _is_trace(document: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(document, dict) and "traceEvents" in document
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,3 +97,21 @@ def test_a_report_is_a_page_with_the_late_rank_in_its_verdict(tmp_path, capsys):
     assert run(["explain", str(CPU), "--report", str(page)]) == 0
     assert "Rank 1 is" in page.read_text()
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", ["1²1.json.gz", "rank²1.json.gz", f"{'9' * 20}.json.gz", f"rank{'9' * 200}.json.gz"])
+def test_numbers_in_names_that_no_rank_has(tmp_path, name):
+    for source, target in (("rank0.pt.trace.json.gz", "rank0.json.gz"), ("rank1.pt.trace.json.gz", name)):
+        shutil.copy(CPU / source, tmp_path / target)
+    assert read_ranks(tmp_path, None, None).world_size == 2
+
+
+@pytest.mark.parametrize("size", [10**12, -1, 0])
+def test_a_world_of_more_ranks_than_a_job_has_is_refused(tmp_path, size):
+    write_trace(example_trace(world_size=2), tmp_path)
+    for file in tmp_path.glob("rank*.json.gz"):
+        document = json.loads(gzip.decompress(file.read_bytes()))
+        document["distributedInfo"]["world_size"] = size
+        file.write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(TraceError, match=rf"rank 0 of {size} ranks; .* 1,000,000 at most"):
+        read_ranks(tmp_path, None, None)

@@ -221,7 +221,7 @@ def test_visible_devices_that_cannot_be(numbers: str, more: str, words: str) -> 
             + "".join(
                 f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
             ),
-            ["x.yaml", "more than 100000 values"],
+            ["x.yaml", "more than 100,000 values"],
         ),
         (f"name: x\nnodes: 1{'0' * 400}\nnode: dgx-1v\n", ["x.yaml: nodes", "401 digits"]),
         (f"name: x\nnode: {'x' * 300}\n", ["x.yaml: node: unknown topology"]),
