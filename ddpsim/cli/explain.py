@@ -28,21 +28,31 @@ def explain(
     output: Output,
     context: typer.Context,
     report: ReportFile = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="B", help="Traces of an earlier run: what changed since is told too.")
+    ] = None,
 ) -> None:
     """Explain a traced run: where its step goes, which rank is late and why, what other buckets would gain."""
-    from ddpsim.cli.explain_text import text
+    from ddpsim.cli.explain_text import changes, text
+    from ddpsim.explaining.against import against as beside
     from ddpsim.explaining.explain import explain as explained
     from ddpsim.explaining.files import trace_files
     from ddpsim.workload.files import load_workload
 
     check_report(report, output, {})
     shapes = None if given.shapes is None else load_workload(given.shapes)
-    files = trace_files(traces)
+    files = [*trace_files(traces), *([] if against is None else trace_files(against))]
     large = len(files) > 1 and sum(file.stat().st_size for file in files) > _WORTH_A_PROCESS
     with by.crew(max(FEW, len(files)) if large else len(files)) as crew:
         found = explained(traces, given, shapes=shapes, crew=crew)
+        then = None if against is None else explained(against, shapes=shapes, crew=crew, predict=False)
+    since = None if then is None else beside(found, then)
     for line in found.notes:
         note(f"note: {line}")
+    for line in () if then is None else then.notes:
+        note(f"note: {against}: {line}")
     name = Path(traces).name or traces
-    deliver_report(report, lambda pages: pages.explain_report(found, title=name, command=made_by(context)))
-    output.emit(found.document(), lambda: text(found), aside=report == STANDARD_OUTPUT)
+    deliver_report(report, lambda pages: pages.explain_report(found, title=name, command=made_by(context), since=since))
+    document = {**found.document(), "against": None if since is None else since.document()}
+    said = (lambda: text(found)) if since is None else (lambda: f"{changes(since)}\n\n{text(found)}")
+    output.emit(document, said, aside=report == STANDARD_OUTPUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.cli.output import ms, percent, table
+from ddpsim.explaining.against import Against
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.units import MIB, counted, format_time
 
@@ -29,6 +30,30 @@ def text(found: Explanation) -> str:
     """Return the explanation as text."""
     blocks = [_step(found), _who(found), _parts(found), _buckets(found), _collectives(found), _ranks(found)]
     return "\n\n".join(block for block in [*blocks, _advice(found)] if block)
+
+
+def changes(since: Against) -> str:
+    """Return what changed since an earlier run as text; a change that the steps do not show surely has a `?`."""
+    rows = [
+        (
+            f"  {part.name if part is since.step else part_name(part.name)}", ms(part.now_s), ms(part.then_s),
+            f"{part.change_s * 1e3:+.2f}{'' if part.sure or not part.change_s else ' ?'}",
+            percent(part.change_s / since.step.then_s, True),
+        )
+        for part in (*since.parts, since.step)
+        if part.now_s or part.then_s
+    ]  # fmt: skip
+    lines = [since.verdict(), "", table(("  part", "now ms", "then ms", "change", "of the step then"), rows)]
+    moved = [
+        (name, then.count, now.count, ms(then.wait_s), ms(now.wait_s), ms(then.wire_s), ms(now.wire_s))
+        for name, then, now in since.collectives
+    ]
+    if moved:
+        header = ("collectives", "then", "now", "waiting then ms", "now", "wire then ms", "now")
+        lines += ["", table(header, moved)]
+    if since.changed:
+        lines += ["", *(f"- {line}" for line in since.changed)]
+    return "\n".join(lines)
 
 
 def _step(found: Explanation) -> str:

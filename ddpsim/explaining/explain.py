@@ -27,7 +27,12 @@ from ddpsim.workload import Workload
 
 
 def explain(
-    traces: str | Path, given: Given | None = None, *, shapes: Workload | None = None, crew: Crew | None = None
+    traces: str | Path,
+    given: Given | None = None,
+    *,
+    shapes: Workload | None = None,
+    crew: Crew | None = None,
+    predict: bool = True,
 ) -> Explanation:
     """Explain the run whose rank traces lie at `traces`.
 
@@ -36,6 +41,7 @@ def explain(
         given: what else is known.
         shapes: the workload that `given.shapes` names.
         crew: processes that read the traces; None is this one.
+        predict: whether to predict the traced configuration and to advise on its buckets.
 
     Raises:
         InputError: nothing that can be read, traces of different runs, or what is given contradicts them.
@@ -51,7 +57,7 @@ def explain(
     traced = traced_step(seen)
     notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in seen for note in rank.notes)]
     lead = seen[0]
-    machine = _machine(given, ranks, lead, splits, notes)
+    machine = _machine(given, ranks, lead, splits, notes) if predict else None
     late = late_rank(seen)
     foretold = _foretold(lead, machine, traced, notes, advise=late is None)
     link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)

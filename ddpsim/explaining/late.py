@@ -26,7 +26,7 @@ _MAD = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
 _MEDIANS = 1.2533
 """Standard error of a median, in those of a mean: sqrt(pi / 2)."""
-_FEWEST = 3
+FEWEST = 3
 """Steps that every rank has whole below which no excess can be told from a hiccup."""
 
 
@@ -71,7 +71,7 @@ class LateRank:
 def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
     """Return the rank that is late, None where none is, or where there is one rank alone or hardly a step."""
     steps = _common(ranks)
-    if len(ranks) < 2 or len(steps) < _FEWEST:
+    if len(ranks) < 2 or len(steps) < FEWEST:
         return None
     step_s = median(step.step_s for row in steps for step in row.values())
     found = [late for rank in sorted(steps[0]) if (late := _judged(rank, steps, step_s)) is not None]
@@ -83,9 +83,9 @@ def untold(ranks: Sequence[SeenRank]) -> str | None:
     if len(ranks) < 2:
         return None
     count = len(_common(ranks))
-    if count >= _FEWEST:
+    if count >= FEWEST:
         return None
-    what = f"too few steps were seen to tell whether a rank is late: {count}, of at least {_FEWEST}"
+    what = f"too few steps were seen to tell whether a rank is late: {count}, of at least {FEWEST}"
     every = next((rank.options["every"] for rank in ranks if "every" in rank.options), None)
     if isinstance(every, int) and every > 1:
         return f"{what}; `ddpexec.trace` stamped each {every}th step: trace with every=1"

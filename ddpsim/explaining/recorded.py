@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.torch_call import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
@@ -17,6 +19,10 @@ from ddpsim.workload import Workload
 
 _ALSO = {"scheme": "ddp", "overlap": "on", "accumulate": 1, "no_sync_every": 1, "compression": "none", "comm": "real"}
 """Options of a run, and what they are where the traced configuration is stock DDP's: `validate` judges the others."""
+
+
+_CALL = "torch"
+"""What the call of torch's constructor is among the options of a run."""
 
 
 def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead: bool = False) -> SeenRank:
@@ -63,19 +69,31 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
     order = tuple(index for group in groups for index in group)
     input_s = median(step.parts["input_s"] for step in seen.steps)
     broadcasts = seen.options.get("broadcast_buffers", True) is not False
-    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=_caps(seen.options))
+    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(seen.options))
 
 
-def _caps(options: Mapping[str, object]) -> BucketCaps | None:
-    """Return the caps with which a run says that it was run; None where it does not, or asked for a plan of its own."""
-    listed, named = options.get("bucket_cap_mb_list"), ("bucket_cap_mb", "first_bucket_mb")
-    values = {name: float(value) for name in named if isinstance(value := options.get(name), int | float)}
-    known = "bucket_cap_mb" in options or "bucket_cap_mb_list" in options
-    if not known or options.get("plan") is not None:
-        return None
-    if not isinstance(listed, list | tuple) or not all(isinstance(cap, int | float) for cap in listed):
+def run_caps(options: Mapping[str, object]) -> BucketCaps | None:
+    """Return the caps with which a run says that it was run; None where it does not, or was given a plan of its own."""
+    listed, call = options.get("bucket_cap_mb_list"), options.get(_CALL)
+    if isinstance(listed, list | tuple) and all(isinstance(cap, int | float) for cap in listed):
+        return BucketCaps(bucket_cap_mb_list=tuple(listed))
+    if "bucket_cap_mb" in options:
+        named = ("bucket_cap_mb", "first_bucket_mb")
+        values = {name: float(value) for name in named if isinstance(value := options.get(name), int | float)}
         return BucketCaps(bucket_cap_mb=values.get("bucket_cap_mb"), first_bucket_mb=values.get("first_bucket_mb"))
-    return BucketCaps(bucket_cap_mb_list=tuple(listed))
+    with suppress(InputError):
+        return TorchCall.parse(call).caps if isinstance(call, str) else None
+    return None
+
+
+def _options(provenance: Mapping[str, object]) -> dict[str, object]:
+    """Return how a run was made: its options, torch's call that makes its plan, which steps were stamped."""
+    options, plan = provenance.get("options"), provenance.get("plan")
+    found = dict(options) if isinstance(options, Mapping) else {}
+    if "every" in provenance:
+        # A loop that was traced as it is had a constructor's call of its own, which no plan tells.
+        return {**found, "every": provenance["every"]}
+    return {**found, _CALL: plan["torch"]} if isinstance(plan, Mapping) and "torch" in plan else found
 
 
 def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
@@ -83,8 +101,6 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
     iterations = trace.of_rank(rank)
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
     updates.sort(key=lambda span: span.start_s)
-    options = trace.provenance.get("options")
-    every = {"every": trace.provenance["every"]} if "every" in trace.provenance else {}
     return SeenRank(
         rank=rank,
         world_size=trace.world_size,
@@ -95,7 +111,7 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
         scheme="ddp",
         steps=tuple(_step(iteration, updates) for iteration in iterations),
         clock="rank 0's",
-        options={**(options if isinstance(options, Mapping) else {}), **every},
+        options=_options(trace.provenance),
     )
 
 

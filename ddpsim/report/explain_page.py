@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpsim.explaining.against import Against
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.explaining.splits import Split
@@ -30,21 +31,25 @@ _BOUND = {
 }
 
 
-def explain_report(found: Explanation, *, title: str = "a traced run", command: str = "") -> Report:
+def explain_report(
+    found: Explanation, *, title: str = "a traced run", command: str = "", since: Against | None = None
+) -> Report:
     """Return the report of an explanation.
 
     Args:
         found: what `ddpsim.explaining.explain` found.
         title: what was traced.
         command: that made it.
+        since: what changed since an earlier run.
     """
     return Report(
         title=f"Where the step goes: {title}",
-        verdict=(_step(found), _who(found)),
+        verdict=(_verdict_since(since) + _step(found), _who(found)),
         paste=_paste(found),
         notes=found.notes,
         command=command,
         sections=(
+            *_since(since),
             *_advice(found),
             Bars("Where the time goes", _bars(found), _BARS_NOTE),
             _terms(found),
@@ -59,6 +64,33 @@ def explain_report(found: Explanation, *, title: str = "a traced run", command: 
 
 
 _BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the traced steps, and of the prediction's doubts."
+
+
+def _verdict_since(since: Against | None) -> str:
+    if since is None:
+        return ""
+    said = since.verdict()
+    return f"{said[:1].upper()}{said[1:]}. "
+
+
+def _since(since: Against | None) -> tuple[Table, ...]:
+    if since is None:
+        return ()
+    rows = tuple(
+        (
+            part.name if part is since.step else _name(part.name), milliseconds(part.now_s), milliseconds(part.then_s),
+            f"{part.change_s * 1e3:+.2f}", "yes" if part.sure else "no",
+        )
+        for part in (*since.parts, since.step)
+        if part.now_s or part.then_s
+    )  # fmt: skip
+    note = "Sure is a change that is larger than the steps of either run differ by, and 1.5 % of the step."
+    header = ("part", "now ms", "then ms", "change ms", "sure")
+    times = Table("What changed", header, rows, frozenset(), note)
+    if not since.changed:
+        return (times,)
+    lines = tuple((str(number), line) for number, line in enumerate(since.changed, start=1))
+    return times, Table("What else is different", ("", "now, and then"), lines, frozenset({1}))
 
 
 def _step(found: Explanation) -> str:

@@ -18,6 +18,7 @@ from ddpsim.explaining.foretold import foretell
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
+from ddpsim.explaining.recorded import recorded_rank, run_caps
 from ddpsim.explaining.splits import splits_of
 from ddpsim.trace.json import write_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
@@ -107,6 +108,22 @@ def test_the_cap_of_the_run_is_named_where_it_is_known():
     assert bucket_origin(replace(basis_with(caps), caps=caps)).startswith(
         "bucket_cap_mb=1.2, with which the job was run"
     )
+
+
+@pytest.mark.parametrize(
+    ("provenance", "caps"),
+    [
+        ({"options": {"bucket_cap_mb": 1.5}, "every": 1}, BucketCaps(bucket_cap_mb=1.5)),
+        ({"options": {"bucket_cap_mb": None}, "every": 1}, BucketCaps()),
+        ({"plan": {"torch": "DistributedDataParallel(model, bucket_cap_mb=5)"}}, BucketCaps(bucket_cap_mb=5)),
+        ({"plan": {"torch": "# none"}}, None),
+        ({"plan": {"torch": "no call"}}, None),
+        ({}, None),
+    ],
+)
+def test_a_recorded_run_says_its_cap(provenance, caps):
+    trace = replace(example_trace(), provenance=provenance)
+    assert run_caps(recorded_rank(trace, 0, "rank0.json").options) == caps
 
 
 def test_torchs_default_is_named_with_what_else_gives_its_buckets():

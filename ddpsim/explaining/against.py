@@ -1,0 +1,211 @@
+"""What changed between two traced runs: the step, its parts, its collectives, who is late, how it was run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import hypot
+from statistics import median
+
+from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
+from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.units import MIB, counted, format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One time of a step in both runs, seconds.
+
+    Attributes:
+        sure: it is more than the steps of either run differ by, and a share of the step that is worth telling.
+    """
+
+    name: str
+    then_s: float
+    now_s: float
+    sure: bool
+
+    @property
+    def change_s(self) -> float:
+        """Now less then."""
+        return self.now_s - self.then_s
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "name": self.name,
+            "then_s": self.then_s,
+            "now_s": self.now_s,
+            "change_s": self.change_s,
+            "sure": self.sure,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """All collectives of one operation in a usual step; sums over them.
+
+    Attributes:
+        size_bytes: None where a size is not known.
+    """
+
+    count: int
+    size_bytes: int | None
+    wait_s: float
+    wire_s: float
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"count": self.count, "size_bytes": self.size_bytes, "wait_s": self.wait_s, "wire_s": self.wire_s}
+
+    def text(self) -> str:
+        """Return how many, and of what size in all, in words."""
+        if not self.count:
+            return "none"
+        size = "" if self.size_bytes is None else f" of {self.size_bytes / MIB:.2f} MiB in all"
+        return f"{self.count}{size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A run beside an earlier one.
+
+    Attributes:
+        step: of both.
+        parts: of the steps, those of either run.
+        collectives: by operation, then and now.
+        changed: what else is different, sentences.
+    """
+
+    step: Change
+    parts: tuple[Change, ...]
+    collectives: tuple[tuple[str, Communication, Communication], ...]
+    changed: tuple[str, ...]
+
+    def verdict(self) -> str:
+        """Return what became of the step, and where, in a sentence."""
+        step = self.step
+        both = f"{format_time(step.now_s)} now, {format_time(step.then_s)} then"
+        if not step.sure:
+            return f"the step is as long as it was, as far as these steps tell: {both}"
+        more = "longer" if step.change_s > 0 else "shorter"
+        share = f"{100 * abs(step.change_s) / step.then_s:.1f} %"
+        return f"the step is {format_time(abs(step.change_s))} ({share}) {more}: {both}"
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {
+            "step": self.step.document(),
+            "parts": [part.document() for part in self.parts],
+            "collectives": [
+                {"operation": name, "then": then.document(), "now": now.document()}
+                for name, then, now in self.collectives
+            ],
+            "changed": list(self.changed),
+            "verdict": self.verdict(),
+        }
+
+
+def against(now: Explanation, then: Explanation) -> Against:
+    """Return what changed from one traced run to another; they may be of other sizes, machines and plans."""
+    names = [*PARTS, *sorted({*now.traced.parts, *then.traced.parts} - {*PARTS})]
+    pair = now.ranks.ranks[0], then.ranks.ranks[0]
+    step_s = then.traced.step_s
+    slowest = _slowest(now), _slowest(then)
+    step = _change("step", step_s, now.traced.step_s, step_s, *(_lengths(rank) for rank in slowest))
+    parts = tuple(
+        _change(
+            name, then.traced.parts.get(name, 0.0), now.traced.parts.get(name, 0.0), step_s,
+            *([s.parts.get(name, 0.0) for s in rank.steps] for rank in pair),
+        )
+        for name in names
+    )  # fmt: skip
+    return Against(step, parts, tuple(_collectives(now, then)), tuple(_changed(now, then)))
+
+
+def _change(
+    name: str, then_s: float, now_s: float, step_s: float, now_each: Sequence[float], then_each: Sequence[float]
+) -> Change:
+    error_s = hypot(standard_error(now_each), standard_error(then_each))
+    enough = min(len(now_each), len(then_each)) >= FEWEST
+    return Change(name, then_s, now_s, enough and abs(now_s - then_s) >= max(SHARE * step_s, SURE * error_s))
+
+
+def _lengths(rank: SeenRank) -> list[float]:
+    return [step.step_s for step in rank.steps if step.counts] or [step.step_s for step in rank.steps]
+
+
+def _slowest(found: Explanation) -> SeenRank:
+    return max(found.ranks.ranks, key=lambda rank: median(_lengths(rank)))
+
+
+def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, Communication, Communication]]:
+    both = _by_operation(now), _by_operation(then)
+    nothing = Communication(0, 0, 0.0, 0.0)
+    for name in dict.fromkeys([*both[1], *both[0]]):
+        yield name, both[1].get(name, nothing), both[0].get(name, nothing)
+
+
+def _by_operation(found: Explanation) -> dict[str, Communication]:
+    sums: dict[str, Communication] = {}
+    for split in found.splits:
+        name = _OPERATIONS.get(split.operation, split.operation)
+        former = sums.get(name, Communication(0, 0, 0.0, 0.0))
+        known = former.size_bytes is not None and split.size_bytes is not None
+        size = (former.size_bytes or 0) + (split.size_bytes or 0) if known else None
+        sums[name] = Communication(
+            former.count + 1, size, former.wait_s + split.wait_s, former.wire_s + split.wire_s
+        )  # fmt: skip
+    return sums
+
+
+_OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+"""Operations as recorded runs name them, and as torch does."""
+
+
+def _changed(now: Explanation, then: Explanation) -> Iterator[str]:
+    """Yield what else is different, how the runs were made first."""
+    first, former = now.ranks.ranks[0], then.ranks.ranks[0]
+    if now.ranks.world_size != then.ranks.world_size:
+        yield f"{counted(now.ranks.world_size, 'rank')} instead of {then.ranks.world_size}"
+    for what in ("backend", "device", "scheme"):
+        if getattr(first, what) != getattr(former, what):
+            yield f"{what}: {getattr(first, what)} instead of {getattr(former, what)}"
+    for name in sorted({*first.options, *former.options}):
+        if (mine := first.options.get(name)) != (theirs := former.options.get(name)):
+            yield f"{name}: {mine} instead of {theirs}"
+    for name, before, after in _collectives(now, then):
+        if (before.count, before.size_bytes) != (after.count, after.size_bytes):
+            yield f"{name} a step: {after.text()} instead of {before.text()}"
+    called = "torch" in first.options and "torch" in former.options
+    if now.buckets and then.buckets and _sizes(now) != _sizes(then) and not called:
+        yield f"buckets: {now.buckets}; then {then.buckets}"
+    if now.bound != then.bound:
+        yield f"{now.bound}-bound, then {then.bound}-bound"
+    yield from _late(now, then)
+    if (now.link is None) != (then.link is None):
+        link = now.link or then.link
+        assert link is not None
+        yield (
+            f"a link is slow now: {link.text()}" if now.link is not None else f"no link is slow now; then {link.text()}"
+        )
+
+
+def _sizes(found: Explanation) -> Counter[tuple[int | None, int]]:
+    return Counter((split.size_bytes, split.parameters) for split in found.splits)
+
+
+def _late(now: Explanation, then: Explanation) -> Iterator[str]:
+    def who(found: Explanation) -> tuple[int, str] | None:
+        return None if found.late is None else (found.late.rank, found.late.cause)
+
+    def said(found: Explanation) -> str:
+        late = found.late
+        if late is not None:
+            return f"rank {late.rank} by {format_time(late.seconds)} in {late.phase} ({late.cause})"
+        return "nobody" if found.late_untold is None else "too few steps to tell"
+
+    if who(now) != who(then):
+        yield f"late is {said(now)}, then {said(then)}"
