@@ -158,7 +158,8 @@ class _Reader:
             if _SHARDED in exposed:
                 waited_s = held_s({_SHARDED: exposed[_SHARDED]}, step.forward_s, end_s)
                 parts = whole({**parts, "exposed_comm_s": waited_s}, end_s - start_s)
-        number = int(match[1]) if (match := re.search(r"(\d+)$", step.name)) else 0
+        match = re.search(r"([0-9]+)$", step.name)
+        number = (whole_number(match[1]) if match else None) or 0
         return SeenStep(
             number, start_s, end_s, parts, host, device, collectives, counts=after is not None or ahead_s > 0
         )

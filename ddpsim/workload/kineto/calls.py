@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ddpsim.workload.kineto.events import HostEvent, dtype_named
 
+_MOST = 1 << 60
+"""No tensor has as many values."""
 CALL, DETAILS = "c10d::", "record_param_comms"
 """What names of calls begin with, and the event inside a call that says what is sent."""
 
@@ -78,7 +80,7 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
 def _size(said: Mapping[str, object], called: Mapping[str, object]) -> int | None:
     elements, dtype = said.get("In msg nelems"), dtype_named(said.get("dtype"))
     if isinstance(elements, int):
-        return elements * width_of(dtype)
+        return elements * width_of(dtype) if 0 <= elements < _MOST else None
     return dimensions_bytes(called)
 
 
@@ -96,6 +98,8 @@ def dimensions_bytes(args: Mapping[str, object]) -> int | None:
             if not isinstance(size, int):
                 return None
             each *= size
+            if not 0 <= each < _MOST:
+                return None
         count += each
     kind = types[0] if isinstance(types, list) and types else None
     return count * width_of(dtype_named(kind))

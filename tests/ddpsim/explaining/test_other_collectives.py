@@ -12,6 +12,7 @@ from ddpsim.cli.app import run
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.given import Given
 from ddpsim.explaining.seen import whole
+from ddpsim.workload.kineto.calls import dimensions_bytes
 from tests.ddpsim.workload.kineto_traces import Job
 
 HERE = Path(__file__).parent
@@ -113,3 +114,9 @@ def test_parts_that_overlap_are_taken_off_the_largest():
         "forward_s": 2.0, "input_s": 2.0, "ddp_overhead_s": 0.0
     }  # fmt: skip
     assert whole({"forward_s": 1.0, "input_s": -1e-9}, 4.0)["ddp_overhead_s"] == 3.0
+
+
+def test_a_size_that_no_tensor_has_is_not_known():
+    assert dimensions_bytes({"Input Dims": [[1 << 90] * 20], "Input type": ["float"]}) is None
+    assert dimensions_bytes({"Input Dims": [[[2, 3], [4]]], "Input type": ["c10::Half"]}) == 20
+    assert dimensions_bytes({"Input Dims": [[-2]]}) is None
