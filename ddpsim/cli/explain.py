@@ -48,7 +48,8 @@ def explain(
         then = None if against is None else explained(against, shapes=shapes, crew=crew, predict=False)
     since = None if then is None else beside(found, then)
     for line in found.notes:
-        note(f"note: {line}")
+        if found.unpredicted is None or not line.endswith(found.unpredicted):  # the text has it
+            note(f"note: {line}")
     for line in () if then is None else then.notes:
         note(f"note: {against}: {line}")
     name = Path(traces).name or traces

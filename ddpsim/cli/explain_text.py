@@ -28,8 +28,9 @@ def part_name(part: str) -> str:
 
 def text(found: Explanation) -> str:
     """Return the explanation as text."""
-    blocks = [_step(found), _who(found), _parts(found), _buckets(found), _collectives(found), _ranks(found)]
-    return "\n\n".join(block for block in [*blocks, _advice(found)] if block)
+    answer = [_step(found), _who(found), _advice(found)]
+    blocks = [*answer, _parts(found), _buckets(found), _collectives(found), _ranks(found)]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def changes(since: Against) -> str:
@@ -96,7 +97,8 @@ def _parts(found: Explanation) -> str:
     step, told = found.traced, found.foretold
     if told is None:
         alone = [(f"  {part_name(part)}", ms(s), percent(s / step.step_s)) for part, s in step.parts.items()]
-        return table(("  part", "traced ms", "share"), alone)
+        why = [] if found.unpredicted is None else [f"not predicted: {found.unpredicted}"]
+        return "\n".join([table(("  part", "traced ms", "share"), alone), *why])
     each = [(f"  {part_name(t.name)}", t.traced_s, t.predicted_s) for t in told.terms]
     each.append(("  step", told.traced_s, told.step_s))
     rows = [

@@ -37,7 +37,7 @@ def advice_of(found: Explanation) -> Explanation:
     if not told.holds:
         band = f"{format_time(told.low_s)} to {format_time(told.high_s)}"
         why = f"the prediction of the traced configuration, {band}, does not hold {format_time(told.traced_s)}"
-        return replace(found, advice=tuple(said), notes=(*found.notes, f"{why}: no advice on buckets rests on it"))
+        return replace(found, advice=(*said, f"{why}: no advice on buckets rests on it"))
     if found.late is not None:
         said.append(f"no advice on buckets rests on a run that waits for rank {found.late.rank}: mend that first")
     row = told.row

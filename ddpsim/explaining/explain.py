@@ -19,7 +19,7 @@ from ddpsim.explaining.late import excess_s, late_rank, untold
 from ddpsim.explaining.links import slow_link
 from ddpsim.explaining.machine import Machine, machine_of
 from ddpsim.explaining.recorder import read_recorder
-from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
 from ddpsim.explaining.splits import Split, splits_of
 from ddpsim.trace.metrics import quantile
 from ddpsim.workers.crew import Crew
@@ -126,7 +126,7 @@ def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split]
     except InputError as error:
         if any(named.values()):
             raise
-        notes.append(f"no prediction: {error}")
+        notes.append(f"{UNPREDICTED}{error}")
         return None
     if machine.assumed:
         notes.append(machine.assumed)
@@ -142,5 +142,5 @@ def _foretold(
     try:
         return foretell(lead.made_by, machine, traced.step_s, traced.parts, backend, advise=advise)
     except InputError as error:
-        notes.append(f"no prediction: {error}")
+        notes.append(f"{UNPREDICTED}{error}")
         return None

@@ -12,6 +12,7 @@ from ddpsim.explaining.foretold import Foretold
 from ddpsim.explaining.late import LateRank
 from ddpsim.explaining.links import SlowLink
 from ddpsim.explaining.recorder import Recorded
+from ddpsim.explaining.seen import UNPREDICTED
 from ddpsim.explaining.splits import Split
 
 
@@ -87,12 +88,20 @@ class Explanation:
         """What the profiler cost a step; None where no untraced step is given."""
         return None if self.untraced_s is None else self.traced.step_s - self.untraced_s
 
+    @property
+    def unpredicted(self) -> str | None:
+        """Why there is no prediction; None where there is one, or none was asked for."""
+        if self.foretold is not None:
+            return None
+        return next((why for note in self.notes if (why := note.partition(UNPREDICTED)[2])), None)
+
     def document(self) -> dict[str, object]:
         """Return the `explain` document."""
         return {
             "traced": self.traced.document(),
             "predicted": None if self.foretold is None else self.foretold.document(),
             "late_rank": None if self.late is None else self.late.document(),
+            "unpredicted": self.unpredicted,
             "late_untold": self.late_untold,
             "slow_link": None if self.link is None else self.link.document(),
             "bound": self.bound,

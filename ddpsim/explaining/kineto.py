@@ -15,7 +15,7 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.exposed import exposed_of, held_s, parts_of
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
-from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
+from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.explaining.sent import Sent, SentCollectives
 from ddpsim.strict import whole_number
 from ddpsim.trace.overlap import Interval, union
@@ -52,9 +52,9 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     basis, ddp = None, any(step.collectives for step in steps)
     unpredicted = _unpredicted(steps, seen, reader.layers)
     if lead and not ddp and any(collective.own for step in seen for collective in step.collectives):
-        notes.append("no prediction: its collectives are not those that hooks of stock DDP launch")
+        notes.append(UNPREDICTED + "its collectives are not those that hooks of stock DDP launch")
     elif lead and unpredicted:
-        notes.append(f"no prediction: {unpredicted}")
+        notes.append(f"{UNPREDICTED}{unpredicted}")
     elif lead:
         try:
             waited = {
@@ -63,7 +63,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
             }
             basis = basis_of(file, reader.alone, steps, shapes, waited)
         except InputError as error:
-            notes.append(f"no prediction: {error}")
+            notes.append(f"{UNPREDICTED}{error}")
     return SeenRank(
         rank=file.rank,
         world_size=file.world_size,

@@ -12,7 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.torch_call import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import Basis
-from ddpsim.explaining.seen import SeenCollective, SeenRank, SeenStep, whole
+from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
 from ddpsim.workload import Workload
@@ -43,7 +43,7 @@ def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead
     try:
         return replace(seen, made_by=_basis(seen, trace, rank, shapes))
     except InputError as error:
-        return replace(seen, notes=(*seen.notes, f"no prediction: {error}"))
+        return replace(seen, notes=(*seen.notes, f"{UNPREDICTED}{error}"))
 
 
 def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> Basis:

@@ -18,6 +18,9 @@ PARTS = (
 Collectives that are not DDP's have parts of their own beside these, by operation (`all_to_all_s`): the time in which
 the rank does nothing else. All together sum to the step."""
 
+UNPREDICTED = "no prediction: "
+"""What a note begins with that says why nothing is predicted of a trace."""
+
 PHASES = ("input", "forward", "backward", "optimizer", "hooks")
 """What a rank does by itself in a step; `hooks` is what DDP's own work takes of its host."""
 

@@ -7,10 +7,12 @@ all named `ncclDevKernel_Generic` (ROCm/roctracer#101). The call on the host say
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.workload.kineto.events import HostEvent, dtype_named
+from ddpsim.workload.kineto.steps import Step
 
 _MOST = 1 << 60
 """No tensor has as many values."""
@@ -43,6 +45,13 @@ class Call:
     thread: object
     size_bytes: int | None
     ranks: int | None
+
+
+def foreign_calls(calls: Sequence[Call], step: Step) -> Counter[str]:
+    """Return how many collectives that are not DDP's forward and backward of a step call, by operation."""
+    first = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
+    inside = (call for call in calls if first <= call.launched_s < step.backward_end_s)
+    return Counter(call.operation for call in inside if call.launched_s not in step.hooked)
 
 
 def operation_named(name: str) -> str | None:

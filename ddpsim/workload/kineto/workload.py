@@ -20,6 +20,7 @@ from ddpsim.files import named
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
+from ddpsim.workload.kineto.calls import calls_in, foreign_calls
 from ddpsim.workload.kineto.events import DeviceWork, Events, busy_s
 from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
@@ -119,7 +120,18 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
     found = find_steps(file.events, file.place)
     steps, notes = _alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
+    notes = [*notes, *_foreign(file.events, steps[-1])]
     return Traced(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
+
+
+def _foreign(events: Events, step: Step) -> list[str]:
+    """Return a note on collectives that layers make by themselves, of which a workload knows nothing."""
+    calls = foreign_calls(calls_in(events.operators), step)
+    if not step.reducer or not calls:
+        return []
+    many = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+    what = "are cut out too, and what waits for them" if events.works else "count as computation, with their waits"
+    return [f"forward and backward hold collectives that are not DDP's, {many} a step: they {what}"]
 
 
 def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:

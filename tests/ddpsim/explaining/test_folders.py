@@ -28,7 +28,7 @@ def test_a_cpu_trace_of_stock_ddp_names_the_rank_that_loads_slowly():
     assert found.ranks.world_size == 2
     assert sum(found.traced.parts.values()) == pytest.approx(found.traced.step_s)
     assert not found.foretold.holds
-    assert any("no advice on buckets" in note for note in found.notes)
+    assert any("no advice on buckets" in note for note in found.advice)
 
 
 def test_waits_and_wires_of_a_recorded_run_are_those_of_its_records(tmp_path):

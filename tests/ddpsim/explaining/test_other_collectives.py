@@ -13,6 +13,7 @@ from ddpsim.explaining.explain import explain
 from ddpsim.explaining.given import Given
 from ddpsim.explaining.seen import whole
 from ddpsim.workload.kineto.calls import dimensions_bytes
+from ddpsim.workload.kineto.workload import import_trace
 from tests.ddpsim.workload.kineto_traces import Job
 
 HERE = Path(__file__).parent
@@ -67,8 +68,8 @@ def test_no_column_is_one_of_dashes(tmp_path, capsys):
     page.parent.mkdir()
     assert run(["explain", str(tmp_path), "--report", str(page)]) == 0
     out = capsys.readouterr().out
-    assert "gradients" not in out
-    assert "last rank" not in out
+    header = next(line for line in out.splitlines() if line.startswith("collective"))
+    assert header.split() == ["collective", "MiB", "ready", "ms", "started", "finished", "waiting", "wire"]
     assert "<th>last rank</th>" not in page.read_text()
     assert "all_reduce (not DDP's)" in out
     assert "all_reduce (not DDP&#x27;s)" in page.read_text() or "all_reduce (not DDP's)" in page.read_text()
@@ -120,3 +121,22 @@ def test_a_size_that_no_tensor_has_is_not_known():
     assert dimensions_bytes({"Input Dims": [[1 << 90] * 20], "Input type": ["float"]}) is None
     assert dimensions_bytes({"Input Dims": [[[2, 3], [4]]], "Input type": ["c10::Half"]}) == 20
     assert dimensions_bytes({"Input Dims": [[-2]]}) is None
+
+
+def test_an_import_says_that_a_workload_has_no_collectives_of_layers(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US).document()))
+    assert any("2 all_to_all a step: they are cut out too" in note for note in import_trace(path).notes)
+    on_cpu = import_trace(EXPERTS / "rank0.pt.trace.json.gz").notes
+    assert any("4 all_to_all a step: they count as computation" in note for note in on_cpu)
+    path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True).document()))
+    assert not any("not DDP's" in note for note in import_trace(path).notes)
+
+
+def test_why_nothing_is_predicted_is_in_the_answer_itself(capsys):
+    assert run(["explain", str(EXPERTS)]) == 0
+    printed = capsys.readouterr()
+    assert "not predicted: forward and backward hold collectives that are not DDP's, 4 all_to_all" in printed.out
+    assert "no prediction" not in printed.err
+    assert run(["explain", str(EXPERTS), "--json"]) == 0
+    assert "4 all_to_all" in json.loads(capsys.readouterr().out)["unpredicted"]

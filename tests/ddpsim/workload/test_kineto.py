@@ -120,7 +120,7 @@ def test_arrivals_are_mapped_by_order_and_confirmed_by_bucket_sizes(folder):
 
 def test_allreduces_that_are_of_no_bucket_change_nothing(folder):
     plain, beside = (imported(folder, Job([10.0] * 5, ddp=True, others=others), shapes(5)) for others in (False, True))
-    assert beside.notes == plain.notes
+    assert tuple(note for note in beside.notes if "not DDP's" not in note) == plain.notes
     assert "confirmed by 3 allreduces of 20, 20, 10" in " ".join(beside.notes)
     assert beside.workload.gradient_hook_s == pytest.approx(plain.workload.gradient_hook_s, abs=1e-9)
     assert beside.workload.gradient_ready_s == pytest.approx(plain.workload.gradient_ready_s, abs=2e-9)
