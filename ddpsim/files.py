@@ -100,6 +100,23 @@ def is_regular(path: str | Path) -> bool:
         return True
 
 
+def open_regular(path: str | Path, flags: int) -> int:
+    """Return the descriptor of a regular file, made where it is not there; what stands there instead is not followed.
+
+    For files beside those that people name: a link there, or a pipe, is nobody's wish.
+
+    Raises:
+        OSError: a symbolic link, a pipe, a device, a folder; and as `os.open`.
+    """
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed")
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return descriptor
+
+
 def _descriptor(path: str | Path) -> int | None:
     """Return the number of this process's open descriptor that `path` names, as `/dev/stdout` does; None for others."""
     for _ in range(_LINKS):
@@ -116,7 +133,9 @@ def _replace(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{target.name[:_SHOWN]}.{os.getpid()}.tmp"
     try:
-        temporary.write_bytes(data)
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(data)
         with suppress(FileNotFoundError):
             shutil.copymode(target, temporary)
         temporary.replace(target)

@@ -79,8 +79,9 @@ class Keeping:
             what: its items are called.
             out: the file of -o, which `part` makes of entries by position; None where there is none of a part.
         """
-        from ddpsim.workers.kept import compute
+        from ddpsim.workers.kept import compute, forget_wrong
 
+        forget_wrong(task, self.journal)
         stage = _Stage(what, len(task.keys), out, part)
         self._say_what_is_known(task, what)
         self._stages.append(stage)

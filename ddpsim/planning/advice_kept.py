@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ddpsim.planning.advice import Accumulating, Advice, Apart, advise
-from ddpsim.planning.break_even import BreakEven
+from ddpsim.planning.band import Band
+from ddpsim.planning.break_even import BreakEven, What
 from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.entries import entry_of
+from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import Entry
 from ddpsim.workers.kept import Task
+
+
+@dataclass(frozen=True, slots=True)
+class KeptApart:
+    """What is kept of `Apart`: all but its row."""
+
+    ranks: int
+    together_s: float
+    apart_s: float
+    cost: Band
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAdvice:
+    """What is kept of advice, for who checks one that was read."""
+
+    break_even: list[tuple[What, float | None, float | None, float | None, str]]
+    apart: KeptApart | None
+    accumulating: list[tuple[int, Band]]
 
 
 def advice_task(
@@ -29,7 +50,12 @@ def advice_task(
         efficiency: as that of `advise`.
     """
     keys = Keys("advice", efficiency)
-    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named)
+    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named, _recalled)
+
+
+def _recalled(row: ComparisonRow, entry: Entry) -> Advice:
+    check_entry(KeptAdvice, entry)
+    return recalled_advice(row, entry)
 
 
 def recalled_advice(row: ComparisonRow, entry: Entry) -> Advice:

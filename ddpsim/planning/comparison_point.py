@@ -11,9 +11,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
-from ddpsim.planning.entries import entry_of
+from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
-from ddpsim.prediction.kept import kept, recalled
+from ddpsim.prediction.kept import KeptPrediction, kept, recalled
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -25,6 +25,15 @@ from ddpsim.workload import Workload
 
 LinkRate = tuple[str, float]
 """A link, as `with_link_rate` takes it, and its rate in bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPoint:
+    """What is kept of a row, for who checks one that was read."""
+
+    prediction: KeptPrediction
+    efficiency: tuple[float, float, float]
+    bound: Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +114,9 @@ class ComparisonPoint:
 def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     """Return the rows of points as a task."""
     keys = Keys("compare")
-    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points])
+    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points], recall=_recalled_row)
+
+
+def _recalled_row(point: ComparisonPoint, entry: Entry) -> ComparisonRow:
+    check_entry(KeptPoint, entry)
+    return point.row(entry)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from ddpsim.errors import InputError
 from ddpsim.prediction.notes import pace_notes
@@ -23,3 +27,17 @@ def entry_of(document: Mapping[str, object], noted: Prediction | None, place: st
         remedy = "take options and figures nearer to those of real machines"
         raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
     return Entry(line, () if noted is None else tuple(pace_notes(noted)))
+
+
+def check_entry(kind: Any, entry: Entry) -> None:
+    """Refuse an entry whose document is not of the dataclass `kind`, item by item: any file may hold anything.
+
+    Raises:
+        ValueError: pydantic's own; whoever reads a journal computes such a point anew.
+    """
+    _adapter(kind).validate_json(entry.document, strict=True)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -12,12 +12,12 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.checks import check_given
 from ddpsim.planning.best_buckets import best_buckets
-from ddpsim.planning.entries import entry_of
+from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
-from ddpsim.prediction.kept import kept, recalled
+from ddpsim.prediction.kept import KeptPrediction, kept, recalled
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -27,6 +27,21 @@ from ddpsim.workers.crew import Crew, crew_of
 from ddpsim.workers.journal import Entry
 from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """What is kept of a row, for who checks one that was read."""
+
+    default: KeptPrediction
+    best: KeptPrediction | None
+    sweep: list[tuple[float, float]]
+    fastest_s: float
+    host_cost_s: float
+    priors: list[str]
+    gain_low: float
+    gain_high: float
+    savings: list[Saving]
 
 
 def plan(
@@ -149,7 +164,12 @@ def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     """Return the rows of cells as a task."""
     keys = Keys("plan")
     told = [(c.workload, c.topology, c.nodes, c.caps, c.options, c.gpus_per_node, c.calibration) for c in cells]
-    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told])
+    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=_recalled_row)
+
+
+def _recalled_row(cell: Cell, entry: Entry) -> PlanRow:
+    check_entry(KeptRow, entry)
+    return cell.row(entry)
 
 
 def report_of(cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:

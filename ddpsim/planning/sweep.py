@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -11,9 +12,9 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import element
 from ddpsim.options.checks import check_given
-from ddpsim.planning.entries import entry_of
+from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
-from ddpsim.prediction.document import flat
+from ddpsim.prediction.document import check_prediction, flat
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -73,7 +74,24 @@ class Question:
     def task(self, points: Sequence[Point]) -> Task[Point]:
         """Return the entries of points as a task."""
         keys = Keys("sweep", self.workload, self.topology, self.gpus_per_node, self.calibration)
-        return Task(self.entry, points, [keys.of(point.options, point.nodes) for point in points])
+        return Task(self.entry, points, [keys.of(point.options, point.nodes) for point in points], recall=_recalled)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDocument:
+    """What a table of a sweep shows of a document, beside what `check_prediction` looks at."""
+
+    nodes: int
+    world_size: int
+    accumulate: int
+    step_s: float
+    overlap_ratio: float | None
+    scaling_efficiency: float
+
+
+def _recalled(point: Point, entry: Entry) -> dict[str, object]:
+    check_entry(KeptDocument, entry)
+    return check_prediction(json.loads(entry.document), str(point))
 
 
 def swept_document(prediction: Prediction) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
@@ -18,6 +18,30 @@ from ddpsim.simulation import Options
 from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary
 from ddpsim.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """What `kept` says of a plan: parameters and limit of each bucket, and torch's call."""
+
+    buckets: list[tuple[list[int], int | None]]
+    call: TorchCall
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrediction:
+    """The document of `kept`, for who checks one that was read."""
+
+    caps: BucketCaps
+    asked_plan: KeptPlan | None
+    brief: bool
+    summary: Summary
+    plan: KeptPlan
+    local_s: float
+    low_s: float
+    high_s: float
+    ends: list[Ends]
+    hidden_comm_cost_s: float
 
 
 def kept(prediction: Prediction) -> dict[str, object]:

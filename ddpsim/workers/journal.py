@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddpsim.bounded import BoundedFile
 from ddpsim.errors import InputError
-from ddpsim.files import is_regular
+from ddpsim.files import is_regular, open_regular
 from ddpsim.units import counted
 
 ENDING = ".partial"
 """What a journal's name adds to that of the file beside which it lies."""
+
+_MOST_BYTES = 1 << 30
+"""Bytes of a journal that are read; chosen by hand, a hundred thousand points."""
 
 _START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d+), ')
 _CLOSING = ord("}")
@@ -86,9 +90,9 @@ class Journal:
         self.path, self.entries = path, dict[str, Entry]()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = open_regular(path, os.O_RDWR | os.O_APPEND)
             self._lock()
-            content = path.read_bytes()
+            content = self._content()
         except OSError as error:
             raise self._unwritable(error) from error
         self.entries |= _read(content)
@@ -113,6 +117,12 @@ class Journal:
         if done or not self.entries:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
+
+    def _content(self) -> bytes:
+        """Return what is in the file that was opened, whatever stands at its path by now."""
+        raw = os.fdopen(os.dup(self._file), "rb", buffering=0)
+        with BoundedFile(raw, str(self.path), InputError, "name another file, or remove this one", _MOST_BYTES) as file:
+            return file.read()
 
     def _lock(self) -> None:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
 from ddpsim.workers.crew import Crew
 from ddpsim.workers.journal import Entry, Journal
@@ -28,12 +30,14 @@ class Task(Generic[Item]):
         items: in order.
         keys: what each item is known by in a journal: two items of one key have the same entry.
         name: as that of `Points`.
+        recall: makes of an item's entry what it was kept for; raises where it is none, whatever its sum says.
     """
 
     function: Callable[..., Entry]
     items: Sequence[Item]
     keys: Sequence[str]
     name: Callable[[Item], str] = str
+    recall: Callable[[Item, Entry], object] | None = None
 
 
 def compute(
@@ -58,6 +62,7 @@ def compute(
         WorkersError: as `Points`; and any error of an item.
     """
     found = {} if found is None else found
+    forget_wrong(task, journal)
     keys, known = task.keys, {} if journal is None else journal.entries
     found |= {position: known[key] for position, key in enumerate(keys) if key in known}
     left = [position for position in range(len(keys)) if position not in found]
@@ -89,6 +94,30 @@ def compute(
             write(position)
         raise
     return [found[position] for position in range(len(keys))]
+
+
+_WRONG = (InputError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
+"""What an entry that was not written by this program comes to where it is taken for one."""
+
+
+def forget_wrong(task: Task[Item], journal: Journal | None) -> None:
+    """Drop the entries of the task's items that hold something else than was kept of them: they are computed anew."""
+    if journal is None or not journal.entries:
+        return
+    for item, key in zip(task.items, task.keys, strict=True):
+        entry = journal.entries.get(key)
+        if entry is not None and not _holds(task, item, entry):
+            del journal.entries[key]
+
+
+def _holds(task: Task[Item], item: Item, entry: Entry) -> bool:
+    try:
+        if not all(isinstance(note, str) for note in entry.notes):
+            return False
+        json.loads(entry.document) if task.recall is None else task.recall(item, entry)
+    except _WRONG:
+        return False
+    return True
 
 
 def silent(done: int, total: int) -> None:

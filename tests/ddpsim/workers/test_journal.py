@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -101,3 +102,29 @@ def test_what_a_stopped_computation_did_is_not_done_again(tmp_path: Path, count:
     assert shown[0] == (len(found), 20)
     assert shown[-1] == (20, 20)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_stands_in_a_journals_place_is_not_followed(tmp_path: Path, kind: str) -> None:
+    path, victim = tmp_path / f"out.json{ENDING}", tmp_path / "victim"
+    victim.write_text("somebody's\n")
+    {"link": lambda: path.symlink_to(victim), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    with pytest.raises(InputError, match="cannot be written"), journal_beside(tmp_path / "out.json"):
+        pass
+    assert victim.read_text() == "somebody's\n"
+
+
+@pytest.mark.parametrize("notes", ["[1]", "{}x", "7", '["a"'])
+@pytest.mark.parametrize("document", ["{", "[1]"])
+def test_an_entry_with_a_right_sum_and_wrong_contents_is_computed_anew(
+    tmp_path: Path, notes: str, document: str
+) -> None:
+    path = tmp_path / "journal"
+    body = f'"notes": {notes}, "document": {document}'.encode()
+    path.write_bytes(b'{"point": "a", "crc32": %d, ' % zlib.crc32(body) + body + b"}\n")
+    journal = Journal(path)
+    assert list(journal.entries) == ["a"]
+    task = Task(partial(told, None), [3], ["a"])
+    assert compute(task, journal=journal) == [told(None, 3)]
+    journal.close(done=False)
+    assert Journal(path).entries["a"] == told(None, 3)
