@@ -33,6 +33,17 @@ def band(middle: float, effects: Iterable[Effect]) -> tuple[float, float]:
     return middle - low, middle + math.hypot(*(each.high - middle for each in known))
 
 
+def positive_band(middle: float, effects: Iterable[Effect]) -> tuple[float, float]:
+    """Return the band of a time: as `band`, but no lower than where every cause at its low end would bring it.
+
+    Causes that each halve a step and more add up to a step below 0, where as factors they leave their product.
+    """
+    known = list(effects)
+    low, high = band(middle, known)
+    together = middle * math.prod(max(0.0, min(1.0, each.low / middle)) for each in known) if middle > 0 else low
+    return max(low, together), high
+
+
 def without(middle: float, effects: Sequence[Effect], removed: Effect) -> tuple[float, float]:
     """Return the band once the remedy of `removed` has been done."""
     left = removed.left

@@ -139,7 +139,7 @@ def with_band(
 
     ends = tuple(Ends.of(doubt, both_s(doubt)) for doubt in doubts)
     banded = replace(prediction, ends=ends, hidden_comm_cost_s=_hidden_s(prediction, calibration, now_s, options))
-    low_s, high_s = join.band(prediction.iteration_s, banded.doubts)
+    low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
 

@@ -49,3 +49,13 @@ def test_a_remedy_leaves_its_share_of_the_doubt() -> None:
 def test_the_largest_comes_first() -> None:
     names = [e.name for e in join.largest_first([Effect("b", "", 0, 1), Effect("a", "", 0, 1), Effect("c", "", 0, 2)])]
     assert names == ["c", "a", "b"]
+
+
+def test_a_band_of_a_time_is_of_positive_times() -> None:
+    halved = [Effect(name, "", 0.2, 1.5, 0.0) for name in "ab"]
+    assert join.band(1.0, halved)[0] < 0
+    low, high = join.positive_band(1.0, halved)
+    assert low == pytest.approx(0.04)
+    assert high == join.band(1.0, halved)[1]
+    small = [Effect(name, "", 0.9, 1.1, 0.0) for name in "abc"]
+    assert join.positive_band(1.0, small) == join.band(1.0, small)
