@@ -45,8 +45,10 @@ class Progress:
             self._clear()
         elif now_s - self._shown_s >= (REDRAW_S if terminal else APART_S):
             self._shown_s, self._drawn = now_s, terminal
+            if terminal:
+                _erase()
             line = f"{self.what}: {done} of {total}{self._left(done, total)}"
-            print(f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            print(line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def _left(self, done: int, total: int) -> str:
         """Return how long the rest takes at the pace since the first call: what was done before says nothing of it."""
@@ -58,7 +60,13 @@ class Progress:
     def _clear(self) -> None:
         if self._drawn:
             self._drawn = False
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            _erase()
+
+
+def _erase() -> None:
+    """Erase the terminal's line; a guarded stream would show the sequence that does, so it is drawn."""
+    getattr(sys.stderr, "draw", sys.stderr.write)("\r\033[K")
+    sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,12 @@ from typing import Any, TextIO, cast
 
 from ddpsim.errors import InputError
 
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Characters that move a terminal's cursor, colour it or turn text round: as Python has them."""
+
 
 @contextlib.contextmanager
 def guarded_streams() -> Iterator[None]:
@@ -35,7 +41,11 @@ class _Guarded:
         self._reason: str | None = None
 
     def write(self, text: str) -> int:
-        """Write `text`."""
+        """Write `text`, with control characters shown instead of sent: names in it come from anybody's files."""
+        return self.draw(text.translate(_CONTROLS))
+
+    def draw(self, text: str) -> int:
+        """Write `text` as it is, for a line that a program draws on a terminal itself."""
         if self._stream is None:
             self._reason = "it is closed"
         self._attempt(lambda stream: stream.write(text))

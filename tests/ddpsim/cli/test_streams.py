@@ -166,3 +166,29 @@ def test_the_time_left_is_told_of_what_was_done_now(capsys: pytest.CaptureFixtur
     now[0] = 160.0
     show(5, 10)
     assert capsys.readouterr().err.splitlines() == ["predictions: 0 of 10", "predictions: 5 of 10, 10 s left"]
+
+
+NAME = "a\x1b]0;title\x07\x1b[31m\x9bb\r\x7f\u202ec"
+SHOWN = r"a\x1b]0;title\x07\x1b[31m\x9bb\x0d\x7f\u202ec"
+
+
+@pytest.mark.parametrize("command", [("workload", "show"), ("buckets", "--workload"), ("predict", "--workload")])
+def test_control_characters_of_names_are_shown_and_not_sent(
+    command: tuple[str, ...], tiny: Path, tmp_path: Path, ddpsim: Callable
+) -> None:
+    document = json.loads(tiny.read_text())
+    document["name"] = document["parameters"][0]["name"] = NAME
+    file, machine = tmp_path / "named.json", tmp_path / "m.yaml"
+    file.write_text(json.dumps(document))
+    machine.write_text(json.dumps({"name": NAME, "node": "dgx-1v"}))
+    where = ("--topology", machine, "--gpus-per-node", "2") if command[0] == "predict" else ()
+    result = ddpsim(*command, file, *where)
+    assert result.code == 0, result.err
+    assert SHOWN in result.out + result.err
+    assert not set(result.out + result.err) & set("\x1b\x07\x9b\r\x7f\u202e")
+
+
+def test_control_characters_reach_no_message(ddpsim: Callable) -> None:
+    result = ddpsim("topo", "show", NAME)
+    assert result.code == 2
+    assert not set(result.err) & set("\x1b\x07\x9b\r\x7f\u202e")
