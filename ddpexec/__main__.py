@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from ddpsim.stopping import INTERRUPTED, Interrupts, end_on_interrupt
+
+if __name__ == "__main__":
+    end_on_interrupt()
+
 import functools
 import gc
 import os
@@ -47,7 +52,16 @@ def whole_command() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
-    code = _exit_code(arguments)
+    interrupts = Interrupts()
+    code: int | str | None
+    try:
+        with interrupts.noted():
+            code = _exit_code(arguments)
+    except BaseException:
+        if not interrupts.came:
+            raise
+        print("error: interrupted", file=sys.stderr)
+        code = INTERRUPTED
     # A process group that lives, in some cycle, until the interpreter goes down aborts it: its threads still run.
     gc.collect()
     sys.exit(code)
@@ -65,7 +79,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return 2
     except (typer.Abort, KeyboardInterrupt):
         print("error: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except InputError as error:
         if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
             flags = flags_of(called(whole_command(), given))

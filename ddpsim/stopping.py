@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,50 @@ class Stopped(BaseException):
 
     def __str__(self) -> str:
         return signal.Signals(self.number).name
+
+
+INTERRUPTED = 130
+"""Exit code of a command that SIGINT ends."""
+
+
+def end_on_interrupt() -> None:
+    """Have SIGINT end this process with one line, while a command's modules are imported and after it is done.
+
+    An interrupt that is raised in the middle of an import is a traceback, or an error of whatever is imported.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        os.write(2, b"error: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end)
+
+
+class Interrupts:
+    """Whether SIGINT has come; what is raised for it may come out as another error, of a library that it passed."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Raise `Stopped` for SIGINT within the block, and note it; one that is ignored stays so."""
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            self.came = True
+            raise Stopped(number)
+
+        main = threading.current_thread() is threading.main_thread()
+        previous = signal.getsignal(signal.SIGINT) if main else None
+        if previous in (None, signal.SIG_IGN):
+            yield
+            return
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
 
 
 @contextlib.contextmanager

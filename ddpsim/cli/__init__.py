@@ -6,6 +6,8 @@ import gc
 import sys
 from collections.abc import Sequence
 
+from ddpsim.stopping import end_on_interrupt
+
 YOUNG = 50_000
 """Objects after whose making garbage is looked for, 700 unless told; a simulation's are tens of megabytes at most."""
 
@@ -15,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = arguments is None  # this process is the command's
     if own:
         gc.disable()
+        end_on_interrupt()
     from ddpsim.cli.app import run
 
     if own:

@@ -34,6 +34,7 @@ from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
+from ddpsim.stopping import INTERRUPTED, Interrupts
 from ddpsim.version import __version__
 
 app = typer.Typer(
@@ -103,19 +104,28 @@ def run(arguments: Sequence[str]) -> int:
 
 def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
     """Run click's `command` and return its exit code; bad input is one message on standard error, and 2."""
+    interrupts = Interrupts()
+    try:
+        with interrupts.noted():
+            return _carry_out(command, arguments, program)
+    except BaseException:
+        if not interrupts.came:
+            raise
+        return _fail("interrupted", INTERRUPTED)
+
+
+def _carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
     try:
         with guarded_streams():
             refuse_repeated(command, arguments)
             code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
         return _fail(error_in_flags(error, flags_of(called(command, arguments))))
-    except typer.Abort:
-        return _fail("interrupted", 130)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
     except USAGE_ERROR as error:
         print(usage_message(error, arguments, program), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
 
 
