@@ -9,24 +9,26 @@ OUT ?= out
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: check check-studies test-rest test-times test-repeat schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: check check-studies test-rest test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    the tests that need no network namespace, browser, wheel or wait: five minutes on two cores"
 	@echo "make check   every test, those of the studies too, and random tests with all their examples"
+	@echo "make check-studies   every study imported, its quick pages made again and compared, its tests"
+	@echo "make summary  the page on accuracy by system, of the studies' pages"
 	@echo "make test-times   how long make test takes, and its twenty slowest; make test-repeat: is it green each time?"
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make fuzz    mutated files through every loader, more than the tests have"
 	@echo "make lint    ruff, mypy, import contracts"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
-	@echo "make accuracy  predicted against measured allreduce tables, into docs/reference/accuracy.md"
-	@echo "make estimates  estimated against published one-GPU steps, into docs/reference/estimates.md"
-	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, into traces/training, and by schemes beside DDP"
+	@echo "make accuracy  predicted against measured collectives, into studies/accuracy; so faster, orders, bands, schemes"
+	@echo "make estimates  estimated against published one-GPU steps, into studies/estimates"
+	@echo "make convergence  train with gradients synchronised every 1, 2, 4, 8 iterations, and by schemes beside DDP"
 	@echo "make validation  what was predicted before the kept runs, and what today's code says of them"
 	@echo "make schemes-measured  schemes on the lab: errors by system, and what today's code says of the kept runs"
-	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into docs/reference/paper.md"
+	@echo "make paper   reproduce the evaluation of DDP's paper, a verdict a claim, into studies/paper"
 	@echo "make published   predict published steps of real GPUs, a table a system, and PyTorch's own DDP table"
 	@echo "make bench-exec    step time of our DDP against torch's, and what a trace costs"
 	@echo "make gpu     all that one GPU can tell: captures, tests, runs and benchmarks, with a report in $(OUT)/gpu"
@@ -92,32 +94,29 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python -m studies.benchmarks
 
-accuracy: .venv/.dev
-	$(BIN)/python -m studies.accuracy
+# Pages that are committed stand in their study's folder; `make summary` makes the documentation's page of them.
+accuracy estimates faster orders schemes bands: .venv/.dev
+	$(BIN)/python -m studies.$@ --out studies/$@
 
-estimates: .venv/.dev
-	$(BIN)/python -m studies.estimates
+validation published: .venv/.run
+	$(BIN)/python -m studies.$@ --out studies/$@
+
+summary: .venv/.run
+	$(BIN)/python -m studies.summary --out docs/reference
+
+schemes-measured: schemes
+
+paper: .venv/.run
+	$(BIN)/python -m studies.paper all --out studies/paper
 
 # Thirty-two trainings of 400 iterations: ten to twenty minutes on two cores.
 convergence: .venv/.dev
 	$(BIN)/torchrun --standalone --nproc-per-node 2 -m studies.convergence.convergence
 	$(BIN)/python -m studies.convergence.scheme_losses
-	$(BIN)/python -m studies.convergence
+	$(BIN)/python -m studies.convergence --out studies/convergence
 
 conformance: .venv/.dev
 	$(BIN)/python tests/conformance/run.py
-
-validation: .venv/.run
-	$(BIN)/python -m studies.validation
-
-schemes-measured: .venv/.run
-	$(BIN)/python -m studies.schemes.schemes_measured
-
-paper: .venv/.run
-	$(BIN)/python -m studies.paper all --out docs/reference
-
-published: .venv/.run
-	$(BIN)/python -m studies.published
 
 bench-exec: .venv/.dev
 	mkdir -p $(OUT)

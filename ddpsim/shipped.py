@@ -13,16 +13,14 @@ _FOLDERS = {
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
     "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
     "order trace": (_PACKAGE / "_shipped" / "orders", _PACKAGE.parent / "traces" / "orders"),
-    "training": (_PACKAGE / "_shipped" / "training", _PACKAGE.parent / "traces" / "training"),
 }
 _SUFFIXES = {
     "topology": (".yaml",),
     "workload": (".json", ".json.gz"),
     "gpu": (".yaml",),
     "order trace": (".json.gz",),
-    "training": (".json",),
 }
-_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz"), "training": (".json",)}
+_ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
 _COMMANDS = {"topology": "topo", "workload": "workload"}
 
 

@@ -34,7 +34,7 @@ _ROWS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
 """By row of constants the documented values and how far fits go from them, as standard deviations of logarithms.
 
 Of those, 0.25 for a latency, half of what one machine's calibration may move it by: chosen on the tables kept here,
-each site judged by constants fitted without it (docs/reference/accuracy.md).
+each site judged by constants fitted without it (studies/accuracy/accuracy.md).
 """
 _HELD = (
     "crossover.ll",

@@ -18,7 +18,7 @@ _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 u
 _UNDER_LOAD = "measure `microbench --under-load`"
 _CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"
 _IN_TURN = "measure one process on each GPU in turn"
-_TABLE = "fitted to ResNet-50 and ResNeXt-50 of PyTorch's V100 table (docs/reference/gpu-steps.md)"
+_TABLE = "fitted to ResNet-50 and ResNeXt-50 of PyTorch's V100 table (studies/published/gpu-steps.md)"
 _ESTIMATE = "estimate: NVIDIA/nccl issue 1433 reports more, and the V100 table cannot tell it"
 KERNEL_S = 2.5e-6
 """The shortest a CUDA kernel runs on the device."""

@@ -36,7 +36,7 @@ class Spread:
         return cls(-half, half, source)
 
 
-_TABLES = "errors of uncalibrated predictions on public tables of other sites (docs/reference/bands.md)"
+_TABLES = "errors of uncalibrated predictions on public tables of other sites (studies/bands/bands.md)"
 
 LATENCY_BOUND = 0.15
 """Share of an allreduce's time that does not grow with its bytes, from which on it counts as bound by latency."""
@@ -98,7 +98,7 @@ _TWO_FITS = math.log(0.509 / 0.178) / math.sqrt(2) * NINETIETH
 """Half an 80 % band of a price of which two fits to one table, ResNet-50 alone and both models, are known: 0.96."""
 
 _BESIDE = Spread(
-    -_TWO_FITS, _TWO_FITS, "fitted to PyTorch's table twice, with other rows (docs/reference/gpu-steps.md)"
+    -_TWO_FITS, _TWO_FITS, "fitted to PyTorch's table twice, with other rows (studies/published/gpu-steps.md)"
 )
 BESIDE = dict.fromkeys(
     (

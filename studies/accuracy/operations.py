@@ -1,6 +1,6 @@
 """All-gathers and reduce-scatters of a box whose allreduces alone are known: `python -m studies.accuracy.operations`.
 
-It writes docs/reference/operations.md. The rows are of `steps/rtxpro6000_collectives.csv`.
+The rows are of `steps/rtxpro6000_collectives.csv`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpsim.units import MIB
 from studies.accuracy.rows import read_rows
 
 _HERE = Path(__file__).parent
-PAGE = _HERE.parents[1] / "docs" / "reference" / "operations.md"
+PAGE = _HERE / "operations.md"
 HALVES = (Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
 MACHINE = load_topology("8xrtxpro6000")
 """Of the machines of eight such cards, the one that a source describes; where the box's cards sit is not published."""
@@ -82,7 +82,7 @@ def page(found: list[Judged]) -> str:
     lines = [
         "# All-gathers and reduce-scatters predicted from allreduces",
         "",
-        "Regenerate with `python -m studies.accuracy.operations`. A box of eight RTX PRO 6000 (PCIe, NCCL 2.27.5,",
+        "Regenerate with `make accuracy`. A box of eight RTX PRO 6000 (PCIe, NCCL 2.27.5,",
         "`studies/accuracy/rtxpro6000_collectives.csv`): constants and curves are calibrated on its allreduces",
         "alone, on 2, 4 and 8 GPUs, and predict the halves. Errors are predicted / measured - 1; a size is of all",
         "parts together. Wanted: 10 % at 1 MiB and more.",
@@ -119,6 +119,6 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes // MIB} MiB" if size_bytes >= MIB else f"{size_bytes // 1024} KiB"
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(list(judged(of_allreduces()))), encoding="utf-8")
-    print(PAGE.read_text(encoding="utf-8"))
+def text() -> str:
+    """Return the page."""
+    return page(list(judged(of_allreduces())))

@@ -1,8 +1,16 @@
-"""`python -m studies.bands`: how often bands hold."""
+"""`python -m studies.bands`: how often bands hold on what had no part in them."""
+
+from __future__ import annotations
 
 import sys
 
-from studies.bands.coverage import main
+from studies.bands import coverage
+from studies.study import Page, Study
+
+STUDY = Study(
+    "bands",
+    (Page("bands.md", coverage.text, quick=False),),
+)
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(STUDY.main())

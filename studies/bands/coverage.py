@@ -1,4 +1,4 @@
-"""How often bands hold, on tables and steps that had no part in them; writes docs/reference/bands.md.
+"""How often bands hold, on tables and steps that had no part in them.
 
 python -m studies.bands.coverage               # the page
 python -m studies.bands.coverage --spreads     # the spreads of collectives, from which `doubts/spreads.py` is
@@ -22,24 +22,26 @@ from studies.published import gpu_steps
 from studies.published.gpu_systems import systems
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "bands.md"
+TARGET = Path(__file__).with_name("bands.md")
 TEMPLATE = Path(__file__).with_name("bands.md.in")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page, or print what the arguments ask for."""
+    """Print the page, or what the arguments ask for."""
     if "--folds" in arguments:
         write_whole(residuals.FOLDS, json.dumps(residuals.fit_folds(load_all(), _say), indent=1) + "\n")
         return 0
-    rows = residuals.rows()
-    found = spreads(rows)
     if "--spreads" in arguments:
-        for name, (low, high) in found.items():
+        for name, (low, high) in spreads(residuals.rows()).items():
             print(f"{name}: {low:.2f} {high:.2f}")
         return 0
-    write_whole(TARGET, page(rows, list(steps())))
-    print(TARGET.relative_to(ROOT))
+    print(text())
     return 0
+
+
+def text() -> str:
+    """Return the page."""
+    return page(residuals.rows(), list(steps()))
 
 
 def _say(message: str) -> None:

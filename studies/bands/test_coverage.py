@@ -1,4 +1,4 @@
-"""Bands on tables and steps that had no part in them: a small subset of docs/reference/bands.md."""
+"""Bands on tables and steps that had no part in them: a small subset of bands.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Train a small ResNet on real images with gradients synchronised every n iterations, and keep how the loss falls.
 
-torchrun --standalone --nproc-per-node 2 -m studies.convergence.convergence -o traces/training/digits.json
+torchrun --standalone --nproc-per-node 2 -m studies.convergence.convergence
 
 The images are scikit-learn's digits: 1797 scans of 8 x 8 that its wheel ships (UCI, Alpaydin and Kaynak 1998). The
 settings are those of figure 11 of Li et al., VLDB 2020: batches of 8 at a learning rate of 0.02 and of 256 at 0.06 a
@@ -34,8 +34,8 @@ SETTINGS = ((8, 0.02), (256, 0.06))
 """Samples a rank and iteration, and the learning rate."""
 EVERY = (1, 2, 4, 8)
 """Iterations from one synchronisation to the next."""
-SEEDS = (3, 4, 5, 6)
-"""Not 0 to 2, on which the rule was made that claim 13 is judged by."""
+SEEDS = (7, 8, 9, 10)
+"""Not 0 to 6, which had been seen when the rule was made that claim 13 is judged by."""
 ITERATIONS = 400
 WINDOW = 10
 """Iterations whose mean loss is kept as one number."""
@@ -167,5 +167,5 @@ def main(output: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-o", "--output", type=Path, default=Path("traces/training/digits.json"))
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_name("digits.json"))
     main(parser.parse_args().output)

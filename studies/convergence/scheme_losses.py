@@ -21,7 +21,7 @@ from typing import Any
 from ddpsim.files import write_whole
 
 FILE = Path(__file__).with_name("scheme_losses.json")
-PAGE = Path("docs") / "reference" / "scheme-losses.md"
+PAGE = Path(__file__).with_name("scheme-losses.md")
 COMMAND = "python -m studies.convergence.scheme_losses"
 
 WORKERS, BATCH, STEPS, RATE, MOMENTUM = 4, 8, 600, 0.05, 0.9
@@ -148,7 +148,7 @@ def rows(document: dict[str, Any]) -> list[Row]:
 
 _HEAD = f"""# Loss of the schemes that give up equal weights
 
-Written by `{COMMAND} --page`. Really trained by ddpexec over gloo, on scikit-learn's digits (1,437 images, 360 held
+Written by `make convergence`. Really trained by ddpexec over gloo, on scikit-learn's digits (1,437 images, 360 held
 out): a network of two convolutions and two linear layers, {WORKERS} ranks, batches of {BATCH} a rank, {STEPS} steps,
 SGD at {RATE:g} with momentum {MOMENTUM:g}, {len(SEEDS)} seeds. A scheme holds where its mean held-out loss is at most
 {WITHIN:g} above DDP's, which was stated before the first training. `{COMMAND}` trains again.
@@ -184,13 +184,10 @@ def page(document: dict[str, Any]) -> str:
     return _HEAD + "\n".join(lines) + "\n" + apart + _BEHIND
 
 
-def main(arguments: list[str]) -> None:
-    """Train and keep, or write the page of what is kept."""
-    if "--page" in arguments:
-        write_whole(PAGE, page(json.loads(FILE.read_text())).encode())
-    else:
-        write_whole(FILE, (json.dumps(trained(), indent=1) + "\n").encode())
+def text() -> str:
+    """Return the page of what is kept."""
+    return page(json.loads(FILE.read_text()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write_whole(FILE, (json.dumps(trained(), indent=1) + "\n").encode())

@@ -22,7 +22,7 @@ def test_every_scheme_was_trained_with_every_seed_for_as_long() -> None:
 
 
 def test_the_page_says_what_was_kept() -> None:
-    assert (ROOT / scheme_losses.PAGE).read_text() == scheme_losses.page(KEPT)
+    assert scheme_losses.PAGE.read_text() == scheme_losses.page(KEPT)
 
 
 def test_verdicts_are_those_of_the_numbers() -> None:

@@ -1,6 +1,16 @@
 """`python -m studies.estimates`: estimated against published steps of one GPU."""
 
-from studies.estimates.estimates import main
+from __future__ import annotations
+
+import sys
+
+from studies.estimates import estimates
+from studies.study import Page, Study
+
+STUDY = Study(
+    "estimates",
+    (Page("estimates.md", estimates.text, quick=False),),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(STUDY.main())

@@ -1,4 +1,4 @@
-"""Judge `ddpexec estimate` on published one-GPU steps: `python -m studies.estimates.estimates` writes the page.
+"""Judge `ddpexec estimate` on published one-GPU steps: `python -m studies.estimates` writes the page.
 
 Constants were fitted on the first half alone; the second took no part.
 """
@@ -6,19 +6,17 @@ Constants were fitted on the first half alone; the second took no part.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ddpsim.files import write_whole
 from ddpsim.workload.anchors import Anchor, pace_of
 from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from studies.estimates.estimates_fit import Counted, counted
 from studies.estimates.one_gpu_steps import Step, sources, steps
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "estimates.md"
+PAGE = Path(__file__).with_name("estimates.md")
 TEMPLATE = Path(__file__).parent / "estimates.md.in"
 _WITHIN = 0.2
 _BATCHES = 4
@@ -209,16 +207,17 @@ def _source(name: str, source: dict[str, object]) -> str:
     return f"- **{name}**: {where}" + (f", {files}" if files else "") + (f". Assumed: {assumed}" if assumed else "")
 
 
-def main() -> None:
-    """Write the page; with `--first`, print what the first half alone says."""
+def text() -> str:
+    """Return the page."""
     every = steps()
-    if "--first" in sys.argv:
-        half = [step for step in every if step.fitted]
-        judged = [judge(step, half) for step in half]
-        print("\n".join([_SUMMARY, *_summary(judged), _ROWS, *map(_row, judged)]))
-        return
-    write_whole(PAGE, page([judge(step, every) for step in every]))
-    print(PAGE)
+    return page([judge(step, every) for step in every])
+
+
+def main() -> None:
+    """Print what the first half alone says."""
+    half = [step for step in steps() if step.fitted]
+    judged = [judge(step, half) for step in half]
+    print("\n".join([_SUMMARY, *_summary(judged), _ROWS, *map(_row, judged)]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,16 @@
 """`python -m studies.faster`: allreduces that a faster machine makes slower."""
 
-from studies.faster.faster import main
+from __future__ import annotations
+
+import sys
+
+from studies.faster import faster
+from studies.study import Page, Study
+
+STUDY = Study(
+    "faster",
+    (Page("faster.md", faster.text),),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(STUDY.main())

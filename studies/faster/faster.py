@@ -1,4 +1,4 @@
-"""Which allreduces a faster machine makes slower: writes docs/reference/faster.md.
+"""Which allreduces a faster machine makes slower.
 
 Each rate of a shipped machine is doubled, alone and all together, and each allreduce is predicted on both machines with
 the shipped constants. One that becomes slower by more than `MOST` is listed with what NCCL picks before and after. That
@@ -9,7 +9,6 @@ python -m studies.faster.faster     # the page
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +18,13 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import Entry, best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
-from ddpsim.files import write_whole
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Link, NodeGroup, Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "faster.md"
+TARGET = Path(__file__).with_name("faster.md")
 TEMPLATE = Path(__file__).with_name("faster.md.in")
 
 MOST = 0.1
@@ -182,14 +180,7 @@ def _row(each: Slower) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> int:
-    """Write the page."""
+def text() -> str:
+    """Return the page."""
     chosen = cases()
-    found = list(slower(chosen))
-    write_whole(TARGET, page(found, len(chosen) * len(SIZES)))
-    print(TARGET.relative_to(ROOT))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return page(list(slower(chosen)), len(chosen) * len(SIZES))

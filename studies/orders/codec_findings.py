@@ -1,4 +1,4 @@
-"""What compressing gradients is worth: a part of docs/reference/order-findings.md.
+"""What compressing gradients is worth: a part of order-findings.md.
 
 python -m studies.orders.codec_findings           # break-evens and published gains anew, into codec_findings.json
 python -m studies.orders.codec_findings TABLE     # encoding costs alone, from what `ddpexec microbench` wrote

@@ -1,4 +1,4 @@
-"""What ideas on the order of gradients are worth: writes docs/reference/order-findings.md.
+"""What ideas on the order of gradients are worth.
 
 python -m studies.orders.order_findings bench    # the bench anew, ten minutes on idle cores, into order_findings.json
 python -m studies.orders.order_findings lab      # only what is predicted of the runs, two minutes
@@ -18,7 +18,6 @@ from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
 from ddpsim.orderbench import Bench, Machine, bench
 from ddpsim.orderbench.generated import generated, statistics_of
-from ddpsim.plots import plot_gains
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -29,7 +28,7 @@ from studies.orders import order_tables as tables
 from studies.orders.order_tables import Row
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "order-findings.md"
+TARGET = Path(__file__).with_name("order-findings.md")
 KEPT = Path(__file__).with_name("order_findings.json")
 RUNS = ROOT / "traces" / "order-runs"
 
@@ -136,7 +135,7 @@ def page(found: Mapping[str, Any], measured: Sequence[Row]) -> str:
 _PLOT = "![What each policy gains over torch, beside what an oracle would](order-findings.png)"
 _HEAD = """# What ideas on the order of gradients are worth
 
-Written by `python -m studies.orders.order_findings` from `ddpsim order-bench`: the kept order traces (`traces/orders`,
+Written by `python -m studies.orders` from `ddpsim order-bench`: the kept order traces (`traces/orders`,
 four ranks each), the first {steps} steps, on `lab-flat` with computation scaled so that all messages take 0.5, 1 and 2
 times what backward does. Gains are over stock torch, which rebuilds once, or never where gradients are missing
 (`find_unused_parameters`), net of conferring and rebuilding, with 90 % intervals. The oracle builds buckets for what
@@ -199,16 +198,23 @@ def predicted_lab() -> list[dict[str, Any]]:
         return [row for found in pool.map(of_lab, RUN) for row in found]
 
 
+def kept() -> dict[str, Any]:
+    """Return the bench that is kept."""
+    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+
+def text() -> str:
+    """Return the page of what is kept."""
+    return page(kept(), measured_runs())
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Compute the bench anew where that is asked, and write the page."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    """Compute the bench anew, or what is predicted of the runs alone, and keep it."""
+    found = kept()
     if "bench" in arguments:
-        kept |= collected()
-    if {"bench", "lab"} & set(arguments):
-        kept["lab"] = predicted_lab()
-        write_whole(KEPT, json_text(kept).encode())
-    plot_gains(kept["rows"], TARGET.with_suffix(".png"))
-    write_whole(TARGET, page(kept, measured_runs()).encode())
+        found |= collected()
+    found["lab"] = predicted_lab()
+    write_whole(KEPT, json_text(found).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/order-findings.md that come from the bench and from its runs on the lab."""
+"""The tables of order-findings.md that come from the bench and from its runs on the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks that are not alike cost at 1,024 of them: a part of docs/reference/order-findings.md."""
+"""What ranks that are not alike cost at 1,024 of them: a part of order-findings.md."""
 
 from __future__ import annotations
 

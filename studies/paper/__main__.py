@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +20,10 @@ from ddpsim.workers.asked import Workers
 from studies.paper.assumptions import documents as assumptions
 from studies.paper.claim import Claim
 from studies.paper.figure import answers_of, task_of
-from studies.paper.figures import figures_named
-from studies.paper.page import written
+from studies.paper.figures import FIGURES, figures_named
+from studies.paper.headlines.open import OPEN
+from studies.paper.page import pages_of, tally, written
+from studies.study import Page, Study
 
 _PAGE = "paper.md"
 
@@ -51,7 +55,11 @@ def paper(
         for path in written(found, Path(out)):
             note(f"wrote {path}")
     claims = sorted((claim for _, made in found for claim in made.claims), key=lambda claim: claim.number)
-    document = {"claims": [claim.document() for claim in claims], "assumptions": assumptions()}
+    document = {
+        "claims": [claim.document() for claim in claims],
+        "assumptions": assumptions(),
+        "open": [asdict(each) for each in OPEN],
+    }
     output.emit(document, lambda: _text(claims))
 
 
@@ -59,9 +67,21 @@ def _text(claims: Sequence[Claim]) -> str:
     rows = [
         (claim.number, claim.figure, claim.paper, claim.simulated, claim.measured, claim.verdict) for claim in claims
     ]
-    held = sum(claim.verdict == "holds" for claim in claims)
     header = ("", "figure", "the paper", "simulated", "measured", "verdict")
-    return f"{table(header, rows, left=(1, 2, 3, 4, 5))}\n\n{held} of {len(claims)} hold"
+    return f"{table(header, rows, left=(1, 2, 3, 4, 5))}\n\n{tally(claims)}"
+
+
+@cache
+def _pages() -> Mapping[str, str]:
+    answers = {point: point.answer() for point in task_of(list(FIGURES.values()))[0]}
+    return pages_of([(figure, figure.reproduce(answers)) for figure in FIGURES.values()])
+
+
+def _page(name: str) -> str:
+    return _pages()[name]
+
+
+STUDY = Study("paper", [Page(name, partial(_page, name)) for name in ("paper.md", "paper-schemes.md")])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,13 +1,15 @@
 """What the paper does not state, as named assumptions: a central value, a range, and what fixes it.
 
 Nothing is fitted to a claim that it is judged by: a value comes from a source outside the paper, or from the one figure
-named in `fixed_by`, and every other figure uses it as it is. A claim that fixed something is `undecided`.
+named in `fixed_by`, and every other figure uses it as it is. What says how long that figure's step is, is `undecided`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+from studies.paper.claim import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Assumption:
         scale: what one unit is in SI.
         fixed_by: the figure that fixes it, or `source`.
         why: how that figure fixes it, or where the value is from.
+        step: model, backend and GPUs of the step whose length in that figure fixes it; None of a source.
     """
 
     field: str
@@ -32,6 +35,7 @@ class Assumption:
     scale: float
     fixed_by: str
     why: str
+    step: tuple[str, str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Settings:
     Attributes:
         resnet_batch: images a GPU.
         bert_batch: sequences of 128 tokens a GPU.
+        resnet152_batch: images of the backward in figure 2.
         channel_Bps: that one channel of an NCCL group moves between servers.
         gloo_Bps: half of what one collective of gloo moves on a hop: its thread copies and sums what it sends.
         host_Bps: TCP between the processes of a server, all together.
@@ -50,6 +55,7 @@ class Settings:
 
     resnet_batch: int = 32
     bert_batch: int = 32
+    resnet152_batch: int = 32
     channel_Bps: float = 1.42e9  # noqa: N815
     gloo_Bps: float = 0.54e9  # noqa: N815
     host_Bps: float = 30e9  # noqa: N815
@@ -83,6 +89,16 @@ ASSUMPTIONS = (
         "accumulated over 128)",
     ),
     Assumption(
+        "resnet152_batch",
+        "figure 2: images of ResNet-152's backward",
+        24,
+        48,
+        "",
+        1,
+        "source",
+        "32 as of ResNet-50: the paper states none, and claim 2 rests on it, for backward takes as its batch",
+    ),
+    Assumption(
         "channel_Bps",
         "one NCCL group does not fill a link: what each of its two channels moves between servers",
         1.25,
@@ -92,6 +108,7 @@ ASSUMPTIONS = (
         "fig6",
         "section 5.1 has ResNet-50 by NCCL as the case where communication takes about as long as backward, and more "
         "than half of both together: at this rate they are, without overlap on 32 GPUs",
+        ("resnet50", "nccl", 32),
     ),
     Assumption(
         "gloo_Bps",
@@ -125,6 +142,7 @@ ASSUMPTIONS = (
         1e9,
         "fig10",
         "ResNet-50 by NCCL on 256 GPUs is 38 % faster where it synchronises every eighth iteration",
+        ("resnet50", "nccl", 256),
     ),
     Assumption(
         "congested_tcp_Bps",
@@ -135,6 +153,7 @@ ASSUMPTIONS = (
         1e9,
         "fig10",
         "ResNet-50 by gloo on 256 GPUs is 57 % faster where it synchronises every eighth iteration",
+        ("resnet50", "gloo", 256),
     ),
 )
 """Every unknown; `ddpsim paper --json` lists them with their central values."""
@@ -155,6 +174,11 @@ def documents() -> list[dict[str, object]]:
         }
         for each in ASSUMPTIONS
     ]
+
+
+def decided(verdict: Verdict, model: str, backend: str, gpus: int) -> Verdict:
+    """Return `verdict` of how long a step is, or `undecided` where that step fixed an assumption it rests on."""
+    return "undecided" if (model, backend, gpus) in {each.step for each in ASSUMPTIONS} else verdict
 
 
 def ends(names: Sequence[str]) -> Iterator[tuple[Settings, Settings]]:

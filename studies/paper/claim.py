@@ -54,6 +54,16 @@ def all_of(facts: Iterable[bool]) -> Verdict:
     return "holds" if all(facts) else "fails"
 
 
+def of_halves(*halves: Verdict) -> Verdict:
+    """Return the verdict of a claim with halves: that of those which are decided.
+
+    >>> of_halves("undecided", "holds"), of_halves("undecided", "undecided"), of_halves("holds", "fails")
+    ('holds', 'undecided', 'fails')
+    """
+    told = [each for each in halves if each != "undecided"]
+    return all_of(each == "holds" for each in told) if told else "undecided"
+
+
 def counted(claims: Sequence[Claim]) -> str:
     """Return how many claims have each verdict, in words.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ddpsim.plots.panels import Line, Panel
 from studies.paper import lab
 from studies.paper.assumptions import CENTRAL
 from studies.paper.claim import TOLERANCE, Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Reproduction
+from studies.paper.panels import Line, Panel
 from studies.paper.setup import BERT, CHANNELS, RESNET, PORT_Bps
 from studies.paper.step import Step, told, with_ends
 
@@ -68,6 +68,8 @@ def _reproduce(answers: Answers) -> Reproduction:
     }
     resnet, gloo, bert = gains.values()
     facts = [near(bert.value, _PAPER) == "holds", gloo.value > _NEGLIGIBLE, abs(resnet.value) < _NEGLIGIBLE]
+    alone = [answers[_step(*case, 16, 1)] for case in (_CASES[2], _CASES[1], _CASES[0])]
+    exposed = [each["exposed_comm"] / each["iteration"] for each in alone]
     claim = Claim(
         14,
         "fig12",
@@ -75,9 +77,9 @@ def _reproduce(answers: Answers) -> Reproduction:
         f"{bert.text()}; {gloo.text()}; {resnet.text()}",
         lab.joined(*(_measured(*each) for each in _LAB)),
         all_of(facts),
-        f"A group moves {CHANNELS * CENTRAL.channel_Bps / 1e9:.1f} of {PORT_Bps / 1e9:.1f} GB/s, so that three fill "
-        "the link until backward is the limit. ResNet-50 hides what one group takes already. Each group of gloo "
-        "brings two threads.",
+        f"A group of NCCL moves {CHANNELS * CENTRAL.channel_Bps / 1e9:.1f} of {PORT_Bps / 1e9:.1f} GB/s, and each "
+        f"group of gloo brings two threads. Of a step with one group {exposed[0]:.0%} waits for communication where "
+        f"BERT is on NCCL, {exposed[1]:.0%} where ResNet-50 is on gloo and {exposed[2]:.0%} where it is on NCCL.",
     )
     return Reproduction(panels, [claim])
 

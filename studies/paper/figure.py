@@ -13,7 +13,7 @@ from ddpsim.workers.kept import Task
 from studies.paper.claim import Claim
 
 if TYPE_CHECKING:
-    from ddpsim.plots.panels import Panel
+    from studies.paper.panels import Panel
 
 
 class Point(Protocol):

@@ -17,12 +17,13 @@ PAGE = "paper.md"
 
 _HEAD = """# The paper's evaluation, again
 
-Written by `make paper` (`ddpsim paper all --out docs/reference`): pictures, tables and verdicts are the command's, only
-the prose is typed. Claims are those of section 5 of Li et al., "PyTorch Distributed: Experiences on Accelerating Data
-Parallel Training", VLDB 2020, and of figure 2. A claim holds where the central prediction is within 15 % of the paper's
-figure, or has its best, sign and order; `undecided` where its figure fixed what it would be judged by, or where
-trainings leave it open. Rows from 15 on are those of a post on AWS of 2019. Stars in pictures are what paper and post
-say in words; the paper's pictures have no figures to read off.
+Written by `make paper` (`python -m studies.paper all --out studies/paper`): pictures, tables and verdicts are the
+command's, only the prose is typed. Claims 1 to 14 are those of section 5 of Li et al., "PyTorch Distributed:
+Experiences on Accelerating Data Parallel Training", VLDB 2020, and of figure 2; rows from 15 on are those of a post
+on AWS of 2019. A claim holds where the central prediction is within 15 % of the paper's figure, or has its best, sign
+and order; rows that are compared with each other hold where they have their place among them too. It is `undecided`
+where the step that it is about fixed what it would be judged by, or where trainings leave it open. Stars in pictures
+are what paper and post say in words; the paper's pictures have no figures to read off.
 """
 
 _SET_UP = """## Set-up
@@ -33,23 +34,23 @@ GPUs meet. PyTorch 1.5 never rebuilds buckets and caps the first at 1 MiB. NCCL 
 for every size on two servers, up to a size on more (`ncclTreeThreshold` in its `src/init.cc`). ResNet-50 and BERT-large
 in fp32, estimated for a V100, with plain SGD. ResNet-50's step is shared by forward and backward as it was measured on
 one (`FORWARD_MS` in `studies/paper/setup.py`). BERT-large's takes as long as NVIDIA publishes for 32 sequences of 128
-tokens; at 384 tokens steps are published a fifth longer than so estimated ([estimates](estimates.md)), and at that pace
-claims 11 and 14 would be just beyond their tolerance (4.5 times, 27 %).
+tokens; at 384 tokens steps are published a fifth longer than so estimated ([estimates](../estimates/estimates.md)).
 
 What the paper does not say is assumed; the assumptions that have no source outside the paper are fixed by one figure
 each and used by all others.
 """
 
 _LAB = """Measured on the lab: figures 6, 7, 10 and 12 by `traces/paper.yaml`, real DDP over gloo at 2 to 8 ranks on
-shaped networks of one machine, each prediction written before its run ([the lab](../how-to/lab.md)). The paper's
-clusters are not there: what carries over is sign and order. Labs ran ahead of all other work of a machine of two cores.
+shaped networks of one machine, each prediction written before its run ([the lab](../../docs/how-to/lab.md)). The
+paper's clusters are not there: what carries over is sign and order. Labs ran ahead of all other work of a machine of
+two cores.
 {errors}
 """
 
 
 def written(found: Found, folder: Path) -> list[Path]:
     """Write a picture of each figure that has panels, the pages of their own, and `paper.md`; return their paths."""
-    from ddpsim.plots.panels import plot_panels
+    from studies.paper.panels import plot_panels
 
     paths = []
     for figure, made in found:
@@ -57,13 +58,17 @@ def written(found: Found, folder: Path) -> list[Path]:
             path = folder / _picture(figure)
             plot_panels(made.panels, path)
             paths.append(path)
-    pages = {f"paper-{figure.name}.md": figure.page(made.claims) for figure, made in found if figure.page is not None}
-    shared = [each for each in found if each[0].page is None]
-    if shared:
-        pages[PAGE] = page_of(shared)
+    pages = pages_of(found)
     for name, text in pages.items():
         write_whole(folder / name, text.encode())
     return [*paths, *(folder / name for name in pages)]
+
+
+def pages_of(found: Found) -> dict[str, str]:
+    """Return the pages of some figures by their names."""
+    pages = {f"paper-{figure.name}.md": figure.page(made.claims) for figure, made in found if figure.page is not None}
+    shared = [each for each in found if each[0].page is None]
+    return pages | ({PAGE: page_of(shared)} if shared else {})
 
 
 def page_of(found: Found) -> str:
@@ -80,7 +85,7 @@ def _picture(figure: Figure) -> str:
 
 
 def _summary(claims: Sequence[Claim]) -> Iterator[str]:
-    yield f"## What holds\n\nOf {len(claims)} claims: {counted(claims)}.\n"
+    yield f"## What holds\n\n{tally(claims)}\n"
     yield "| | figure | the paper | simulated | measured on the lab | verdict |"
     yield "|--:|---|---|---|---|---|"
     for claim in claims:
@@ -96,6 +101,16 @@ def _assumptions() -> Iterator[str]:
     for each in ASSUMPTIONS:
         yield _row(each.what, value_of(each), f"{each.low:g} to {each.high:g}", each.fixed_by, each.why)
     yield ""
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """Return how many hold, of the paper's claims and of the post's rows apart."""
+    sources = {"aws": "of the post's {} rows", "schemes": "of the systems' {} headlines"}
+    parts: dict[str, list[Claim]] = {}
+    for claim in claims:
+        parts.setdefault(sources.get(claim.figure, "of the paper's {} claims"), []).append(claim)
+    told = "; ".join(f"{what.format(len(found))} {counted(found)}" for what, found in parts.items())
+    return f"{told[:1].upper()}{told[1:]}."
 
 
 def value_of(assumption: Assumption) -> str:

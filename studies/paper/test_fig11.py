@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from ddpsim import shipped
 from ddpsim.errors import InputError
 from studies.paper import fig11
-from studies.paper.training import load_training
+from studies.paper.training import KEPT, load_training
 
 HEAD = {
     "schema": "ddpsim.training/1", "images": "made up", "model": "none", "optimizer": "SGD", "ranks": 2, "window": 10,
@@ -67,7 +66,7 @@ def test_it_is_undecided_within_the_error_of_a_rise(tmp_path, monkeypatch):
 
 def test_the_kept_verdict_is_that_of_its_numbers():
     """Once more with numpy, from the file as JSON."""
-    document = json.loads(shipped.path("training", "digits").read_text())
+    document = json.loads(KEPT.read_text())
 
     def tails(size, every):
         runs = sorted(document["runs"], key=lambda each: each["seed"])

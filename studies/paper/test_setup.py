@@ -23,7 +23,7 @@ from studies.paper.figures import FIGURES
 from studies.paper.page import value_of
 from studies.paper.step import PARTS, Step, told, with_ends
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "paper.md").read_text()
+PAGE = Path(__file__).with_name("paper.md").read_text()
 
 
 @pytest.mark.parametrize("cap_mb", [0, 5, 25])

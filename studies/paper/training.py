@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 
 from pydantic import Field
 
-from ddpsim import shipped
 from ddpsim.documents import Amount, Count, Document, File, Index, Text, read_as
 from ddpsim.errors import InputError
 from ddpsim.files import named, read_json
@@ -81,14 +80,16 @@ def standard_error(values: Sequence[float]) -> float:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def load_training(name: str = "digits") -> TrainingFile:
-    """Return the kept trainings in a file, or the shipped ones of that name.
+KEPT = Path(__file__).parents[1] / "convergence" / "digits.json"
+
+
+def load_training(path: str | Path = KEPT) -> TrainingFile:
+    """Return the kept trainings in a file.
 
     Raises:
         InputError: no such file, not JSON, a key missing or of the wrong kind.
     """
-    path: Path = shipped.find("training", name)
-    return read_as(TrainingFile, read_json(path, InputError, _REMEDY), named(name), InputError, _REMEDY)
+    return read_as(TrainingFile, read_json(path, InputError, _REMEDY), named(str(path)), InputError, _REMEDY)
 
 
 def curves(file: TrainingFile, batch_size: int) -> dict[int, Curve]:

@@ -1,8 +1,20 @@
-"""`python -m studies.published`: published steps of real GPUs, and PyTorch's own DDP table, predicted."""
+"""`python -m studies.published`: published steps of real GPUs, memory, and PyTorch's own DDP table, predicted."""
 
-from studies.published.gpu_page import main as gpu_page
-from studies.published.published import main as published
+from __future__ import annotations
+
+import sys
+
+from studies.published import gpu_page, memory, published
+from studies.study import Page, Study
+
+STUDY = Study(
+    "published",
+    (
+        Page("published.md", published.text),
+        Page("gpu-steps.md", gpu_page.text, quick=False),
+        Page("memory.md", memory.text),
+    ),
+)
 
 if __name__ == "__main__":
-    published()
-    gpu_page()
+    sys.exit(STUDY.main())

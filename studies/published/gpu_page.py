@@ -1,22 +1,20 @@
-"""Write docs/reference/gpu-steps.md: published steps of real GPUs, a table a system. Run by `make published`."""
+"""Published steps of real GPUs, a table a system."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import median
 
-from ddpsim.files import write_whole
 from ddpsim.planning.planner import plan
 from studies.published.gpu_steps import Judged, judge
 from studies.published.gpu_systems import System, calibration_of, cases, systems
 from studies.published.scheme_pairs import pairs
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "gpu-steps.md"
+TARGET = Path(__file__).with_name("gpu-steps.md")
 TEMPLATE = Path(__file__).with_name("gpu-steps.md.in")
 OVERHEAD, STEP = 0.15, 0.01
 """In reach: an error of so much of the overhead, or of the step."""
@@ -220,12 +218,6 @@ def _line(cells: Sequence[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def main() -> int:
-    """Write the page."""
-    write_whole(TARGET, page(tables(WORKERS)))
-    print(TARGET.relative_to(ROOT))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def text() -> str:
+    """Return the page."""
+    return page(tables(WORKERS))

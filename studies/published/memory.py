@@ -1,4 +1,4 @@
-"""Peaks of memory, estimated and published: `python -m studies.published.memory` writes docs/reference/memory.md."""
+"""Peaks of memory, estimated and published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from ddpexec.capturing.estimate import estimate_step
-from ddpsim.files import write_whole
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -16,7 +15,7 @@ from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, system_named
 from tests.ddpexec.capturing.gpt2_steps import LARGE, SMALL, Size, training
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "memory.md"
+PAGE = Path(__file__).with_name("memory.md")
 GIB = 1 << 30
 
 _PLAIN = replace(SMALL, flash=False)
@@ -34,7 +33,7 @@ SCHEMES = "rtxpro6000-schemes"
 
 _HEAD = """# Memory of a rank beside published peaks
 
-`python -m studies.published.memory` writes this page. Each row is a GPT-2 written for the tests, estimated with
+`make published` writes this page. Each row is a GPT-2 written for the tests, estimated with
 `ddpexec estimate --step`, and beside it the peak of `torch.cuda.max_memory_allocated` that its source publishes. A row
 on one GPU has no buckets. Nothing is fitted.
 
@@ -110,11 +109,7 @@ def schemes() -> Iterator[Kept]:
         yield Kept(row["scheme"], published[0], memory.resident_bytes / GIB, published[1], memory.step_bytes / GIB)
 
 
-def main() -> None:
-    """Write the page."""
+def text() -> str:
+    """Return the page."""
     tail = _TAIL.format(schemes="\n".join(each.line() for each in schemes()))
-    write_whole(PAGE, _HEAD + "\n".join(row(*each) for each in ROWS) + "\n" + tail)
-
-
-if __name__ == "__main__":
-    main()
+    return _HEAD + "\n".join(row(*each) for each in ROWS) + "\n" + tail

@@ -1,20 +1,18 @@
-"""Write docs/reference/published.md: PyTorch's own DDP table, predicted. Run as `make published`."""
+"""PyTorch's own DDP table, predicted."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.files import write_whole
 from studies.accuracy.aws_post import section
 from studies.published.published_fit import SHARE, START, cap_difference, fit, targets
 from studies.published.published_table import GPUS, MODELS, MORE_MODELS, Case, Predictor, published
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "published.md"
+TARGET = Path(__file__).with_name("published.md")
 TEMPLATE = Path(__file__).with_name("published.md.in")
 MANY = GPUS[1:]
 UNITS = {name: ("us", 1e6) for name in START if name.endswith("_s")}
@@ -157,12 +155,6 @@ def _lines(lines: Iterator[str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Write the page."""
-    write_whole(TARGET, Page().text())
-    print(TARGET.relative_to(ROOT))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def text() -> str:
+    """Return the page."""
+    return Page().text()

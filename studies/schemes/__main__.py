@@ -1,8 +1,19 @@
 """`python -m studies.schemes`: schemes measured on the lab, and all of them side by side, predicted."""
 
-from studies.schemes.all_schemes import main as compare
-from studies.schemes.schemes_measured import main as measured
+from __future__ import annotations
+
+import sys
+
+from studies.schemes import all_schemes, schemes_measured
+from studies.study import Page, Study
+
+STUDY = Study(
+    "schemes",
+    (
+        Page("schemes-compared.md", all_schemes.page, {"schemes-compared.png": all_schemes.draw}, quick=False),
+        Page("schemes-measured.md", lambda: schemes_measured.page(schemes_measured.ROOT / "traces"), quick=False),
+    ),
+)
 
 if __name__ == "__main__":
-    measured()
-    compare()
+    sys.exit(STUDY.main())

@@ -1,17 +1,15 @@
-"""All schemes side by side on four machines and three models: writes docs/reference/schemes-compared.md and its plot.
+"""All schemes side by side on four machines and three models.
 
 python -m studies.schemes.all_schemes     # the page and the plot
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ddpsim.files import write_whole
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.message import WORLD
@@ -22,8 +20,7 @@ from ddpsim.units import GIB, MIB
 from ddpsim.workload.files import load_workload
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "schemes-compared.md"
-PLOT = ROOT / "docs" / "reference" / "schemes-compared.png"
+TARGET = Path(__file__).with_name("schemes-compared.md")
 TEMPLATE = Path(__file__).with_name("schemes-compared.md.in")
 
 MACHINES = {
@@ -171,15 +168,3 @@ def draw(path: Path) -> None:
     figure.supxlabel("samples a second beside DDP's", fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
-
-
-def main() -> int:
-    """Write the page and the plot."""
-    write_whole(TARGET, page())
-    draw(PLOT)
-    print(f"written to {TARGET.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

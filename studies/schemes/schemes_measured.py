@@ -1,4 +1,4 @@
-"""Write `docs/reference/schemes-measured.md` from its template and runs under `traces/`: `make schemes-measured`."""
+"""The page of schemes measured, from its template and runs under `traces/`: `make schemes-measured`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from ddpexec.campaign.evidence import load
 from ddpexec.campaign.schemes_page import Chosen, tables
 from ddpexec.campaign.spec import Configuration
-from ddpsim.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "schemes-measured.md"
+TARGET = Path(__file__).with_name("schemes-measured.md")
 TEMPLATE = Path(__file__).with_name("schemes-measured.md.in")
 
 
@@ -42,13 +41,3 @@ def page(records: Path) -> str:
             evidence = load(records / name, Path(work), lambda line: print(line, file=sys.stderr, flush=True))
             text = text.replace(f"{{{name}}}", tables(evidence, chosen))
     return text
-
-
-def main() -> None:
-    """Write the page."""
-    write_whole(TARGET, page(ROOT / "traces"))
-    print(TARGET.relative_to(ROOT))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from tests.ddpexec.campaign.kept import alone, run_of
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "traces" / "lab"
-PAGE = ROOT / "docs" / "reference" / "validation.md"
+PAGE = Path(__file__).with_name("validation.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Write `docs/reference/validation.md` and its pictures from the runs under `traces/`: `make validation`."""
+"""The page of validation and its pictures, from the runs under `traces/`: `make validation`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 from ddpexec.campaign.evidence import Evidence, load
 from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.validation_page import NOTHING, section
-from ddpsim.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "reference" / "validation.md"
-PUBLISHED = TARGET.with_name("published.md")
+TARGET = Path(__file__).with_name("validation.md")
+PUBLISHED = ROOT / "studies" / "published" / "published.md"
 HEAD = """# Validation: predicted against measured
 
 Written by `make validation` from the runs kept under `traces/`; nothing on this page is typed in but the prose. Each
 source of measurements has tables of its own and none is pooled with another. "Before the runs" is what the simulator
 said before a configuration ran for the first time, kept with the time of writing and a fingerprint of all it was made
 from; "today's code" is what the present simulator says from the same kept inputs, its constants fitted anew to the kept
-microbenchmarks. Errors are predicted / measured - 1. [Why believe it](../explanation/evidence.md) tells how the runs
-were made and what they do not show.
+microbenchmarks. Errors are predicted / measured - 1. [Why believe it](../../docs/explanation/evidence.md) tells how
+the runs were made and what they do not show.
 """
 _ROUND_ROBIN = """A campaign of its own, `traces/round-robin.yaml`: ResNet-50 in buckets of 0.25 MiB between two ranks,
 on a link where each collective waits for the delay and on one where all share the rate. The gain is 1 - step / step
@@ -65,8 +64,9 @@ def published(text: str) -> str:
     rows = "\n".join(line for line in found.splitlines() if line.startswith("|"))
     return (
         "PyTorch's own DDP benchmark, 2 to 16 V100: mean absolute error of the overhead over one GPU. Four constants\n"
-        "are fitted to the rows named first; the others are held out. Every case is on [its page](published.md);\n"
-        f"public allreduce tables are in [accuracy](accuracy.md).\n\n{rows}\n"
+        "are fitted to the rows named first; the others are held out. Every case is on\n"
+        "[its page](../published/published.md); public allreduce tables are in [accuracy](../accuracy/accuracy.md).\n\n"
+        f"{rows}\n"
     )
 
 
@@ -80,13 +80,3 @@ def _evidence(record: Path) -> Evidence | None:
         return None
     with tempfile.TemporaryDirectory() as work:
         return load(record, Path(work), lambda line: print(line, file=sys.stderr, flush=True))
-
-
-def main() -> None:
-    """Write the page and its pictures."""
-    write_whole(TARGET, page(ROOT / "traces", TARGET.parent))
-    print(TARGET.relative_to(ROOT))
-
-
-if __name__ == "__main__":
-    main()

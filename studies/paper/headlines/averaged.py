@@ -46,13 +46,13 @@ def _local(answers: Answers) -> Said:
 
 HEADLINES = (
     Headline(
-        "SlowMo", "its run time is on par with that of the base optimizer", "abstract, arXiv:1910.00643",
+        25, "SlowMo", "its run time is on par with that of the base optimizer", "abstract, arXiv:1910.00643",
         "the overhead is spread over many updates; image classification and translation",
         "ResNet-50 in batches of 32 on 256 V100, 10 Gb/s, an average each 12 steps of local SGD",
         [_SLOWMO, _BASE, _DDP], _slowmo,
     ),
     Headline(
-        "PostLocalSGD", "local SGD communicates as mini-batch SGD of as many samples does, and is as efficient",
+        26, "PostLocalSGD", "local SGD communicates as mini-batch SGD of as many samples does, and is as efficient",
         "abstract of 2018, arXiv:1808.07217; that of 2020 says the same of efficiency and scaling", "no machine",
         f"ResNet-50, VGG-16 and BERT-base in batches of 32 on 4 x p3.8xlarge, {_STEPS} steps between averages",
         [*_LOCAL, *_LARGE], _local,

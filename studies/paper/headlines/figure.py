@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from studies.paper.figure import Answers, Figure, Point, Reproduction
-from studies.paper.headlines import allreduces, averaged, chunks, ordered, reduced, rows, staged
-from studies.paper.headlines.headline import FIRST, NAME
+from studies.paper.headlines import allreduces, averaged, chunks, reduced, rows, staged
+from studies.paper.headlines.headline import NAME
 from studies.paper.headlines.page import page_of
 
 HEADLINES = (
-    *averaged.HEADLINES, *ordered.HEADLINES, *rows.HEADLINES, *reduced.HEADLINES, *chunks.HEADLINES,
+    *averaged.HEADLINES, *rows.HEADLINES, *reduced.HEADLINES, *chunks.HEADLINES,
     *allreduces.HEADLINES, *staged.HEADLINES,
 )  # fmt: skip
 
@@ -18,7 +18,7 @@ def _points() -> list[Point]:
 
 
 def _reproduce(answers: Answers) -> Reproduction:
-    claims = [headline.claim(FIRST + number, answers) for number, headline in enumerate(HEADLINES)]
+    claims = [headline.claim(answers) for headline in HEADLINES]
     return Reproduction([], claims)
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from studies.paper.claim import Claim, Verdict
 from studies.paper.figure import Answers, Point
 
-FIRST = 25
-"""Number of the first: claims of DDP's paper and of the AWS post come before."""
 NAME = "schemes"
 
 
@@ -33,6 +31,7 @@ class Headline:
     """A headline is one claim of a system's own paper, or of its documentation.
 
     Attributes:
+        number: of the claim; DDP's paper and the AWS post have 1 to 24.
         system: its name.
         paper: what it claims.
         source: where that was read.
@@ -42,6 +41,7 @@ class Headline:
         judge: says what is simulated of the answers, and how that stands to the claim.
     """
 
+    number: int
     system: str
     paper: str
     source: str
@@ -50,11 +50,11 @@ class Headline:
     points: Sequence[Point]
     judge: Callable[[Answers], Said]
 
-    def claim(self, number: int, answers: Answers) -> SystemClaim:
+    def claim(self, answers: Answers) -> SystemClaim:
         """Return it with its verdict."""
         said = self.judge(answers)
         return SystemClaim(
-            number=number,
+            number=self.number,
             figure=NAME,
             paper=f"{self.system}: {self.paper}",
             simulated=said.simulated,
@@ -66,6 +66,21 @@ class Headline:
             stated=self.stated,
             assumed=self.assumed,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An open headline is one whose set-up its source does not state; it is listed, and neither run nor judged.
+
+    Attributes:
+        system, paper, source: as a headline's.
+        missing: what decides it and is not stated.
+    """
+
+    system: str
+    paper: str
+    source: str
+    missing: str
 
 
 @dataclass(frozen=True, slots=True)

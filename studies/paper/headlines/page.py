@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from studies.paper.claim import Claim, counted
 from studies.paper.headlines.headline import SystemClaim
+from studies.paper.headlines.open import OPEN
 
 _HEAD = """# Headlines of the systems beside DDP
 
-Written by `make paper` (`ddpsim paper schemes --out docs/reference`): figures and verdicts are the command's. Each row
-is the headline of a system that DDP's paper sets beside DDP, from that system's own paper or documentation, as public
-copies of abstracts, READMEs and threads have it. Nothing is fitted to a row: a GPU's pace is the source's own of one
-GPU where it states one, else the estimate; machines are the stated ones, the rest is assumed and said. A row holds
-within 15 % of the figure, or where the fact is so; it is `undecided` where the source does not state the set-up that
-decides it.
+Written by `make paper` (`python -m studies.paper schemes --out studies/paper`): figures and verdicts are the
+command's. Each row is the headline of a system that DDP's paper sets beside DDP, from that system's own paper or
+documentation, as public copies of abstracts, READMEs and threads have it. Nothing is fitted to a row: a GPU's pace is
+the source's own of one GPU where it states one, else the estimate; machines are the stated ones, the rest is assumed
+and said. A row holds within 15 % of the figure, or where the fact is so. Headlines whose source does not state the
+set-up that decides them are listed below and not judged.
 """
 
 _BEHIND = """## What was not found
@@ -32,7 +33,7 @@ _BEHIND = """## What was not found
 def page_of(claims: Sequence[Claim]) -> str:
     """Return the page."""
     rows = [claim for claim in claims if isinstance(claim, SystemClaim)]
-    return "\n".join([_HEAD, *_summary(rows), *_rows(rows), _BEHIND])
+    return "\n".join([_HEAD, *_summary(rows), *_rows(rows), *_open(), _BEHIND])
 
 
 def _summary(rows: Sequence[SystemClaim]) -> Iterator[str]:
@@ -41,6 +42,13 @@ def _summary(rows: Sequence[SystemClaim]) -> Iterator[str]:
     yield "|--:|---|---|---|"
     for row in rows:
         yield f"| {row.number} | {row.paper} | {row.simulated} | {row.verdict} |"
+    yield ""
+
+
+def _open() -> Iterator[str]:
+    yield "## Not judged: the source does not state the set-up\n"
+    for each in OPEN:
+        yield f"- {each.system}: {each.paper} ({each.source}). Not stated: {each.missing}."
     yield ""
 
 

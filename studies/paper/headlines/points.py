@@ -1,4 +1,4 @@
-"""What headlines ask: a step of a job by a scheme, one of a pipeline, an allreduce."""
+"""What headlines ask: a step of a job by a scheme, an allreduce."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpsim.schedules.pipeline import Order
     from ddpsim.topology.graph import Cluster, Placement
     from ddpsim.workload import Workload
     from studies.paper.figure import Answers
@@ -136,42 +135,6 @@ def times_one(job: Job, answers: Answers) -> float:
     """Return how many times one GPU's pace a job goes at."""
     found = answers[job]
     return float(found["samples_per_s"] * found["alone_s"] / job.batch)
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A staged step is that of a pipeline.
-
-    Attributes:
-        job: whose model, GPU and machine it has.
-        stages, micro_batches, order: of the pipeline; the rest of the ranks are copies.
-        boundary_bytes: of what a stage sends the next for one micro-batch.
-    """
-
-    job: Job
-    stages: int
-    micro_batches: int
-    order: Order
-    boundary_bytes: int
-
-    def answer(self) -> dict[str, float]:
-        """Return the step, the idle share of it, and the samples a second."""
-        from ddpsim.jobs.pipeline import Pipeline
-        from ddpsim.planning.pipeline import pipelined
-        from ddpsim.topology.placement import place
-
-        job = self.job
-        gpus = job.machine.gpus if job.machine.gpu else None
-        placement = place(job.machine.cluster(), job.machine.nodes, gpus)
-        given = Pipeline(
-            stages=self.stages,
-            micro_batches=self.micro_batches,
-            order=self.order,
-            boundary_bytes=self.boundary_bytes,
-        )
-        workload = step_of(job.model, job.gpu, job.batch, job.step_s, job.precision)
-        made = pipelined(workload, placement, given)
-        return {"step_s": made.step_s, "bubble": made.bubble, "samples_per_s": made.samples / made.step_s}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,81 @@
+"""Every study can be imported and has a README; its quick pages are what its command writes today."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from studies import check
+from studies.study import HERE, Page, Study
+
+QUICK = [(name, number) for name in check.names() for number in range(len(check.quick(name)))]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "number"), QUICK)
+def test_a_committed_page_is_what_its_command_writes(name: str, number: int) -> None:
+    study, page = check.quick(name)[number]
+    told = "\n".join(check.differs(study, page))
+    assert not told, f"`python -m studies.{name} --out studies/{name}` writes it anew\n{told}"
+
+
+@pytest.mark.parametrize("name", check.names())
+def test_a_study_says_its_question_its_command_its_answer_and_what_it_does_not_show(name: str) -> None:
+    text = (HERE / name / "README.md").read_text()
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert titles == ["Question", "Command", "Answer", "What it does not show"]
+    assert f"python -m studies.{name}" in text
+    assert len(text.split()) <= 350, "half a page"
+
+
+@pytest.mark.parametrize("name", check.names())
+def test_every_page_of_a_study_is_committed_and_linked_in_its_readme(name: str) -> None:
+    study = check.imported(name)
+    for page in study.pages if study else ():
+        assert (study.folder / page.name).exists()
+        link = Path(os.path.relpath(study.folder / page.name, HERE / name)).as_posix()
+        assert f"]({link})" in (HERE / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", check.names())
+def test_the_figures_of_an_answer_are_those_of_the_pages(name: str) -> None:
+    study = check.imported(name)
+    answer = (HERE / name / "README.md").read_text().partition("## Answer")[2].partition("\n## ")[0]
+    pages = "".join(study.committed(page) for page in study.pages) if study else ""
+    figures = re.findall(r"\d[\d.,]*\d %|\d[\d.,]*\d ?%|\d+ of \d+", answer)
+    missing = [figure for figure in figures if figure.replace(" %", "%") not in pages.replace(" %", "%")]
+    assert not (pages and missing)
+
+
+def made_up(text: str = "# A\n\n| x | y |\n|--|--:|\n| 1 | 2 |\n") -> Study:
+    return Study("made-up", [Page("a.md", lambda: text)])
+
+
+def test_a_page_that_differs_is_told_by_its_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = made_up()
+    monkeypatch.setattr(Study, "committed", lambda self, page: page.text().replace("| 1 |", "| 3 |"))
+    monkeypatch.setattr(check, "imported", lambda name: study)
+    assert check.main(["made-up"]) == 1
+    told = capsys.readouterr().out
+    assert "-| 3 | 2 |" in told
+    assert "+| 1 | 2 |" in told
+    monkeypatch.setattr(Study, "committed", lambda self, page: page.text())
+    assert check.main(["made-up"]) == 0
+
+
+def test_a_study_prints_its_pages_or_writes_them_or_gives_their_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = made_up()
+    assert study.main([]) == 0
+    assert capsys.readouterr().out.startswith("# A")
+    assert study.main(["--out", str(tmp_path), "--json"]) == 0
+    assert (tmp_path / "a.md").read_text() == study.pages[0].text()
+    [table] = json.loads(capsys.readouterr().out)["pages"]["a.md"]
+    assert table == {"title": "A", "rows": [{"x": "1", "y": "2"}]}
