@@ -79,3 +79,12 @@ def test_a_study_prints_its_pages_or_writes_them_or_gives_their_tables(
     assert (tmp_path / "a.md").read_text() == study.pages[0].text()
     [table] = json.loads(capsys.readouterr().out)["pages"]["a.md"]
     assert table == {"title": "A", "rows": [{"x": "1", "y": "2"}]}
+
+
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", sorted(HERE.rglob("*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -2,7 +2,8 @@
 
 Few physical constants are fitted (log error, robust); what the rows cannot determine keeps its prior and is named.
 Rows of exactly a machine and rank count also become a curve that corrects the model there. The held-out error is that
-of the whole procedure, constants and curves, on rows that took no part.
+of the whole procedure, constants and curves, where nothing was measured: on a rank count left out, or on the largest
+sizes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 
 _FOLDS = 4
-"""Parts of the rows, each left out once: what is fitted then rests on three quarters of what the user gave."""
+"""Parts of the rows: what is fitted without one of them rests on three quarters of what the user gave."""
+RANK_COUNTS, LARGEST_SIZES = "a rank count", "the largest sizes"
+"""What held-out errors are of."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
     """Holds a measured row beside what the fitted model says of it, and a model that was fitted without it.
 
-    `fitted_s` is the physical model's, `held_out_s` that of constants and curve from the other rows, None without any.
+    `fitted_s` is the physical model's, `held_out_s` that of constants and curves without the row's rank count or
+    without the largest sizes, None of a row that is always among what is fitted.
     """
 
     table: str
@@ -47,7 +51,9 @@ class CalibrationReport:
 
     Attributes:
         fit_error: mean absolute relative error of the physical model on its own rows.
-        held_out_error: the same of constants and curves on rows left out, a quarter at a time; None of a single row.
+        held_out_error: the same of constants and curves on rows left out; None of a single row.
+        held_out: what was left out: `RANK_COUNTS`, one at a time, where there are several, else `LARGEST_SIZES`, a
+            quarter of each table's rows; None of a single row.
         undetermined: constants that the rows say little of, which kept their priors.
         unused: constants that no row depends on, which kept theirs.
         notes: rows merged or left out, outliers, constants that kept their priors.
@@ -57,6 +63,7 @@ class CalibrationReport:
     calibration: Calibration
     fit_error: float
     held_out_error: float | None
+    held_out: str | None
     undetermined: tuple[str, ...]
     unused: tuple[str, ...]
     notes: tuple[str, ...]
@@ -106,25 +113,28 @@ def calibrate(
         calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
-    held_out = None
+    folds: list[list[list[int]]] = []
     if len(measured) > 1:
-        held_out, uncorrected = _held_out(samples, start)
-        calibration = _with_residuals(calibration, measured, uncorrected)
+        folds = _apart(samples)
+        calibration = _with_residuals(calibration, measured, _by_constants_alone(samples, start))
+    held_out = _held_out(samples, start, folds)
     calibration = replace(
         _with_host_costs(calibration, tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
     )
+    left_out = ~np.isnan(held_out)
     places = [(sample.table, row) for sample in samples for row in sample.table.rows]
     rows = (
         CalibrationRow(table.name, row.size_bytes, row.time_s, f, h)
         for (table, row), f, h in zip(
-            places, fitted.tolist(), [None] if held_out is None else held_out.tolist(), strict=True
+            places, fitted.tolist(), [None if math.isnan(each) else each for each in held_out.tolist()], strict=True
         )
     )
     return CalibrationReport(
         calibration,
         _error(fitted, measured),
-        None if held_out is None else _error(held_out, measured),
+        _error(held_out[left_out], measured[left_out]) if left_out.any() else None,
+        (RANK_COUNTS if _several_counts(samples) else LARGEST_SIZES) if folds else None,
         found.undetermined,
         found.unused,
         _notes(samples, found),
@@ -185,7 +195,7 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
 def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
     """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
     measured = np.concatenate([sample.measured for sample in samples])
-    return _with_residuals(calibration, measured, _held_out(samples, start)[1])
+    return _with_residuals(calibration, measured, _by_constants_alone(samples, start))
 
 
 def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
@@ -219,25 +229,59 @@ def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | 
     return Calibration.priors(backend)
 
 
-def _held_out(samples: Sequence[Sample], start: Calibration) -> tuple[Vector, Vector]:
-    """Return the time of each row from constants and curves of the others, a quarter left out at a time.
+def _by_constants_alone(samples: Sequence[Sample], start: Calibration) -> Vector:
+    """Return the time of each row from constants of the others, every fourth row left out at a time."""
+    rows = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
+    count = min(_FOLDS, len(rows))
+    folds = [
+        [[row for number, (at, row) in enumerate(rows) if at == index and number % count == fold]
+         for index in range(len(samples))]
+        for fold in range(count)
+    ]  # fmt: skip
+    return _held_out(samples, start, folds, curves=False)
 
-    And from their constants alone.
+
+def _several_counts(samples: Sequence[Sample]) -> bool:
+    return len({sample.placement.world_size for sample in samples if sample.sizes}) > 1
+
+
+def _apart(samples: Sequence[Sample]) -> list[list[list[int]]]:
+    """Return what is left out at a time, the rows of each sample: a rank count, else the largest sizes."""
+    if _several_counts(samples):
+        counts = dict.fromkeys(sample.placement.world_size for sample in samples if sample.sizes)
+        return [
+            [list(range(len(sample.sizes))) if sample.placement.world_size == count else [] for sample in samples]
+            for count in counts
+        ]
+    largest = []
+    for sample in samples:
+        ascending = sorted(range(len(sample.sizes)), key=lambda row: sample.sizes[row])
+        largest.append(sorted(ascending[len(ascending) - len(ascending) // _FOLDS :]))
+    if not any(largest):  # tables of fewer rows than are parts: the largest row of all
+        sizes = [(size, index, row) for index, sample in enumerate(samples) for row, size in enumerate(sample.sizes)]
+        _, index, row = max(sizes)
+        largest[index] = [row]
+    return [largest]
+
+
+def _held_out(
+    samples: Sequence[Sample], start: Calibration, folds: Sequence[Sequence[Sequence[int]]], *, curves: bool = True
+) -> Vector:
+    """Return the time of each row from constants, and curves, of what is left without its fold; NaN of other rows.
+
+    Args:
+        folds: of each, the rows of each sample that are left out.
+        curves: whether curves correct the constants.
     """
-    owners = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
-    folds = min(_FOLDS, len(owners))
-    result, uncorrected = np.empty(len(owners)), np.empty(len(owners))
-    for fold in range(folds):
-        kept: list[list[int]] = [[] for _ in samples]
-        left_out: list[list[int]] = [[] for _ in samples]
-        for number, (index, row) in enumerate(owners):
-            (left_out if number % folds == fold else kept)[index].append(row)
+    found = [np.full(len(sample.sizes), math.nan) for sample in samples]
+    for fold in folds:
+        kept = [[row for row in range(len(s.sizes)) if row not in out] for s, out in zip(samples, fold, strict=True)]
         _, calibration = fit_samples([s.only(rows) for s, rows in zip(samples, kept, strict=True) if rows], start)
-        numbers = [number for number in range(len(owners)) if number % folds == fold]
-        asked = [s.only(rows) for s, rows in zip(samples, left_out, strict=True)]
-        result[numbers] = predicted(asked, calibration)
-        uncorrected[numbers] = predicted(asked, replace(calibration, curves=()))
-    return result, uncorrected
+        used = calibration if curves else replace(calibration, curves=())
+        for sample, out, times in zip(samples, fold, found, strict=True):
+            if out:
+                times[list(out)] = sample.only(out).predicted(used)
+    return np.concatenate(found)
 
 
 def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:

@@ -75,6 +75,7 @@ def _document(report: CalibrationReport) -> dict[str, object]:
     return {
         "fit_error": report.fit_error,
         "held_out_error": report.held_out_error,
+        "held_out": report.held_out,
         "constants": [asdict(constant) for constant in report.calibration.constants.values()],
         "misfit": asdict(report.misfit),
         "undetermined": list(report.undetermined),
@@ -116,5 +117,5 @@ def _text(report: CalibrationReport) -> str:
     ]
     summary = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
     if report.held_out_error is not None:
-        summary += f", {percent(report.held_out_error)} on rows left out"
+        summary += f", {percent(report.held_out_error)} on {report.held_out} left out"
     return "\n".join([table(("constant", "value", "unit", "spread", "origin"), rows, left=(0, 2, 4)), "", summary])

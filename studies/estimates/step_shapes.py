@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from ddpexec.capturing import counting
 from ddpexec.capturing.shapes import shape_of
 from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
@@ -112,5 +113,8 @@ def _apart(*, masked: bool) -> Iterator[None]:
             scores = scores + torch.zeros(len(scores), 1, 1, scores.shape[-1], device=scores.device)
         return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value
 
-    with mock.patch.object(nn.functional, "scaled_dot_product_attention", attention):
+    with (
+        mock.patch.object(nn.functional, "scaled_dot_product_attention", attention),
+        mock.patch.object(counting, "FusedAttention", return_value=nullcontext()),
+    ):
         yield

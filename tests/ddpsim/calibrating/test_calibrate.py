@@ -42,16 +42,34 @@ def test_constants_come_back_from_two_rank_counts_and_predict_a_third() -> None:
     assert predicted == pytest.approx([row.time_s for row in truth.rows], rel=0.1)
 
 
-def test_the_held_out_error_is_of_rows_that_took_no_part() -> None:
+def test_the_held_out_error_is_of_the_largest_sizes_where_one_rank_count_was_measured() -> None:
     report = calibrate([gloo_table(0.05)], LOOPBACK)
-    again = calibrate([gloo_table(0.05, sizes=SIZES[1::4] + SIZES[2::4] + SIZES[3::4])], LOOPBACK)
+    largest = len(SIZES) // 4
+    again = calibrate([gloo_table(0.05, sizes=SIZES[:-largest])], LOOPBACK)
     model = Collectives(None, LOOPBACK.place(1, 2), backend="gloo", calibration=again.calibration)
-    held_out = {row.size_bytes: row.held_out_s for row in report.rows}
-    # The noise differs by row order, so the first quarter's own rows only are compared, and loosely.
-    for size in SIZES[::4]:
-        assert held_out[size] == pytest.approx(model.estimate_s(size), rel=0.25)
+    expected = [model.estimate_s(row.size_bytes) for row in report.rows[-largest:]]
+    assert [row.held_out_s for row in report.rows[-largest:]] == pytest.approx(expected)
+    assert {row.held_out_s for row in report.rows[:-largest]} == {None}
+    errors = [abs(one / row.measured_s - 1) for one, row in zip(expected, report.rows[-largest:], strict=True)]
+    assert report.held_out_error == pytest.approx(sum(errors) / largest)
+    assert report.held_out == "the largest sizes"
     assert report.fit_error < 0.08
     assert report.calibration.residual_low < 0 < report.calibration.residual_high  # type: ignore[operator]
+
+
+def test_the_held_out_error_is_of_a_rank_count_that_took_no_part_where_several_were_measured() -> None:
+    tables = [gloo_table(0.02), gloo_table(0.02, ranks=4)]
+    report = calibrate(tables, LOOPBACK)
+    assert report.held_out == "a rank count"
+    without = [calibrate([table], LOOPBACK).calibration for table in reversed(tables)]
+    models = [
+        Collectives(None, LOOPBACK.place(1, ranks), backend="gloo", calibration=calibration)
+        for ranks, calibration in zip((2, 4), without, strict=True)
+    ]
+    expected = [
+        model.estimate_s(row.size_bytes) for model, table in zip(models, tables, strict=True) for row in table.rows
+    ]
+    assert [row.held_out_s for row in report.rows] == pytest.approx(expected)
 
 
 def test_rows_of_the_machine_asked_for_correct_the_model_there_only() -> None:
