@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddpexec.compression.codecs import Codec, FlatLayout
+from ddpsim.errors import InputError
 
 # The newer name where torch has it, since the older one warns there.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -36,7 +37,14 @@ class ErrorFeedback:
         return self._group or dist.distributed_c10d._get_default_group()
 
     def layout(self, bucket: GradBucket) -> FlatLayout:
-        """Return the layout of a bucket; kept, since it lives on the device."""
+        """Return the layout of a bucket; kept, since it lives on the device.
+
+        Raises:
+            InputError: complex gradients, of which no codec knows the sign or the size.
+        """
+        if bucket.buffer().is_complex():
+            what = f"bucket {bucket.index()} has {bucket.buffer().dtype} gradients, and codecs write real numbers"
+            raise InputError(what, place="compression", remedy="register no hook, or keep such parameters real")
         lengths = tuple(gradient.numel() for gradient in bucket.gradients())
         if lengths not in self._layouts:
             self._layouts[lengths] = FlatLayout(lengths, bucket.buffer().device)

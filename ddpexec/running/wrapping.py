@@ -55,6 +55,7 @@ class Wrapping:
             return self._fully_sharded()
         if settings.scheduled:
             return self._scheduled()
+        self._refuse_complex()
         made = self._torchs() if settings.implementation == "torch" else self._ours()
         if settings.compression != "none":
             made.register_comm_hook(*hook_for(settings.compression))
@@ -139,6 +140,12 @@ class Wrapping:
         made = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
         self.subject.optimizer = made.optimizer
         return made
+
+    def _refuse_complex(self) -> None:
+        name = next((each.name for each in self.parameters.policy if each.dtype.startswith("complex")), None)
+        if name is not None and self.settings.compression != "none":
+            what, remedy = f"{name} is complex, and codecs write real numbers", "leave it out"
+            raise OptionError(what, place=f"compression={self.settings.compression}", remedy=remedy)
 
     def _refuse_own_step(self) -> None:
         if isinstance(self.subject.model, OwnTraining):

@@ -18,10 +18,11 @@ from ddpexec.schedules.message_memory import MessageMemory
 from ddpexec.schedules.stepper import Stepper
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
+from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import IssueQueue
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import Schedule, averages, parameters_at
+from ddpsim.schedules.schedule import TRAINERS, Schedule, averages, parameters_at
 
 
 class Executor:
@@ -62,6 +63,8 @@ class Executor:
         self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
         self.iteration = 0
         self._used = torch.zeros(len(model.tensors), dtype=torch.int32)
+        trainers = schedule.groups.get(TRAINERS)
+        self._trainers = None if trainers is None else lanes.of("main", rings=False, ranks=trainers)
         self._seen: set[int] = set()
         self._forwarded: set[int] = set()
         self._local = self._open = self._started = False
@@ -216,10 +219,19 @@ class Executor:
                 self.stepper.reduced(flat)
 
     def _exchange_used(self) -> None:
-        if not any(self._sends(index) for index in self._flat):
+        if self.schedule.update == "elsewhere" or not any(self._sends(index) for index in self._flat):
             return
-        wait(self._communicator.all_reduce(self._used, 0), self._communicator, "the exchange of what was used")
+        for index, tensor in enumerate(self._model.tensors):
+            if tensor.grad is not None:  # of this iteration, or of one before it of the same step
+                self._used[index] = 1
+        work = (
+            self._trainers.launch(Operation.ALLREDUCE, self._used, ())
+            if self._trainers is not None
+            else (self._communicator.all_reduce(self._used, 0))
+        )
+        wait(work, self._communicator, "the exchange of what was used")
         unused = {index for index, used in enumerate(self._used.tolist()) if not used}
         for flat in self.memory.flats:
-            flat.untouched = unused.intersection(flat.indices)
+            # Of chunks it is not this iteration's gradients alone that are sent: each has its turn.
+            flat.untouched = () if self.memory.in_chunks(flat) else unused.intersection(flat.indices)
         self._used.zero_()

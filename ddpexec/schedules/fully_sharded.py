@@ -169,6 +169,8 @@ def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) 
         if tensor.device.type != "cpu":
             what = f"{parameter.name} is on {tensor.device}"
             raise OptionError(what, place=place, remedy="it is run on CPUs; give `device=cpu`, or simulate it")
+        if tensor.numel() == 0:  # torch 2.13 fails in the first backward
+            raise OptionError(f"{parameter.name} has no elements", place=place, remedy="use `scheme=zero2`")
         if parameter.sparse:
             raise OptionError(f"the gradient of {parameter.name} is sparse", place=place, remedy="use `scheme=ddp`")
     for first, *others in filter(None, units):

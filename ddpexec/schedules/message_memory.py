@@ -55,6 +55,10 @@ class MessageMemory:
         """Return the chunks of gradients that a message carries, or whose norms it does."""
         return self._chunked[message.parameters]
 
+    def in_chunks(self, flat: Flat) -> bool:
+        """Whether only some chunks of `flat` are sent at a time."""
+        return flat.indices in self._chunked
+
     @property
     def kept(self) -> list[Tensor]:
         """What averages and chunks remember from one iteration to the next."""

@@ -14,6 +14,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.lanes import Lane
 from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.message_memory import keeps_parts
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
@@ -38,6 +39,7 @@ class Planner:
         overlap: whether messages may begin before backward has ended.
         every: of how many iterations the last one sends gradients.
         accumulate: iterations of a step of the optimizer.
+        find_unused: whether parameters may have no gradient.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Planner:
         overlap: bool,
         every: int,
         accumulate: int,
+        find_unused: bool,
     ) -> None:
+        self._find_unused = find_unused
         self._scheme, self._model, self._communicator = scheme, model, communicator
         self._make_optimizer, self._overlap = make_optimizer, overlap
         self._every, self._accumulate = every, accumulate
@@ -73,14 +77,19 @@ class Planner:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
 
         Raises:
-            OptionError: servers, which have no gradients to learn of.
+            OptionError: servers, which have no gradients to learn of, or optimizers of flat parts, which have one count
+                of steps for all their parameters, where some may have taken fewer while the job learned.
         """
         setup = self._setup()
-        if learns and self._scheme.servers:
-            what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
-            raise OptionError(what, place=f"scheme={self._scheme.name}", remedy=remedy)
+        own, place = self._made(setup), f"scheme={self._scheme.name}"
         if not learns:
-            return self._made(setup)
+            return own
+        if own.sharding.servers:
+            what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
+            raise OptionError(what, place=place, remedy=remedy)
+        if keeps_parts(own) and self._find_unused:
+            what = "flat parts cannot take over steps that some of their parameters were left out of"
+            raise OptionError(what, place=place, remedy="give `learn=0`, or no `find_unused_parameters`")
         made = schemes.ddp(setup)
         _check_sparse(made, self._model)
         return made

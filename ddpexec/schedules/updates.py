@@ -102,12 +102,11 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
         self._forget()
-        for update in self.updates:
-            for flat in update.flats:
-                flat.take_gradients()
-                if not set_to_none:
-                    for tensor in flat.tensors:
-                        tensor.grad = torch.zeros_like(tensor)
+        for flat in (flat for update in self.updates for flat in update.flats):
+            had = [] if set_to_none else [tensor for tensor in flat.tensors if tensor.grad is not None]
+            flat.take_gradients()
+            for tensor in had:
+                tensor.grad = torch.zeros_like(tensor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters as one optimizer's of the whole model has it, after pending steps.
@@ -170,15 +169,18 @@ def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:
             if flat.shard is None:
                 update_state = getattr(update.optimizer, "state", {})
                 update_state |= {tensor: found[tensor] for tensor in flat.tensors if tensor in found}
-            elif flat.tensors[0] in found:
-                update.optimizer.state[flat.shard] = _divided(flat, found)
+            elif any(tensor in found for tensor in flat.tensors):
+                update.optimizer.state[flat.shard] = _divided(flat, [found[tensor] for tensor in flat.tensors])
 
 
-def _divided(flat: Flat, found: dict[Tensor, dict[str, Any]]) -> dict[str, Any]:
+def _divided(flat: Flat, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the state of this rank's part of `flat`, whose parameters have `states`."""
     divided: dict[str, Any] = {}
-    for key, value in found[flat.tensors[0]].items():
-        if isinstance(value, Tensor) and value.shape == flat.tensors[0].shape and value.dim():
-            divided[key] = flat.own_part([found[tensor][key] for tensor in flat.tensors])
+    for key, value in states[0].items():
+        values = [state[key] for state in states]
+        shapes = [getattr(each, "shape", None) for each in values]
+        if key != "step" and shapes == [tensor.shape for tensor in flat.tensors]:
+            divided[key] = flat.own_part(values)
         else:
             divided[key] = value.clone() if isinstance(value, Tensor) else value
     return divided

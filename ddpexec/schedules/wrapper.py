@@ -98,8 +98,10 @@ class ScheduledDataParallel(nn.Module):
         self._planner = Planner(
             scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
             caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
+            find_unused=find_unused_parameters,
         )  # fmt: skip
-        self._every, self._make_optimizer, self._find_unused = every, make_optimizer, find_unused_parameters
+        self._step_iterations = accumulate or every
+        self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
         self._install(self._planner.first(learns=bool(learn)))
@@ -121,7 +123,7 @@ class ScheduledDataParallel(nn.Module):
             begin = observer.now() if observer is not None else None
             if self._synchroniser.synchronise() is not None and observer is not None:
                 observer.buffers(begin)
-        settled = not self._local and self.executor.iteration % self._every == 0
+        settled = not self._local and self.executor.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
         begin = observer.now() if observer is not None else None

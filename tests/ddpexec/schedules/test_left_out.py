@@ -1,0 +1,203 @@
+"""Parameters that iterations leave out, and times that are learned, against one process; what is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from ddpexec.compression import hook_for  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.errors import InputError, PlanError  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped  # noqa: E402
+
+ALONE = BucketCaps(bucket_cap_mb=0)
+"""A message a parameter."""
+
+
+class Branches(nn.Module):
+    """Uses the layers that a call names, and a scale without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3)).double()
+
+    def forward(self, x: Any, used: tuple[int, ...]) -> Any:
+        for number in used:
+            x = torch.tanh(self.layers[number](x)) * self.scale
+        return x
+
+
+def data(number: int, rank: int) -> Any:
+    return torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * number + rank))
+
+
+Use = Callable[[int, int, int], tuple[int, ...]]
+"""From step, micro-batch and rank to the layers that are used."""
+
+
+def far(
+    rank: int,
+    scheme: str,
+    optimizer: str,
+    use: Use,
+    micros: int = 1,
+    steps: int = 4,
+    to_none: bool = True,
+    **options: Any,
+) -> float:
+    """Return how far a rank ends from one process; a server's is 0."""
+    world = torch.distributed.get_world_size()
+    made = ScheduledDataParallel(Branches(), scheme, OPTIMIZERS[optimizer], caps=ALONE, **options)
+    if made.serves:
+        made.serve()
+        return 0.0
+    model = Branches()
+    plain = OPTIMIZERS[optimizer](model.parameters())
+    workers = world - made.schedule.sharding.servers
+    for step in range(steps):
+        for micro in range(micros):
+            for place in range(workers):
+                x, used = data(step * micros + micro, place), use(step, micro, place)
+                (model(x, used).square().mean() / workers).backward()
+                if place == rank:
+                    made(x, used).square().mean().backward()
+        for updating in (plain, made.optimizer):
+            updating.step()
+            updating.zero_grad(set_to_none=to_none)
+    made.end()
+    return apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
+
+
+def in_one_micro_batch(rank: int) -> dict[str, float]:
+    """Use a layer in the first of three micro-batches, all of which send."""
+    used: Use = lambda step, micro, place: (0, 1, 2) if micro == 0 else (0, 2)  # noqa: E731
+    schemes = ("ddp", "dear", "priority", "zero1")
+    return {s: far(rank, s, "sgd", used, 3, find_unused_parameters=True) for s in schemes}
+
+
+def test_a_gradient_that_later_micro_batches_leave_out_is_kept() -> None:
+    for found in ranks.run(2, in_one_micro_batch):
+        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
+
+
+def served(rank: int) -> float:
+    used: Use = lambda step, micro, place: (0, 1, 2) if (step + place) % 2 or step == 0 else (0, 2)  # noqa: E731
+    return far(rank, "parameter-server", "sgd", used, find_unused_parameters=True)
+
+
+def test_servers_take_no_part_in_telling_what_was_used() -> None:
+    assert max(ranks.run(3, served)) < 1e-10
+
+
+def learned(rank: int) -> dict[str, float]:
+    """Let ZeRO take over what optimizers of whole parameters know, a scalar's among them."""
+    used: Use = lambda step, micro, place: (0, 1, 2)  # noqa: E731
+    found = {f"{s} {o}": far(rank, s, o, used, learn=2) for s in ("zero1", "zero2") for o in OPTIMIZERS}
+    return found | {"in the midst": far(rank, "averaging:1", "sgd", used, 2, 1, learn=1, accumulate=2)}
+
+
+def test_flat_parts_take_over_the_state_of_their_parameters() -> None:
+    for found in ranks.run(2, learned):
+        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
+
+
+def never_used(rank: int) -> dict[str, float]:
+    """Reset gradients to zeros: a layer that was never used has none, so that its weights do not decay."""
+    used: Use = lambda step, micro, place: (0, 2)  # noqa: E731
+    schemes = ("naive", "dear", "ddp")
+    return {s: far(rank, s, "adamw", used, to_none=False, find_unused_parameters=True) for s in schemes}
+
+
+def test_what_was_never_used_gets_no_gradient_of_zeros() -> None:
+    for found in ranks.run(2, never_used):
+        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
+
+
+def whole_sum(rank: int) -> float:
+    """Return how far a layer that is used once ends from what plain SGD makes of its gradient, sent chunk by chunk."""
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
+    scheme = "gradientflow:density=0.2,chunk=1"
+    made = ScheduledDataParallel(Branches(), scheme, sgd, find_unused_parameters=True)
+    model = Branches()
+    for place in range(2):
+        (model(data(0, place), (1,)).square().mean() / 2).backward()
+    for step in range(8):
+        loss = made(data(step, rank), (1,) if step == 0 else ()).square().mean()
+        (loss + 0 * made.module.scale).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    return apart([made.module.layers[1].weight], [model.layers[1].weight - 0.1 * model.layers[1].weight.grad])
+
+
+def test_chunks_that_are_sent_later_are_not_lost_where_their_parameter_is_not_used_then() -> None:
+    assert max(ranks.run(2, whole_sum)) < 1e-10
+
+
+def a_step_alone(rank: int) -> float:
+    """Step under `no_sync` while the step before is still to be carried out in a layer that is left out."""
+    made = ScheduledDataParallel(Branches(), "priority", OPTIMIZERS["sgd"], caps=ALONE, find_unused_parameters=True)
+    model = Branches()
+    plain = OPTIMIZERS["sgd"](model.parameters())
+    for place in range(2):
+        (model(data(0, place), (0, 1)).square().mean() / 2).backward()
+    made(data(0, rank), (0, 1)).square().mean().backward()
+    for updating in (made.optimizer, plain):
+        updating.step()
+        updating.zero_grad()
+    model(data(1, rank), (0,)).square().mean().backward()
+    with made.no_sync():
+        made(data(1, rank), (0,)).square().mean().backward()
+        made.optimizer.step()
+    plain.step()
+    return apart([made.module.layers[1].weight], [model.layers[1].weight.detach()])
+
+
+def test_a_step_alone_does_not_take_the_place_of_one_that_is_pending() -> None:
+    assert max(ranks.run(2, a_step_alone)) < 1e-10
+
+
+class Complex(nn.Linear):
+    """Returns sizes."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).abs()
+
+
+def refused(rank: int) -> list[str]:
+    def said(kind: type[Exception], make: Callable[[], Any]) -> str:
+        with pytest.raises(kind) as error:
+            make()
+        return str(error.value)
+
+    empty = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Embedding(0, 2)})
+    model = DistributedDataParallel(Complex(3, 2, dtype=torch.complex64))
+    model.register_comm_hook(*hook_for("topk:0.5"))
+    return [
+        said(PlanError, lambda: wrapped(rank, "gradientflow", learn=2, accumulate=2)),
+        said(OptionError, lambda: wrapped(rank, "dataparallel", learn=2)),
+        said(OptionError, lambda: wrapped(rank, "zero1", learn=2, find_unused_parameters=True)),
+        said(OptionError, lambda: wrapped(rank, "ddp", every=2, accumulate=3)),
+        said(OptionError, lambda: FullySharded(empty, "fsdp2", OPTIMIZERS["sgd"])),
+        said(InputError, lambda: model(torch.ones(1, 3, dtype=torch.complex64)).sum().backward()),
+    ]
+
+
+def test_what_a_scheme_cannot_do_is_refused_before_it_trains() -> None:
+    one, other = ranks.run(2, refused)
+    assert one == other
+    needles = ("micro-batches a step", "threads", "left out of", "a step is of 3", "no elements", "codecs write real")
+    assert [needle for said, needle in zip(one, needles, strict=True) if needle not in said] == []
