@@ -1,0 +1,163 @@
+"""What lossy schemes send, in plain Python: important chunks, and codecs with error feedback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Gradients = list[Tensor | None]
+
+
+class Codec(Protocol):
+    """What becomes of all ranks' gradients."""
+
+    def reduced(self, local: Sequence[Gradients]) -> Gradients:
+        """Return what every rank's optimizer takes."""
+
+
+class Flow:
+    """GradientFlow: of each bucket the chunks of the largest norms, summed over ranks; the rest is kept for later.
+
+    A parameter that no rank used takes what is sent of its chunks all the same.
+    """
+
+    def __init__(self, scheme: str, groups: Sequence[tuple[int, ...]], tensors: Sequence[Tensor]) -> None:
+        options = dict(each.split("=") for each in scheme.partition(":")[2].split(",") if each)
+        self._share, self._chunk = float(options.get("density", 0.1)), int(options.get("chunk", 32768))
+        self._groups, self._tensors = groups, tensors
+        self._left: dict[tuple[int, int], Tensor] = {}
+
+    def reduced(self, local: Sequence[Gradients]) -> Gradients:
+        """Return the sums of the chosen chunks, and zeros elsewhere."""
+        found: Gradients = [None] * len(self._tensors)
+        for number, group in enumerate(self._groups):
+            tensors = [self._tensors[index] for index in group]
+            size = sum(tensor.numel() for tensor in tensors)
+            chunks = math.ceil(size / self._chunk)
+            for rank, gradients in enumerate(local):
+                flat = _joined([gradients[index] for index in group], tensors) * (1 / len(local))
+                padded = torch.cat([flat, flat.new_zeros(chunks * self._chunk - size)])
+                self._left[number, rank] = self._left.get((number, rank), torch.zeros_like(padded)) + padded
+            rows = [self._left[number, rank].view(chunks, self._chunk) for rank in range(len(local))]
+            norms = sum(each.abs().sum(1).float() for each in rows)
+            count = max(1, math.ceil(self._share * chunks))
+            chosen = sorted(range(chunks), key=lambda place: (-float(norms[place]), place))[:count]  # type: ignore[index]
+            whole = torch.zeros_like(rows[0])
+            for place in chosen:
+                for each in rows:
+                    whole[place] += each[place]
+                    each[place] = 0
+            _split(found, whole.view(-1), group, tensors)
+        return found
+
+
+class Half:
+    """A mean whose parts are rounded to a shorter dtype before they are summed."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self._dtype = dtype
+
+    def reduced(self, local: Sequence[Gradients]) -> Gradients:
+        """Return the means."""
+        found: Gradients = []
+        for each in zip(*local, strict=True):
+            given = [gradient for gradient in each if gradient is not None]
+            if not given:
+                found.append(None)
+                continue
+            parts = [gradient.to(self._dtype or gradient.dtype) / len(local) for gradient in given]
+            found.append(sum(parts).to(given[0].dtype))  # type: ignore[union-attr]
+        return found
+
+
+class Feedback:
+    """A mean of what each rank writes, which adds what it lost in one iteration to the next one's gradients.
+
+    What is written of a parameter that no rank used is lost, as under torch's DDP: its gradient is left alone.
+
+    Args:
+        groups: the buckets.
+        sparse: which parameter has a sparse gradient, which is summed as it is.
+        share: of a bucket's entries that are sent; None is one bit an entry, and two means a parameter.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[int, ...]], share: float | None, tensors: Sequence[Tensor], sparse: int | None
+    ) -> None:
+        self._groups, self._share, self._tensors, self._sparse = groups, share, tensors, sparse
+        self._error: dict[tuple[int, int], Tensor] = {}
+
+    def reduced(self, local: Sequence[Gradients]) -> Gradients:
+        """Return the means."""
+        found: Gradients = [None] * len(self._tensors)
+        for number, group in enumerate(self._groups):
+            tensors = [self._tensors[index] for index in group]
+            if self._sparse is not None and group == (self._sparse,):
+                given = [g[self._sparse] for g in local if g[self._sparse] is not None]
+                found[self._sparse] = sum(given) / len(local)  # type: ignore[operator]
+                continue
+            total: Any = 0
+            for rank, gradients in enumerate(local):
+                flat = _joined([gradients[index] for index in group], tensors)
+                flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
+                corrected = flat + self._error.get((number, rank), 0)
+                written = self._written(corrected, tensors)
+                self._error[number, rank] = corrected - written
+                total = total + written
+            _split(found, (total / len(local)).to(tensors[0].dtype), group, tensors)
+        used = [any(of is not None for of in each) for each in zip(*local, strict=True)]
+        return [each if use else None for each, use in zip(found, used, strict=True)]
+
+    def _written(self, flat: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        if self._share is not None:
+            kept = max(1, math.ceil(self._share * flat.numel())) if flat.numel() else 0
+            places = flat.abs().topk(kept).indices
+            written = torch.zeros_like(flat)
+            written[places] = flat[places].float().to(flat.dtype)
+            return written
+        pieces = []
+        for piece in flat.split([tensor.numel() for tensor in tensors]):
+            above = piece > 0
+            high, low = (piece[part].sum() / part.sum().clamp(min=1) for part in (above, ~above))
+            pieces.append(torch.where(above, high.float().to(flat.dtype), low.float().to(flat.dtype)))
+        return torch.cat(pieces)
+
+
+def codec_of(case: Any, groups: Sequence[tuple[int, ...]]) -> Codec:
+    """Return the codec of a case's scheme, `compression=NAME`."""
+    name, _, value = case.scheme.partition("=")[2].partition(":")
+    if name in ("none", "fp16", "bf16"):
+        return Half({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[name])
+    tensors = [p for p in case.model(0).parameters() if p.requires_grad]
+    return Feedback(groups, float(value) if name == "topk" else None, tensors, _sparse(case))
+
+
+def _sparse(case: Any) -> int | None:
+    """Return the registration index of the parameter with a sparse gradient."""
+    model = case.model(0)
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return names.index("embedding.weight") if case.sparse else None
+
+
+def _joined(gradients: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> Tensor:
+    """Return gradients one after the other as they lie in memory, zeros for none."""
+    whole = [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, tensors, strict=True)]
+    return torch.cat([_flat(gradient, tensor) for gradient, tensor in zip(whole, tensors, strict=True)])
+
+
+def _flat(gradient: Tensor, tensor: Tensor) -> Tensor:
+    """Return a gradient's elements in the order in which those of `tensor` lie in memory."""
+    return (gradient.t() if tensor.dim() == 2 and not tensor.is_contiguous() else gradient).reshape(-1)
+
+
+def _split(found: Gradients, flat: Tensor, group: Sequence[int], tensors: Sequence[Tensor]) -> None:
+    offset = 0
+    for index, tensor in zip(group, tensors, strict=True):
+        part = flat[offset : offset + tensor.numel()]
+        offset += tensor.numel()
+        turned = tensor.dim() == 2 and not tensor.is_contiguous()
+        found[index] = part.view(tensor.shape[::-1]).t().clone() if turned else part.view(tensor.shape).clone()

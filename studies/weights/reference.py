@@ -1,0 +1,222 @@
+"""Each scheme's definition in plain Python: one process that has all ranks' copies of the model, and no collective.
+
+Where a scheme differs from one copy that takes the batches of all, and the documentation says so, the difference is
+made here, with a word on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddpsim.schedules.named import scheme_named
+from studies.weights.cases import OPTIMIZERS, Case
+from studies.weights.lossy import Flow, codec_of
+from studies.weights.models import loss_of
+
+Gradients = list[Tensor | None]
+"""By registration index; None where a rank did not use the parameter."""
+
+FLAT_PARTS = ("zero1", "zero2", "parameter-server")
+"""Flat parts of several parameters are updated: what no rank used has a gradient of zero, not none."""
+OWN_BUFFERS = ("averaging", "slowmo", "parameter-server", "parallax", "fsdp2", "hsdp")
+"""Module buffers are each rank's own after construction."""
+BEFORE_USE = ("priority", "dear")
+"""Gradients are the schedule's from the end of backward on, as they are where flat parts are updated: none is left that
+`zero_grad(set_to_none=False)` could turn to zeros."""
+
+
+class Reference:
+    """A reference trains all ranks of a case, one after the other.
+
+    Args:
+        case: what is trained.
+        groups: the buckets, where what is lost depends on them.
+    """
+
+    def __init__(self, case: Case, groups: Sequence[tuple[int, ...]]) -> None:
+        self.case, self.name = case, case.scheme.partition(":")[0]
+        self.hooked = self.name.startswith("compression")
+        servers = 0 if self.hooked else scheme_named(case.scheme).servers
+        self.ranks = case.world - servers
+        self.copies = [_Copy(case) for _ in range(self.ranks)]
+        self.codec = codec_of(case, groups) if self.hooked else None
+        self.flow = Flow(case.scheme, groups, self.copies[0].tensors) if self.name == "gradientflow" else None
+        self.period, self.together, self.outer = _averaging(case, self.ranks)
+        self.learning = case.options.get("learn", 0) > 0
+        self.begun = self.sent = self.steps = 0
+        self.synced = True
+        late = not case.options.get("overlap", True)  # the step comes after backward then, as under DDP
+        self.taken = self.name in FLAT_PARTS or (self.name in BEFORE_USE and not late)
+
+    def train(self) -> list[list[list[Tensor]]]:
+        """Return by rank the weights after each step that is looked at, and at the end."""
+        case = self.case
+        found: list[list[list[Tensor]]] = [[] for _ in self.copies]
+        for step in range(case.steps):
+            for copy in self.copies:
+                copy.slow_down(case.rate(step))
+            for micro in range(case.micros):
+                self._begin(local=case.how == "last" and micro + 1 < case.micros)
+                for rank, copy in enumerate(self.copies):
+                    loss_of(copy.model(*case.batch(step, micro, rank))).backward()
+            self._step([copy.taken() for copy in self.copies])
+            if case.looks or step + 1 == case.steps:
+                for weights, copy in zip(found, self.copies, strict=True):
+                    weights.append([tensor.detach().clone() for tensor in copy.tensors])
+            if step + 1 == case.resumes:
+                for copy in self.copies:
+                    copy.forget_zeros()
+        return found
+
+    def _begin(self, *, local: bool) -> None:
+        """Begin an iteration: learning ends before one that sends and begins a step; rank 0's buffers are taken."""
+        case = self.case
+        # Our DDP broadcasts as torch's does, before what follows an iteration that sent; schedules before one that
+        # sends, of which that behind the last one that is learned from is DDP's still.
+        due = self.synced if self.hooked else not local
+        if due and case.options.get("broadcast_buffers", True) and (self.learning or self.name not in OWN_BUFFERS):
+            for copy in self.copies[1:]:
+                for buffer, first in zip(copy.model.buffers(), self.copies[0].model.buffers(), strict=True):
+                    buffer.copy_(first)
+        whole = case.micros if case.how in ("every", "each") else 1
+        if self.learning and self.begun >= case.options["learn"] and not local and self.sent % whole == 0:
+            self.learning = False
+            if self.outer is not None:
+                self.outer.start(self.copies[0].tensors)
+        self.begun += 1
+        self.sent += not local
+        self.synced = not local
+
+    # ---- a step
+
+    def _step(self, local: Sequence[Gradients]) -> None:
+        for copy, gradients in zip(self.copies, self._reduced(local), strict=True):
+            copy.step(gradients, self.case, taken=not self.learning and self.taken)
+        if self.learning or not self.period:
+            return
+        self.steps += 1
+        if self.steps % self.period == 0:
+            self._average()
+
+    def _reduced(self, local: Sequence[Gradients]) -> list[Gradients]:
+        """Return by rank the gradients that its optimizer takes."""
+        if self.codec is not None:
+            return [self.codec.reduced(local)] * self.ranks
+        if self.flow is not None and not self.learning:
+            return [self.flow.reduced(local)] * self.ranks
+        if self.case.linear:
+            sums: Gradients = [sum(each) for each in zip(*local, strict=True)]  # type: ignore[arg-type]
+            return [sums] * self.ranks
+        together = self.ranks if self.learning else self.together
+        if self.period and together == 1:
+            return list(local)
+        # Whether a gradient is none is agreed on by all ranks, also where only those of a node are summed.
+        used = [any(of is not None for of in each) for each in zip(*local, strict=True)]
+        found: list[Gradients] = []
+        for first in range(0, self.ranks, together):
+            node = local[first : first + together]
+            found += [[_mean(each) for each in zip(*node, strict=True)]] * together
+        flat = not self.learning and self.name in FLAT_PARTS
+        filled = self._filled(found)
+        return [[each if use or flat else None for each, use in zip(mine, used, strict=True)] for mine in filled]
+
+    def _filled(self, found: Sequence[Gradients]) -> list[list[Tensor]]:
+        tensors = self.copies[0].tensors
+        zeros = [torch.zeros_like(tensor) for tensor in tensors]
+        return [[z if each is None else each for each, z in zip(mine, zeros, strict=True)] for mine in found]
+
+    def _average(self) -> None:
+        rates = self.copies[0].optimizer.param_groups[0]["lr"]
+        with torch.no_grad():
+            means = [sum(t / self.ranks for t in each) for each in zip(*(c.tensors for c in self.copies), strict=True)]
+            if self.outer is not None:
+                means = self.outer.moved(means, rates)
+            for copy in self.copies:
+                for tensor, mean in zip(copy.tensors, means, strict=True):
+                    tensor.copy_(mean)
+
+
+class _Copy:
+    """One rank's model and optimizer."""
+
+    def __init__(self, case: Case) -> None:
+        self.model = case.model(0)
+        self.tensors = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer: Any = OPTIMIZERS[case.optimizer](self.tensors)
+        self._rate = self.optimizer.param_groups[0]["lr"]
+        self._zeros: set[int] = set()
+
+    def slow_down(self, factor: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = self._rate * factor
+
+    def forget_zeros(self) -> None:
+        """Know no gradients, which are not part of what is saved."""
+        self._zeros.clear()
+
+    def taken(self) -> Gradients:
+        """Return the gradients that came, and take them away."""
+        found: Gradients = []
+        for tensor in self.tensors:
+            gradient = tensor.grad
+            found.append(None if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient)
+            tensor.grad = None
+        return found
+
+    def step(self, gradients: Gradients, case: Case, *, taken: bool) -> None:
+        """Step with `gradients`; where they are `taken` from their parameters, `zero_grad` leaves no zeros behind."""
+        for index, (tensor, gradient) in enumerate(zip(self.tensors, gradients, strict=True)):
+            tensor.grad = None if gradient is None else gradient.clone()
+            if gradient is None and index in self._zeros:
+                tensor.grad = torch.zeros_like(tensor)
+        if taken or case.to_none:
+            self._zeros.clear()
+        else:
+            self._zeros.update(index for index, tensor in enumerate(self.tensors) if tensor.grad is not None)
+        given = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
+        if case.clip is not None and given:
+            norm = torch.stack([gradient.norm().double() ** 2 for gradient in given]).sum().sqrt()
+            for gradient in given:
+                gradient.mul_((case.clip / (norm + 1e-6)).clamp(max=1.0))
+        self.optimizer.step()
+        for tensor in self.tensors:
+            tensor.grad = None
+
+
+class _Outer:
+    """SlowMo's outer step (Wang et al. 2020, algorithm 1)."""
+
+    def __init__(self, momentum: float, rate: float, tensors: Sequence[Tensor]) -> None:
+        self._momentum, self._rate = momentum, rate
+        self.start(tensors)
+
+    def start(self, tensors: Sequence[Tensor]) -> None:
+        self._last = [tensor.detach().clone() for tensor in tensors]
+        self._slow = [torch.zeros_like(tensor) for tensor in self._last]
+
+    def moved(self, means: Sequence[Tensor], gamma: float) -> list[Tensor]:
+        for place, mean in enumerate(means):
+            self._slow[place] = self._momentum * self._slow[place] + (self._last[place] - mean) / gamma
+            self._last[place] = self._last[place] - self._rate * gamma * self._slow[place]
+        return self._last
+
+
+def _averaging(case: Case, ranks: int) -> tuple[int, int, _Outer | None]:
+    """Return the steps from average to average, how many ranks sum gradients together, and the outer step."""
+    name, _, text = case.scheme.partition(":")
+    first, *rest = text.split(",")
+    options = dict(each.split("=") for each in rest if "=" in each)
+    if name == "local-sgd":
+        return int(first), int(options.get("ranks", 1)), None
+    if name == "slowmo":
+        tensors = [p for p in case.model(0).parameters() if p.requires_grad]
+        return int(first), 1, _Outer(float(options.get("momentum", 0.5)), float(options.get("rate", 1)), tensors)
+    return (int(first), 1, None) if name == "averaging" else (0, ranks, None)
+
+
+def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
+    given = [gradient for gradient in gradients if gradient is not None]
+    return sum(gradient * (1 / len(gradients)) for gradient in given) if given else None  # type: ignore[return-value]

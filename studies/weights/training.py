@@ -1,0 +1,178 @@
+"""What one rank does in a case: it trains by a scheme, for real, and returns its weights."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpexec.compression import hook_for
+from ddpexec.ddp import flat
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.schedules.fully_sharded import FullySharded
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.errors import InputError
+from studies.weights.cases import HOOKS, OPTIMIZERS, UNITS, Case
+from studies.weights.models import loss_of
+
+Weights = list[Tensor]
+
+
+@dataclass
+class Outcome:
+    """What a rank says of a case.
+
+    Attributes:
+        refused: why it could not be constructed; None where it was.
+        weights: after each step that was looked at, and at the end; none of a rank that serves.
+        groups: the buckets, as the last iteration had them.
+        error: what was raised after construction.
+        expected: the reference's, by rank, on rank 0 alone.
+    """
+
+    refused: str | None = None
+    weights: list[Weights] = field(default_factory=list)
+    groups: list[tuple[int, ...]] = field(default_factory=list)
+    error: str | None = None
+    expected: list[list[Weights]] | None = None
+
+
+def trained(case: Case, rank: int) -> Outcome:
+    """Return how `rank` ends `case`."""
+    warnings.simplefilter("ignore")
+    with mock.patch.object(flat, "EAGER_BYTES", case.eager_bytes):
+        try:
+            run = _run_of(case, rank)
+        except (InputError, ValueError) as error:
+            return Outcome(refused=str(error))
+        return Outcome(weights=run.train(), groups=run.groups())
+
+
+def _run_of(case: Case, rank: int) -> _Run:
+    if case.family in UNITS:
+        return _Sharded(case, rank)
+    return _Hooked(case, rank) if case.family in HOOKS else _Scheduled(case, rank)
+
+
+class _Run:
+    """A training loop around what a case trains with."""
+
+    made: Any
+    optimizer: Any
+
+    def __init__(self, case: Case, rank: int) -> None:
+        self.case, self.rank = case, rank
+
+    def train(self) -> list[Weights]:
+        """Return the weights after each step that is looked at, and at the end."""
+        case, found = self.case, []
+        rate = self.optimizer.param_groups[0]["lr"]
+        for step in range(case.steps):
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate * case.rate(step)
+            for micro in range(case.micros):
+                local = case.how == "last" and micro + 1 < case.micros
+                x, words, number = case.batch(step, micro, self.rank)
+                with self.made.no_sync() if local else nullcontext():
+                    loss_of(self.made(x, words, number)).backward()
+            if case.clip is not None:
+                self.made.clip_grad_norm_(case.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=case.to_none)
+            if case.looks or step + 1 == case.steps:
+                found.append(self.weights())
+            if step + 1 == case.resumes:
+                self.resume()
+        return found
+
+    def resume(self) -> None:
+        """Save all state, and go on with a wrapper made anew."""
+
+    def weights(self) -> Weights:
+        return [p.detach().clone() for p in self.made.module.parameters() if p.requires_grad]
+
+    def groups(self) -> list[tuple[int, ...]]:
+        return []
+
+
+class _Scheduled(_Run):
+    def __init__(self, case: Case, rank: int) -> None:
+        super().__init__(case, rank)
+        make = OPTIMIZERS[case.optimizer]
+        self.made = ScheduledDataParallel(case.model(rank), case.scheme, make, **case.options)
+        self.optimizer = self.made.optimizer
+
+    def resume(self) -> None:
+        last, parts = self.made, self.made.schedule.sharding.optimizer > 1
+        module, kept = copy.deepcopy(last.module.state_dict()), last.scheme_state_dict()
+        optimizer = copy.deepcopy(last.optimizer.shard_state_dict() if parts else last.optimizer.state_dict())
+        case, make = self.case, OPTIMIZERS[self.case.optimizer]
+        self.made = ScheduledDataParallel(case.model(self.rank + 5), case.scheme, make, **case.options)
+        self.optimizer = self.made.optimizer
+        self.made.module.load_state_dict(module)
+        (self.optimizer.load_shard_state_dict if parts else self.optimizer.load_state_dict)(optimizer)
+        self.made.load_scheme_state_dict(kept)
+
+    def train(self) -> list[Weights]:
+        servers = self.made.schedule.sharding.servers
+        if self.made.serves:
+            self.made.serve()
+            return []
+        if self.made.schedule.asynchronous:
+            return self._alone(dist.get_world_size() - servers)
+        found = super().train()
+        self.made.end()
+        return found
+
+    def _alone(self, trainers: int) -> list[Weights]:
+        """Train without the others, then let a step of no gradient bring what all of them have added."""
+        found = super().train()
+        if trainers > 1:
+            own = dist.new_group(list(range(trainers)), use_local_synchronization=True)
+            dist.barrier(own)
+            x, words, number = self.case.batch(0, 0, self.rank)
+            for _ in range(self.case.options.get("every", 1)):
+                (loss_of(self.made(x, words, number)) * 0).backward()
+            self.optimizer.step()
+            found = [self.weights()]
+        self.made.end()
+        return found
+
+    def weights(self) -> Weights:
+        self.made.complete()
+        return super().weights()
+
+    def groups(self) -> list[tuple[int, ...]]:
+        return self.made.plan.groups()
+
+
+class _Hooked(_Run):
+    def __init__(self, case: Case, rank: int) -> None:
+        super().__init__(case, rank)
+        options, caps = dict(case.options), case.options["caps"]
+        del options["caps"]
+        options["forward_sync_buffers"] = options.pop("broadcast_buffers")
+        options |= {"bucket_cap_mb": caps.bucket_cap_mb, "first_bucket_mb": caps.first_bucket_mb}
+        self.made = DistributedDataParallel(case.model(rank), rebuild="never", **options)
+        if (name := case.scheme.partition("=")[2]) != "none":
+            self.made.register_comm_hook(*hook_for(name))
+        self.optimizer = OPTIMIZERS[case.optimizer](self.made.parameters())
+
+    def groups(self) -> list[tuple[int, ...]]:
+        return self.made.reducer.plan.groups()
+
+
+class _Sharded(_Run):
+    def __init__(self, case: Case, rank: int) -> None:
+        super().__init__(case, rank)
+        self.made = FullySharded(case.model(rank), case.scheme, OPTIMIZERS[case.optimizer])
+        self.optimizer = self.made.optimizer
+
+    def weights(self) -> Weights:
+        return [p.detach().full_tensor().clone() for p in self.made.module.parameters() if p.requires_grad]
