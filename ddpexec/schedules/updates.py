@@ -154,6 +154,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self._complete()
         for update, state in zip(self.updates, states, strict=True):
             update.optimizer.load_state_dict(state)
+        self.follow(self.updates)  # torch's optimizers have other parameter groups now
 
 
 def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:

@@ -170,6 +170,23 @@ def test_a_step_alone_does_not_take_the_place_of_one_that_is_pending() -> None:
     assert max(ranks.run(2, a_step_alone)) < 1e-10
 
 
+def rate_after_loading(rank: int) -> float:
+    """Return how far weights move by a step of rate zero, after a sharded state was loaded."""
+    made = wrapped(rank, "zero1")
+    made.optimizer.load_shard_state_dict(made.optimizer.shard_state_dict())
+    before = [parameter.detach().clone() for parameter in made.module.parameters()]
+    for group in made.optimizer.param_groups:
+        group["lr"] = 0.0
+    made(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
+    made.optimizer.step()
+    made.complete()
+    return apart(made.module.state_dict().values(), before)
+
+
+def test_learning_rates_are_those_that_are_set_after_a_sharded_state_is_loaded() -> None:
+    assert max(ranks.run(2, rate_after_loading)) == 0
+
+
 class Complex(nn.Linear):
     """Returns sizes."""
 
