@@ -114,5 +114,6 @@ def _gives(limits: Range, same: Callable[[float], bool]) -> bool:
 
 def _range(limits: Range) -> str:
     above, up_to = limits
-    low = f"above {above / MIB:.4g}"
-    return f"{low} MiB" if math.isinf(up_to) else f"{low} and up to {up_to / MIB:.4g} MiB"
+    low = "from 0" if above == 0 else f"above {above / MIB:.4g}"
+    joint = " " if above == 0 else " and "
+    return f"{low} MiB" if math.isinf(up_to) else f"{low}{joint}up to {up_to / MIB:.4g} MiB"

@@ -277,4 +277,4 @@ _COMMUNICATION = ("nccl", "rccl", "msccl")
 def is_communication(work: DeviceWork) -> bool:
     """Whether the device's work is a collective."""
     name = work.name.lower()
-    return any(word in name for word in _COMMUNICATION)
+    return "ccl" in name and any(word in name for word in _COMMUNICATION)

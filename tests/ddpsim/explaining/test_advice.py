@@ -110,6 +110,13 @@ def test_the_cap_of_the_run_is_named_where_it_is_known():
     )
 
 
+def test_a_bucket_a_gradient_is_given_by_caps_from_nothing_on():
+    smallest = min(each.size_bytes for each in MODEL) / (1 << 20)
+    assert bucket_origin(basis_with(BucketCaps(bucket_cap_mb=0))).startswith(
+        f"bucket_cap_mb from 0 up to {smallest:.4g} MiB"
+    )
+
+
 @pytest.mark.parametrize(
     ("provenance", "caps"),
     [

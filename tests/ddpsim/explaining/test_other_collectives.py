@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpsim.cli.app import run
+from ddpsim.explaining.clocks import aligned
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.given import Given
+from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.seen import whole
+from ddpsim.explaining.splits import splits_of
 from ddpsim.workload.kineto.calls import dimensions_bytes
 from ddpsim.workload.kineto.workload import import_trace
+from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job
 
 HERE = Path(__file__).parent
@@ -140,3 +145,30 @@ def test_why_nothing_is_predicted_is_in_the_answer_itself(capsys):
     assert "no prediction" not in printed.err
     assert run(["explain", str(EXPERTS), "--json"]) == 0
     assert "4 all_to_all" in json.loads(capsys.readouterr().out)["unpredicted"]
+
+
+def test_collectives_of_some_ranks_are_not_compared_with_those_of_others():
+    """Tensor parallelism in pairs: rank 0's allreduces with rank 1 are none of rank 2's."""
+    made = [
+        replace(
+            rank, steps=tuple(replace(s, collectives=(replace(s.collectives[0], everyone=False),)) for s in rank.steps)
+        )
+        for rank in ranks(4, late={3: {"input": 0.020}}, clocks={2: 0.030})
+    ]
+    (split,) = splits_of(made, 4)
+    assert split.bound
+    assert split.last_rank is None
+    assert list(split.waits_s) == [0]
+    moved, alignment = aligned(made)
+    assert alignment.agreed
+    assert [rank.rank for rank in moved] == [0, 1, 2, 3]
+
+
+def test_a_group_of_fewer_ranks_than_the_job_is_told_from_everyone(tmp_path):
+    document = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0).document(steps=4)
+    document["distributedInfo"]["world_size"] = 8
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(document))
+    seen = read_kineto_rank(path, None, lead=False).steps[0].collectives
+    layers, buckets = ("all_to_all", False, False), ("all_reduce", True, True)
+    assert [(c.operation, c.own, c.everyone) for c in seen] == [layers, layers, buckets, buckets]
