@@ -23,6 +23,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
+    from ddpsim.prediction.path import CriticalPath
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
     from ddpsim.trace.records import Trace
@@ -78,7 +79,13 @@ def predict(
     if trace and measured is not None:
         _write_beside(prediction, measured, trace, output)
     warn_of_pace(prediction, set())
-    output.emit(prediction.document(), lambda: _text(prediction))
+    path = prediction.critical_path
+    document = {
+        **prediction.document(),
+        "critical_path": path.document(),
+        "sensitivities": path.sensitivities(),
+    }
+    output.emit(document, lambda: _text(prediction, path))
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
@@ -113,7 +120,7 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     note_once(pace_notes(prediction), told)
 
 
-def _text(prediction: Prediction) -> str:
+def _text(prediction: Prediction, path: CriticalPath) -> str:
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -127,6 +134,7 @@ def _text(prediction: Prediction) -> str:
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s),
         *hidden_cost(prediction),
+        *path.text(),
         *_correction(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "

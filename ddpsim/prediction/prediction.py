@@ -13,6 +13,7 @@ from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
+from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
@@ -89,6 +90,11 @@ class Prediction:
     def trace(self) -> Simulated:
         """The trace of the simulated ranks."""
         return self.run.trace()
+
+    @property
+    def critical_path(self) -> CriticalPath:
+        """What an iteration waits for; it is simulated once more to find that."""
+        return CriticalPath.of(self.run.path(), self.iteration_s)
 
     @property
     def topology(self) -> Cluster:

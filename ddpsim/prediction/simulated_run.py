@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -63,6 +64,23 @@ class SimulatedRun:
         placement = place(topology, nodes, gpus_per_node)
         _refuse_many_periods(placement, options)
         return cls(replayed_on(topology, workload, options), placement, options, calibration, brief)
+
+    def path(self) -> Mapping[str, float]:
+        """Return what an iteration waits for, seconds by cause; it is simulated for that once more."""
+        run, warm_up = in_brief(self.options, self.workload)
+        named = workloads_on(self.placement, self.options)
+        found = simulate(
+            self.workload,
+            self.placement,
+            run,
+            self.calibration,
+            workloads=named,
+            warm_up=warm_up,
+            whole=False,
+            path=True,
+        ).path
+        assert found is not None
+        return found
 
     def trace(self, progress: Progress | None = None) -> Simulated:
         """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.

@@ -11,7 +11,7 @@ import math
 from ddpsim.bucketing import Bucket, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
-from ddpsim.simulation.graph import BUFFERS, IterationNodes, Kind, StepGraph
+from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, Kind, StepGraph
 from ddpsim.simulation.messages import BucketLaunches, Launches, PlannedMessage, ScheduleLaunches
 from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
 from ddpsim.simulation.pace import Pace
@@ -59,12 +59,18 @@ class IterationBuilder:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
             launches = self._launches(index)
+            to.graph.writing = Cause.INPUT
             self._take_batch(nodes)
+            to.graph.writing = Cause.DDP
             self._confer(nodes)
             self._broadcast(nodes)
+            to.graph.writing = Cause.FORWARD
             self._forward(nodes, launches)
+            to.graph.writing = Cause.BACKWARD
             (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches)
+            to.graph.writing = Cause.DDP
             self._finish(nodes, launches)
+            to.graph.writing = Cause.OPTIMIZER
             self._owes_update = self._optimize(nodes, launches)
             if self._device:
                 ends.append(to.event())
@@ -151,12 +157,12 @@ class IterationBuilder:
         if self._device:
             to.host(len(buffers) * costs.buffer_s)
             copies_s = costs.copies_s(len(buffers), setting.workload.buffer_bytes)
-            to.device(copies_s)
+            to.copies(copies_s)
             for size in sizes:
                 to.host(costs.launch_s)
                 launched = to.collective(size, (to.event(),), BUFFERS, setting.buffers_lane)
                 to.on_stream(Kind.WAIT, after=(launched,))
-            to.device(copies_s)
+            to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
         else:
             begun = to.moment()
@@ -279,7 +285,7 @@ class IterationBuilder:
             if lag_s > 0:
                 to.on_stream(Kind.NOT_BEFORE, lag_s)
             if adds:
-                to.device(setting.add_s(parameter))
+                to.copies(setting.add_s(parameter))
             ready = to.moment()
             nodes.gradients.append((parameter, to.graph.queued[ready], ready))
             first = unused if position == 0 else []
@@ -289,7 +295,7 @@ class IterationBuilder:
             if self._fills(parameter):
                 owed_s = costs.hook_s
                 copy_s = setting.copy_s(parameter)
-                to.device(copy_s)
+                to.copies(copy_s)
                 nodes.copied_s += copy_s
             for message in [*(launches.unused(first) if first else ()), *launches.gradient(parameter)]:
                 to.launch(nodes, message, owed_s)

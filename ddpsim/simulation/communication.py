@@ -11,11 +11,13 @@ import simpy
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.groups import among
+from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, Processor
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.critical_path import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.inputs import Copy, copies_on
 from ddpsim.simulation.lanes import Lanes, send_s
@@ -24,6 +26,7 @@ from ddpsim.simulation.scheduled import Scheduled
 from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
 from ddpsim.simulation.setting import Setting
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.node import NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,26 @@ class Communication:
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
         return self.concurrent.around(collective, self._sent(collective))
+
+    def shares(self, collective: Collective) -> list[tuple[str, float]]:
+        """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
+        lanes, lane = self.lanes, collective.lane
+        buffers = collective.operation == BUFFERS
+        world = lanes is None or buffers
+        transport = self.collectives.transport if lanes is None or world else lanes.groups[lane].transport
+        size_bytes = collective.size_bytes * (1 if lanes is None or world else lanes.together[lane])
+        demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
+        latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
+        if whole_s <= 0 or latency_s >= whole_s:
+            return [(LATENCY, 1.0)]
+        full = {str(link): load / transport.capacities[link] for link, load in demand.loads.items()}
+        most = max(full, key=lambda link: full[link], default=None)
+        # NCCL's rate is that of its slowest hop; over gloo threads that add and step may be slower than any link.
+        if most is None or (transport.backend == "gloo" and demand.limit < demand.alone(transport.capacities)):
+            by = ENDS
+        else:
+            by = BETWEEN_NODES if NETWORK in most else INSIDE_NODE
+        return [(LATENCY, latency_s / whole_s), (by, 1 - latency_s / whole_s)]
 
     def _sent(self, collective: Collective) -> simpy.Event:
         if collective.operation == BUFFERS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import JobResources
+from ddpsim.simulation.communication import Communication, JobResources
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.critical_path import critical_path
 from ddpsim.simulation.draws import Draw, check_extent, draws_of, each_apart, kinds_of, settings_of
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.inputs import alone_on
@@ -24,7 +25,7 @@ from ddpsim.simulation.kinds import Kind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
 from ddpsim.simulation.record import iterations_of
-from ddpsim.simulation.run import GraphRun, Progress, report
+from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.simulation.setting import Setting
@@ -45,10 +46,13 @@ class Simulated(Trace):
 
     Attributes:
         schedule: that took the place of DDP's buckets; None where nothing did.
+        path: what an iteration waits for, seconds by cause on its longest path, in the mean over those that count;
+            None where it was not asked for.
     """
 
     plan: BucketPlan
     schedule: Schedule | None = None
+    path: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def simulate(
     whole: bool = True,
     draws: Sequence[Draw] | None = None,
     planned: Plans | None = None,
+    path: bool = False,
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
@@ -109,6 +114,7 @@ def simulate(
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
         draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.draws`.
         planned: buckets by iteration, in place of those of the options.
+        path: whether to find what an iteration waits for.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -133,21 +139,30 @@ def simulate(
     if schedule is not None:
         settings = carrying_out(schedule, settings, placement.world_size, backend)
     job = JobResources(placement, options, calibration, backend, costs, wire_factor)
-    records = [record for record in _run(job, drawn, settings, progress) if record.rank >= 0]
+    graph, times, shared = _run(job, drawn, settings, progress)
+    ranks = [(rank, setting) for rank, setting in zip(graph.ranks, settings, strict=True) if rank.number >= 0]
+    records = [record for rank, setting in ranks for record in iterations_of(rank, setting, times)]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = settings[0].plan(extent.end - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = _provenance(workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
-    return Simulated(
-        placement.world_size, backend, counted, spans_of(counted, backend), provenance, plan=plan, schedule=done
-    )
+    found = _path(graph, times, shared, extent) if path else None
+    spans = spans_of(counted, backend)
+    return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=done, path=found)
+
+
+def _path(graph: StepGraph, times: NodeTimes, shared: Communication, extent: Extent) -> Mapping[str, float]:
+    """Return what an iteration of the first rank waits for, in the mean over those that count."""
+    counted = graph.ranks[0].iterations[extent.begin : extent.end]
+    found = critical_path(graph, times, counted[0].start, counted[-1].end, shared.shares)
+    return {cause: seconds / len(counted) for cause, seconds in found.items()}
 
 
 def _run(
     job: JobResources, draws: Sequence[Draw], settings: Sequence[Setting], progress: Progress | None
-) -> list[Iteration]:
-    """Run the setting of each simulated rank to its end and return their records."""
+) -> tuple[StepGraph, NodeTimes, Communication]:
+    """Build and run what each simulated rank does; return the graph, its times, and what it communicated on."""
     env, scheduled, options = simpy.Environment(), settings[0].scheduled, job.options
     shared = job.communication(env, scheduled)
     real = options.comm == "real"
@@ -171,9 +186,7 @@ def _run(
             channel=None if channel is None else channel(draw.rank),
         )
     report(run, graph.ranks[0], progress)
-    times = run.run()
-    pairs = zip(graph.ranks, settings, strict=True)
-    return [record for rank, setting in pairs for record in iterations_of(rank, setting, times)]
+    return graph, run.run(), shared
 
 
 def _provenance(

@@ -19,6 +19,17 @@ ORIGIN = 0
 """The node that has ended when time begins."""
 
 
+class Cause(IntEnum):
+    """A cause is what of a step a node's time is of."""
+
+    OTHER = 0
+    INPUT = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+    DDP = 5  # hooks, copies into buckets and out of them
+
+
 class Kind(IntEnum):
     """A kind says how long a node takes, and what it may be slowed by."""
 
@@ -155,6 +166,7 @@ class StepGraph:
         queued: the host's node after which a device may begin it.
         after: nodes that must have ended before it begins.
         collectives: by node.
+        cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
 
     kind: list[Kind] = field(default_factory=lambda: [Kind.EVENT])
@@ -163,6 +175,8 @@ class StepGraph:
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     collectives: dict[int, Collective] = field(default_factory=dict)
     ranks: list[RankGraph] = field(default_factory=list)
+    cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
+    writing: Cause = Cause.OTHER
 
     def add(self, kind: Kind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
         """Add a node and return its number; the caller puts it on a resource."""
@@ -170,4 +184,5 @@ class StepGraph:
         self.seconds.append(seconds)
         self.queued.append(queued)
         self.after.append(after)
+        self.cause.append(self.writing)
         return len(self.kind) - 1

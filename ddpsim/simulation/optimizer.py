@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulation.graph import IterationNodes, Kind
+from ddpsim.simulation.graph import Cause, IterationNodes, Kind
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.rank_builder import RankBuilder
@@ -31,7 +31,7 @@ def pass_optimizer(
 
 def update_before_use(to: RankBuilder, nodes: IterationNodes, launches: Launches, update: Update, pace: Pace) -> None:
     """Let the device, or the only thread, update parameters before forward needs them."""
-    begun = to.moment()
+    begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
     if not to.one_thread:
         to.device(pace.optimizer_work * update.share)
         to.host(pace.optimizer_host * update.share)
@@ -40,6 +40,7 @@ def update_before_use(to: RankBuilder, nodes: IterationNodes, launches: Launches
         to.thread(Kind.DELAY, pace.optimizer_host * update.share)  # it sleeps so long, wherever in a phase that is
     else:
         to.compute(pace.optimizer_host * update.share)
+    to.graph.writing = writing
     nodes.optimizer.append((begun, to.moment()))
     to.launch_all(nodes, launches.passed(*update.after))
 

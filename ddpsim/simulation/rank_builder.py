@@ -11,7 +11,7 @@ from typing import Literal
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph import ORIGIN, Collective, IterationNodes, Kind, MessageNodes, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, Cause, Collective, IterationNodes, Kind, MessageNodes, RankGraph, StepGraph
 from ddpsim.simulation.messages import PlannedMessage
 from ddpsim.workload import Workload
 
@@ -63,6 +63,11 @@ class RankBuilder:
         if seconds > 0:
             self.on_stream(Kind.COMPUTE, seconds)
 
+    def copies(self, seconds: float) -> None:
+        """Let the computing stream work for `seconds` on DDP's behalf: copies, codecs, what a collective takes."""
+        if seconds > 0:
+            self.graph.cause[self.on_stream(Kind.COMPUTE, seconds)] = Cause.DDP
+
     def on_stream(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
         node = self.graph.add(kind, seconds, self._queued(), after)
@@ -100,7 +105,7 @@ class RankBuilder:
     def serve(self, seconds: float, *, lasting: bool = False) -> None:
         """Let the only thread of a rank work for DDP."""
         if seconds > 0:
-            self.thread(Kind.LASTING if lasting else Kind.SERVE, seconds)
+            self.graph.cause[self.thread(Kind.LASTING if lasting else Kind.SERVE, seconds)] = Cause.DDP
 
     def moment(self) -> int:
         """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
@@ -158,9 +163,9 @@ class RankBuilder:
             self.host(owed_s + encoding.host_s + len(encoding.messages) * costs.launch_s)
             ready = filled = self.event()
             if fill_s > 0:
-                self.device(fill_s)
+                self.copies(fill_s)
                 filled = self.event()
-            self.device(len(encoding.messages) * self._enter_s)
+            self.copies(len(encoding.messages) * self._enter_s)
         self._send(iteration, message, ready, (filled, *before))
         if not message.blocking:
             return
@@ -190,7 +195,7 @@ class RankBuilder:
         if self.one_thread:
             self.serve(self._costs.finish_s + sent.write_back_s, lasting=True)
         else:
-            self.device(sent.write_back_s)
+            self.copies(sent.write_back_s)
         sent.written = self.moment()
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
