@@ -51,14 +51,6 @@ def test_a_prediction_and_a_run_and_the_one_against_the_other(kept: Path) -> Non
     assert result.buckets
 
 
-def test_a_campaigns_record(kept: Path, tmp_path: Path) -> None:
-    evidence = pytest.importorskip("ddpexec.campaign.evidence", reason="needs the extra `exec`")
-    found = evidence.load(kept / "record", tmp_path)
-    assert not found.missing
-    assert [each.configuration.name for each in found.recorded] == ["mlp-delayed-wire5-view-ddpexec-default"]
-    assert found.recorded[0].before.result.predicted_s == pytest.approx(2.128484152829906)
-
-
 def test_commands_take_them_together(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: str(kept / f"{name}.json") for name in ("workload", "plan", "calibration")}
     here = ("--topology", "loopback", "--gpus-per-node", "2")

@@ -99,11 +99,6 @@ class ComputeSlowdown:
 
         return cls(None, share, workload.arithmetic_share, costs.tail_share, of_lane if lanes else None)
 
-    @property
-    def neutral(self) -> bool:
-        """Whether computation never feels a collective."""
-        return self.fixed == 1.0
-
     def taken(self, collective: Collective) -> Share:
         """Return what a collective takes; what is no operation of a schedule counts as an allreduce."""
         operation = collective.operation

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpexec.campaign.evidence import Recorded, load
 from ddpsim.files import write_whole
 from studies.paper.lab import FILE
+from studies.validation.evidence import Recorded, load
 
 RECORD = Path(__file__).resolve().parents[2] / "traces" / "paper"
 

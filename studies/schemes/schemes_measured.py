@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddpexec.campaign.evidence import load
-from ddpexec.campaign.schemes_page import Chosen, tables
 from ddpexec.campaign.spec import Configuration
+from studies.schemes.schemes_page import Chosen, tables
+from studies.validation.evidence import load
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(__file__).with_name("schemes-measured.md")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddpexec.campaign.evidence import load
-from ddpexec.campaign.schemes_page import rows
 from ddpexec.campaign.spec import load_campaign
 from studies.schemes.schemes_measured import RECORDS, ROOT, TARGET, TEMPLATE
-from tests.ddpexec.campaign.kept import alone
+from studies.schemes.schemes_page import rows
+from studies.validation.evidence import load
+from studies.validation.kept import alone
 
 
 def test_the_page_has_todays_prediction_of_servers(tmp_path: Path) -> None:

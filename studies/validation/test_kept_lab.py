@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign.evidence import Recorded, load
 from ddpexec.campaign.spec import load_campaign
-from tests.ddpexec.campaign.kept import alone, run_of
+from studies.validation.evidence import Recorded, load
+from studies.validation.kept import alone, run_of
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "traces" / "lab"

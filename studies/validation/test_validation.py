@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign.validation_page import NOTHING
 from studies.validation import validation
+from studies.validation.validation_page import NOTHING
 
 
 def test_a_page_without_runs_says_so(tmp_path: Path) -> None:

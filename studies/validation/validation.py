@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddpexec.campaign.evidence import Evidence, load
-from ddpexec.campaign.round_robin import gains
-from ddpexec.campaign.validation_page import NOTHING, section
+from studies.validation.evidence import Evidence, load
+from studies.validation.round_robin import gains
+from studies.validation.validation_page import NOTHING, section
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(__file__).with_name("validation.md")

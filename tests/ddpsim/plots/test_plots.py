@@ -10,34 +10,24 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import (
     CapCurve,
     plot_caps,
-    plot_errors,
     plot_sizes,
     plot_steps,
     plot_timeline,
     plot_topology,
     plot_validation,
 )
-from ddpsim.plots.panels import Box, Line, Panel, Stack, plot_panels
 from ddpsim.topology.spec import load_topology
 from tests.traces import example_trace
 
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
 CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
 STEPS = [("1", (0.1, 0.09, 0.12)), ("2", (0.2, 0.19, 0.24))]
-STACKS = [Stack("x", [("f", 0.4), ("b", 0.6)]), Stack("y", [("f", 0.4)], (0.3, 0.6), 0.5)]
-PANELS = (
-    Panel("lines", "GPUs", "s", [Line("a", [1, 8], [1, 2], ([0, 1], [2, 3])), Line("b", [8], [1], reported=True)],
-          xscale="log2", yscale="log", ticks=[(1, "1"), (8, "8")]),
-    Panel("stacks", "", "share", stacks=STACKS),
-    Panel("boxes", "MB", "s", boxes=[Box("0", (1, 2, 3, 4, 5)), Box("5", (1, 1.5, 2, 2.5, 3), best=True)]),
-)  # fmt: skip
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "caps": lambda path: plot_caps({"m": dict.fromkeys("abc", CAPS), "one": {"a": CAPS}}, path),
     "sizes": lambda path: plot_sizes({"predicted": [(8, 10.0), (1 << 20, 90.0)], "measured": [(64, 11.0)]}, path),
     "steps": lambda path: plot_steps({"m": dict.fromkeys("abc", STEPS), "one": {"a": STEPS}}, path, "nodes"),
     "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
-    "errors": lambda path: plot_errors({"lab": [(0.1, 0.102, 0.01), (2.0, 1.9, 0.0)]}, path),
-    "panels": lambda path: plot_panels(PANELS, path),
     "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
     "machine": lambda path: plot_topology(load_topology("dgx-1v"), path),
     "rings": lambda path: plot_topology(load_topology("hgx-a100-4"), path, {"hgx-a100-4": {"one node": [RING] * 9}}),
@@ -70,7 +60,7 @@ def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("curves", "caps"), ("curves", "sizes"), ("curves", "validation"), ("errors", "errors"),
+    ("module", "name"), [("curves", "caps"), ("curves", "sizes"), ("curves", "validation"),
                          ("timeline", "timeline")]
 )  # fmt: skip
 def test_legends_cover_no_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ddpexec.campaign.evidence import Held, Recorded
 from ddpexec.campaign.report import percent
 from ddpexec.campaign.spec import Configuration
+from studies.validation.evidence import Held, Recorded
 
 SIDES = ("before", "now")
 

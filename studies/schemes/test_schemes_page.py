@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ddpexec.campaign.evidence import Evidence, Held, Recorded
-from ddpexec.campaign.schemes_page import tables
 from ddpexec.campaign.spec import parse_campaign
+from studies.schemes.schemes_page import tables
+from studies.validation.evidence import Evidence, Held, Recorded
 from tests.ddpexec.campaign.test_results import result
 
 CAMPAIGN = """

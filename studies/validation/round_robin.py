@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpexec.campaign.evidence import Recorded
 from ddpexec.campaign.report import percent
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration
+from studies.validation.evidence import Recorded
 
 
 def gains(recorded: Sequence[Recorded]) -> Iterator[str]:

@@ -8,13 +8,14 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-from ddpexec.campaign.evidence import Evidence, Recorded
-from ddpexec.campaign.factors import by_factor, by_term, factors
 from ddpexec.campaign.report import compared, measures, one_process, one_process_ms, percent, trivial
 from ddpexec.campaign.results import summarised
 from ddpexec.campaign.schema import NetworkSpec
-from ddpsim.plots import plot_errors, plot_validation
+from ddpsim.plots import plot_validation
 from ddpsim.units import counted
+from studies.validation.evidence import Evidence, Recorded
+from studies.validation.factors import by_factor, by_term, factors
+from studies.validation.plot_errors import plot_errors
 
 NOTHING = "No runs recorded.\n"
 

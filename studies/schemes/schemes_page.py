@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpexec.campaign.evidence import Evidence, Recorded
 from ddpexec.campaign.report import percent
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.schemes import errors_by_scheme, rankings
 from ddpexec.campaign.spec import Configuration
+from studies.validation.evidence import Evidence, Recorded
 
 Chosen = Callable[[Configuration], bool]
 """Whether the model's structure was chosen by looking at a configuration; the others judge it."""

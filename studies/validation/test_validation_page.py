@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from ddpexec.campaign import predicting
-from ddpexec.campaign.evidence import Evidence, Recorded, load
-from ddpexec.campaign.factors import by_factor, factors
 from ddpexec.campaign.report import MEASURES
-from ddpexec.campaign.round_robin import gains
 from ddpexec.campaign.spec import Configuration
-from ddpexec.campaign.validation_page import section
 from ddpsim.errors import InputError
+from studies.validation.evidence import Evidence, Recorded, load
+from studies.validation.factors import by_factor, factors
+from studies.validation.round_robin import gains
+from studies.validation.validation_page import section
 
-RECORD = Path(__file__).parent / "recorded"
+RECORD = Path(__file__).resolve().parents[2] / "tests" / "ddpexec" / "campaign" / "recorded"
 
 
 @pytest.fixture(scope="module")
