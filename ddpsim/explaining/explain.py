@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
 from ddpsim.explaining.bucket_origin import bucket_origin
@@ -91,13 +91,20 @@ def backend_of(rank: SeenRank) -> str:
 
 
 def traced_step(ranks: Sequence[SeenRank]) -> Traced:
-    """Return the usual step: the median period of the slowest rank, with the parts of the first."""
+    """Return the usual step: the median period of the slowest rank, with the parts of the first.
+
+    Raises:
+        TraceError: steps that take no time.
+    """
     periods: dict[int, list[float]] = {}
     for rank in ranks:
         counted = [step.step_s for step in rank.steps if step.counts] or [step.step_s for step in rank.steps]
         periods[rank.rank or 0] = counted
     slowest = max(periods.values(), key=median)
     step_s = median(slowest)
+    if not step_s > 0:
+        what = f"its steps take {step_s:g} s"
+        raise TraceError(what, place=ranks[0].place, remedy="record whole steps, the profiler's step() after each")
     first = ranks[0]
     steps = [step for step in first.steps if step.counts] or list(first.steps)
     ordered = sorted(steps, key=lambda step: step.step_s)

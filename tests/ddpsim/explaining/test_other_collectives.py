@@ -172,3 +172,14 @@ def test_a_group_of_fewer_ranks_than_the_job_is_told_from_everyone(tmp_path):
     seen = read_kineto_rank(path, None, lead=False).steps[0].collectives
     layers, buckets = ("all_to_all", False, False), ("all_reduce", True, True)
     assert [(c.operation, c.own, c.everyone) for c in seen] == [layers, layers, buckets, buckets]
+
+
+def test_steps_that_take_no_time_are_one_message(tmp_path, capsys):
+    document = Job([100.0] * 4, ddp=True, recorded=True).document(steps=4)
+    for event in document["traceEvents"]:
+        event.update(ts=0, dur=0)
+    (tmp_path / "rank0.json").write_text(json.dumps(document))
+    assert run(["explain", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "rank0.json" in error
+    assert "Traceback" not in error
