@@ -115,12 +115,13 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     Args:
         told: what was noted before, which is not repeated; it grows.
     """
-    from ddpsim.prediction.notes import pace_notes
+    from ddpsim.prediction.notes import notes
 
-    note_once(pace_notes(prediction), told)
+    note_once(notes(prediction), told)
 
 
 def _text(prediction: Prediction, path: CriticalPath) -> str:
+    from ddpsim.prediction.notes import codec_notes
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -136,6 +137,7 @@ def _text(prediction: Prediction, path: CriticalPath) -> str:
         *hidden_cost(prediction),
         *path.text(),
         *_correction(prediction),
+        *codec_notes(prediction),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import format_bandwidth
 from ddpsim.workload.compiled import was_compiled
+
+if TYPE_CHECKING:
+    from ddpsim.prediction.prediction import Prediction
+
+
+_AS_MANY = 1.01
+"""Bytes over plain ones up to which a codec is said to send as many: scales and indices beside its bits."""
+
+
+def notes(prediction: Prediction) -> Iterator[str]:
+    """Yield each note, a sentence without a full stop."""
+    yield from codec_notes(prediction)
+    yield from pace_notes(prediction)
+
+
+def codec_notes(prediction: Prediction) -> Iterator[str]:
+    """Yield a note where compressed gradients are more bytes than plain ones: what every rank gathers grows with them.
+
+    An all-gather of s bytes a rank moves what a ring allreduce of s p / 2 does over each link.
+    """
+    ranks, codec = prediction.summary.world_size, prediction.options.codec
+    plain = sum(bucket.size_bytes for bucket in prediction.plan.buckets)
+    sent = sum(prediction.wire_bytes(bucket.parameters) for bucket in prediction.plan.buckets)
+    if ranks > 1 and _AS_MANY * plain < sent:
+        fewest = math.ceil(ranks * plain / sent) - 1
+        fewer = f"up to {fewest} it moves fewer" if fewest > 1 else "there is no number of ranks on which it moves fewer"
+        yield (
+            f"compression {codec.name} gathers what each rank has encoded: on {ranks} ranks {sent / plain:.2g} times the "
+            f"bytes of an allreduce of plain gradients; {fewer}"
+        )
 
 
 def pace_notes(prediction: Prediction) -> Iterator[str]:

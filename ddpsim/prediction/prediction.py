@@ -13,6 +13,7 @@ from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
+from ddpsim.prediction.notes import notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
@@ -232,6 +233,7 @@ class Prediction:
                 }
                 for b in s.buckets
             ],
+            "notes": list(notes(self)),
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
             "transports": None if (taken := self.transports) is None else taken.document(),

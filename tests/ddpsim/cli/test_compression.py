@@ -23,3 +23,12 @@ def test_what_is_bad_is_refused(ddpsim: Callable) -> None:
     ddpsim(*BASE, "--schemes", "fp61").refused("fp61")
     ddpsim(*BASE, "--schemes", "fp16,").refused("a scheme without a name")
     ddpsim(*BASE[:-1], "1", "--schemes", "fp16").refused("one node of lab-flat send nothing over a NIC")
+
+
+def test_a_codec_that_gathers_more_than_plain_gradients_is_noted_in_the_result(ddpsim: Callable) -> None:
+    base = ("predict", "--workload", "resnet50", "--topology", "p3.16xlarge", "--compression", "adaptive")
+    many, few = (ddpsim(*base, "--nodes", nodes, "--json").document for nodes in (4, 1))
+    assert "on 32 ranks 4 times the bytes" in many["notes"][0]
+    assert "up to 7 it moves fewer" in many["notes"][0]
+    assert not any("compression" in note for note in few["notes"])
+    assert "4 times the bytes" in ddpsim(*base, "--nodes", "4").out
