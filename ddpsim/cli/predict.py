@@ -115,13 +115,10 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     Args:
         told: what was noted before, which is not repeated; it grows.
     """
-    from ddpsim.prediction.notes import notes
-
-    note_once(notes(prediction), told)
+    note_once(prediction.notes, told)
 
 
 def _text(prediction: Prediction, path: CriticalPath) -> str:
-    from ddpsim.prediction.notes import codec_notes
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -137,7 +134,7 @@ def _text(prediction: Prediction, path: CriticalPath) -> str:
         *hidden_cost(prediction),
         *path.text(),
         *_correction(prediction),
-        *codec_notes(prediction),
+        *prediction.codec_notes,
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "

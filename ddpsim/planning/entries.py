@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ddpsim.errors import InputError
-from ddpsim.prediction.notes import notes
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.workers.journal import Entry
 
@@ -26,7 +25,7 @@ def entry_of(document: Mapping[str, object], noted: Prediction | None, place: st
     except ValueError as error:
         remedy = "take options and figures nearer to those of real machines"
         raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
-    return Entry(line, () if noted is None else tuple(notes(noted)))
+    return Entry(line, () if noted is None else noted.notes)
 
 
 def check_entry(kind: Any, entry: Entry) -> None:

@@ -13,7 +13,7 @@ from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
-from ddpsim.prediction.notes import notes
+from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
@@ -178,6 +178,26 @@ class Prediction:
         """Whether several ranks recorded the workload at once and another number computes on a machine here."""
         return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
 
+    @property
+    def codec_notes(self) -> tuple[str, ...]:
+        """What is to be said of its compression beside the figures."""
+        sent = sum(self.wire_bytes(bucket.parameters) for bucket in self.plan.buckets)
+        return tuple(codec_notes(self.options.codec.name, self.summary.world_size, self.plan.size_bytes, sent))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its figures do not say, a sentence each."""
+        noted = pace_notes(
+            self.workload,
+            self.placement,
+            self.options,
+            self.memory,
+            other_devices=self.other_devices,
+            assumed=self.assumed,
+            ranks_differ=self.ranks_differ,
+        )
+        return (*self.codec_notes, *noted)
+
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""
         bucket = [self.workload.parameters[index] for index in parameters]
@@ -233,7 +253,7 @@ class Prediction:
                 }
                 for b in s.buckets
             ],
-            "notes": list(notes(self)),
+            "notes": list(self.notes),
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
             "transports": None if (taken := self.transports) is None else taken.document(),
