@@ -51,6 +51,10 @@ def _parameter_server(placement: Placement) -> Schedule:
 
 
 def _blueconnect(placement: Placement) -> Schedule:
+    """Return the two levels, nodes and the GPUs in them; of one node or one GPU a node the only one there is.
+
+    BlueConnect (Cho et al. 2019) takes more levels, of switches, and channels of its own in each, which are not built.
+    """
     return level_schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
 
 
@@ -76,7 +80,7 @@ def _blink(placement: Placement) -> Schedule:
     if trees:
         return level_schedules.along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
     if nodes > 1:
-        what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or blueconnect"
+        what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or two-level"
         raise TopologyError(what, place="algorithm", remedy=remedy)
     return schedules.parameter_server_beside(per_node, range(per_node))
 
@@ -94,8 +98,8 @@ _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
     "blink": _blink,
 }
 PATTERNS = tuple(_SCHEDULES)
-"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is a
-ring a level, `blink` trees packed into the NVLinks. A parameter server holds 1/n of
+"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is
+another name of `two-level`, which takes one node too, `blink` trees packed into the NVLinks. A parameter server holds 1/n of
 the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
 
 
@@ -142,7 +146,9 @@ class PatternTransport(ByOperation):
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
-        self._ways, self._algorithm = ways, algorithm
+        # Of several nodes BlueConnect is not built: what runs is said.
+        is_alias = algorithm == "blueconnect" and placement.nodes > 1
+        self._ways, self._algorithm = ways, "two-level" if is_alias else algorithm
         self._schedule = _schedule_of(placement, algorithm) if ranks > 1 else Schedule(1, 1, ())
         self._connections = {
             pair: ways.connection(*pair)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_level
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.errors import TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
@@ -100,3 +101,13 @@ def test_what_blink_cannot_is_refused() -> None:
     one_hop = parse_topology(SWITCHED, "switched").place(1)
     ring, blink = (simulated_s(one_hop, name) for name in ("ring", "blink"))
     assert blink == pytest.approx(ring, rel=0.05)
+
+
+def test_blueconnect_on_several_nodes_is_called_what_it_is() -> None:
+    placement = load_topology("p3.8xlarge").place(2)
+    ours, levels = (
+        make_transport(placement, "nccl", options=CollectiveOptions(algorithm=name))
+        for name in ("blueconnect", "two-level")
+    )
+    assert ours.choice(LARGE) == levels.choice(LARGE)
+    assert ours.time_s(Operation.ALLREDUCE, LARGE) == levels.time_s(Operation.ALLREDUCE, LARGE)
