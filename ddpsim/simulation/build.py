@@ -7,10 +7,12 @@ point is announced to it, and what it lets go is written behind.
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from ddpsim.bucketing import Bucket, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, Kind, StepGraph
 from ddpsim.simulation.messages import BucketLaunches, Launches, PlannedMessage, ScheduleLaunches
 from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
@@ -20,7 +22,15 @@ from ddpsim.simulation.scheduled import Stop
 from ddpsim.simulation.setting import Setting
 
 RUN_AHEAD = 2
-"""Iterations the host may be ahead of the device; the launch queue of a CUDA device holds about one of them."""
+"""Iterations that are launched and not over, at most: of small models the launch queue holds many, and no step changes
+with more than two."""
+
+QUEUED = 1024
+"""Kernels of a stream that have been launched and not begun, at most: the next launch returns when one of them begins.
+Source: forums.developer.nvidia.com/t/68937, a loop whose launches take as long as its kernels after about a thousand."""
+
+AT_ONCE = 64
+"""Kernels between two looks at the queue; chosen by hand, a sixteenth of it."""
 
 BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
@@ -46,6 +56,8 @@ class IterationBuilder:
         self._scheduled: ScheduleLaunches | None = None
         self._owes_update = False
         self._batch: int | None = None
+        self._launched = 0.0
+        self._begun: deque[tuple[float, int]] = deque()
 
     def build(self) -> None:
         """Write all iterations."""
@@ -77,6 +89,15 @@ class IterationBuilder:
         rank.last = to.event()
         if rank.iterations:
             rank.iterations[-1].end = rank.last
+
+    def _enqueue(self, kernels: float) -> None:
+        """Count kernels that the host launches here, and let it wait where the launch queue is full."""
+        self._launched += kernels
+        if self._begun and self._launched - self._begun[-1][0] < AT_ONCE:
+            return
+        self._begun.append((self._launched, self._to.event()))
+        while self._launched - self._begun[0][0] >= QUEUED:
+            self._to.host_waits(self._begun.popleft()[1])
 
     def _launches(self, index: int) -> Launches:
         """Return what launches and waits in the iteration that begins: of DDP, fresh buckets.
@@ -189,6 +210,7 @@ class IterationBuilder:
         if self._device:
             to.host(setting.forward_host_s(nodes.index))
             nodes.forward.append((nodes.start, to.event()))
+            self._enqueue(KERNELS / 2 * len(pace.order))
             if "after_forward" in setting.workload.synchronises:
                 to.host_waits(to.event())
         elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
@@ -288,6 +310,7 @@ class IterationBuilder:
                 to.copies(setting.add_s(parameter))
             ready = to.moment()
             nodes.gradients.append((parameter, to.graph.queued[ready], ready))
+            self._enqueue(KERNELS)
             first = unused if position == 0 else []
             if not synced:
                 to.launch_all(nodes, self._unsent(launches, parameter, first))
@@ -296,6 +319,7 @@ class IterationBuilder:
                 owed_s = costs.hook_s
                 copy_s = setting.copy_s(parameter)
                 to.copies(copy_s)
+                self._enqueue(1)
                 nodes.copied_s += copy_s
             for message in [*(launches.unused(first) if first else ()), *launches.gradient(parameter)]:
                 to.launch(nodes, message, owed_s)
