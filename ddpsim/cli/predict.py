@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -153,7 +154,7 @@ def _text(prediction: Prediction, path: CriticalPath) -> str:
     ]
     if len(summary.buckets) > _BUCKETS_SHOWN:
         lines.append(f"... {len(summary.buckets) - _BUCKETS_SHOWN} more; --json has all")
-    lines += ["", prediction.plan.torch]
+    lines += [*_host_ahead(summary.buckets), "", prediction.plan.torch]
     return "\n".join(lines)
 
 
@@ -197,6 +198,17 @@ def _correction(prediction: Prediction) -> list[str]:
 
     rows, ranks = counted(prediction.correcting_rows, "measured row"), counted(prediction.summary.world_size, "rank")
     return [f"allreduce times corrected by {rows} of exactly this machine and {ranks}"]
+
+
+def _host_ahead(buckets: Sequence[BucketSummary]) -> list[str]:
+    """Return the line on launches before the device begins the iteration; none where there are none."""
+    first_s = min((bucket.launched_s for bucket in buckets), default=0.0)
+    if first_s >= 0:
+        return []
+    from ddpsim.units import format_time
+
+    ahead = format_time(-first_s)
+    return [f"launched is the host's time, {ahead} before the device begins this iteration: its launch queue is that full"]
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

@@ -280,3 +280,13 @@ def test_segments_of_a_schedule_send_what_they_are(ddpsim: Callable) -> None:
     for scheme in ("priority:4MiB", "priority:4MiB,credit=16MiB", "gradientflow"):
         buckets = ddpsim(*base, "--scheme", scheme).document["buckets"]
         assert [b["wire_bytes"] for b in buckets] == [b["size_bytes"] for b in buckets]
+
+
+def test_a_launch_before_its_iteration_is_explained(ddpsim: Callable) -> None:
+    base = ("predict", "--workload", "bert-base", "--topology", "dgx-1v", "--nodes", "2")
+    document, text = ddpsim(*base, "--json").document, ddpsim(*base).out
+    assert document["buckets"][0]["launched_s"] < 0
+    assert "launched is the host's time" in text
+    assert "launch queue" in text
+    synchronised = ("predict", "--workload", "resnet50", "--topology", "dgx-1v")
+    assert "launched is the host's time" not in ddpsim(*synchronised).out
