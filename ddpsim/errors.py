@@ -20,7 +20,9 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, NoReturn
 
 _LONGEST_PLACE, _LONGEST_MESSAGE, _LONGEST_REMEDY = 250, 450, 290
-"""Characters; with what joins them, an error says at most 1,000."""
+"""Characters; with what joins them, an error says at most 1,000, but for the lines of a file's problems."""
+_MOST_PROBLEMS = 1000
+"""Problems of one file that are listed; chosen by hand, more than anybody writes."""
 _MOST_NAMES = 20
 """Known names that are listed; of more, the first."""
 
@@ -39,16 +41,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Return the problems of one file as a message: alone on its line, several on a line each, the first of many."""
+    """Return the problems of one file as a message: alone on its line, several on a line each."""
     if len(problems) == 1:
         return problems[0]
-    lines, left = list[str](), _LONGEST_MESSAGE - len("\n  and 1000000 more")
-    for problem in problems:
-        line = f"\n  {shortened(problem, _LONGEST_MESSAGE // 2)}"
-        left -= len(line)
-        if left < 0:
-            break
-        lines.append(line)
+    lines = [f"\n  {shortened(problem, _LONGEST_MESSAGE // 2)}" for problem in problems[:_MOST_PROBLEMS]]
     return "".join(lines) + (f"\n  and {len(problems) - len(lines)} more" if len(lines) < len(problems) else "")
 
 
@@ -79,7 +75,8 @@ class InputError(DdpsimError):
 
     def __str__(self) -> str:
         """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
-        text = self.message if self.whole else shortened(self.message, _LONGEST_MESSAGE)
+        whole = self.whole or self.message.startswith("\n  ")  # as `listed` has it, each line short by itself
+        text = self.message if whole else shortened(self.message, _LONGEST_MESSAGE)
         text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
         if not self.remedy:
             return text

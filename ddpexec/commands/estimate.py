@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
 
 
+_HELP = {"accumulate": "Micro-batches of the step that --one-gpu-step times; it says nothing without that."}
+
+
 class _Assumed(TypedDict):
     anchors: Sequence[Anchor]
     optimizer: Optimizer | None
@@ -32,7 +35,7 @@ class _Assumed(TypedDict):
 
 @expand
 def estimate(
-    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients", "jitter"))],
+    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
     ],

@@ -50,7 +50,10 @@ class Settings(Job):
     local_iterations: Annotated[
         int, Option("Iterations without communication after them, which time one process.", "N")
     ] = 0
-    observe: Annotated[bool, Option("Time whole iterations only.", name="no_stamps")] = True
+    observe: Annotated[
+        bool,
+        Option("Time gradients and messages beside iterations.", name="no_stamps", off="Time whole iterations only."),
+    ] = True
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -18,9 +18,14 @@ from ddpsim.options.option import Declared, build, declared
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Mark in the annotation of a parameter: these fields alone are options of the command."""
+    """Mark in the annotation of a parameter: these fields alone are options of the command.
+
+    Attributes:
+        help: what some of them do in this command, where the dataclass says it of others.
+    """
 
     names: tuple[str, ...]
+    help: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class _Group:
     """A parameter that is a dataclass, and which of its fields the command takes."""
 
     kind: Any
-    only: Container[str] | None
+    only: Only | None
     taken: Container[str]
 
     @classmethod
@@ -37,19 +42,20 @@ class _Group:
         kind, *marks = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             return None
-        only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
+        only = next((mark for mark in marks if isinstance(mark, Only)), None)
         return cls(kind, only, taken)
 
     @property
     def options(self) -> list[Declared]:
         """The options that the dataclass declares and the command does not declare itself."""
         found = (each for each in declared(self.kind) if each.field not in self.taken)
-        return [each for each in found if self.only is None or each.field in self.only]
+        return [each for each in found if self.only is None or each.field in self.only.names]
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return one parameter of the command an option; fields annotated for typer stand as they are."""
         if self.options:
-            return [_parameter(each, self.options) for each in self.options]
+            said = {} if self.only is None else self.only.help
+            return [_parameter(each, self.options, said.get(each.field, each.help)) for each in self.options]
         hints = get_type_hints(self.kind, include_extras=True)
         return [_keyword(field.name, field.default, hints[field.name]) for field in dataclasses.fields(self.kind)]
 
@@ -84,11 +90,11 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def _parameter(each: Declared, others: list[Declared]) -> inspect.Parameter:
+def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Parameter:
     """Return the option as typer takes it; choices are text, so that the dataclass refuses others in its own words."""
     option = each.option
     metavar = option.metavar or "|".join(each.choices) or None
-    said = in_flags(option.help, {other.field: flag(other) for other in others})
+    said = in_flags(text, {other.field: flag(other) for other in others})
     info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least)
     kind, nullable, default = each.kind, each.nullable, each.default
     if each.kind is bool:

@@ -208,7 +208,9 @@ def _host_ahead(buckets: Sequence[BucketSummary]) -> list[str]:
     from ddpsim.units import format_time
 
     ahead = format_time(-first_s)
-    return [f"launched is the host's time, {ahead} before the device begins this iteration: its launch queue is that full"]
+    return [
+        f"launched is the host's time, {ahead} before the device begins this iteration: its launch queue is that full"
+    ]
 
 
 def _life(bucket: BucketSummary) -> tuple[float, ...]:

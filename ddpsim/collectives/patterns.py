@@ -99,8 +99,8 @@ _SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
 }
 PATTERNS = tuple(_SCHEDULES)
 """Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is
-another name of `two-level`, which takes one node too, `blink` trees packed into the NVLinks. A parameter server holds 1/n of
-the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
+another name of `two-level`, of one node too, `blink` trees packed into the NVLinks. A parameter server holds 1/n
+of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
 
 
 def is_pattern(algorithm: str) -> bool:

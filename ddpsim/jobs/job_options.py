@@ -68,7 +68,12 @@ class JobOptions:
         "last"
     )
     gradient_as_bucket_view: Annotated[bool, Option("Gradients live in their bucket; no copy out.")] = False
-    broadcast_buffers: Annotated[bool, Option("Do not broadcast rank 0's buffers before a forward.")] = True
+    broadcast_buffers: Annotated[
+        bool,
+        Option(
+            "Broadcast rank 0's buffers before a forward.", off="Do not broadcast rank 0's buffers before a forward."
+        ),
+    ] = True
     process_groups: Annotated[int, Option("Round-robin process groups.", "K")] = 1
     stragglers: Annotated[
         Mapping[int, float],

@@ -70,7 +70,11 @@ class Options(Job):
     ] = None
     clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients.")] = False
     compiled: Annotated[
-        bool, Option("torch.compile compiles the step: a graph a bucket, whose gradients come together at its end.")
+        bool,
+        Option(
+            "Gradients come as from torch.compile under DDP, together at the end of a graph a bucket. Kernels keep "
+            "their times: what compiling saves is not predicted."
+        ),
     ] = False
     input_stage: Annotated[
         str,

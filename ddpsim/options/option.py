@@ -28,6 +28,7 @@ class Option:
         parse: makes the value of text and the field's name; None where the type says how.
         repeated: `parse` takes a list of texts, of an option that may be given several times.
         text: the default as text, of an option with `parse`.
+        off: one line of the flag that switches it off, where it is on unless that is given.
     """
 
     help: str
@@ -38,6 +39,7 @@ class Option:
     parse: Parse | None = None
     repeated: bool = False
     text: str | None = None
+    off: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Declared:
     def switched_off(self) -> bool:
         """Whether the option, being on unless it is given, is given to switch it off."""
         return self.kind is bool and bool(self.default)
+
+    @property
+    def help(self) -> str:
+        """What the flag does: of one that switches off, that."""
+        return (self.option.off if self.switched_off else None) or self.option.help
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import InputError, WorkloadError
@@ -97,12 +96,14 @@ class Model:
         return estimate(ModelShape.of(source, operators), target, wanted, None, _optimizer(source), pace)
 
     def _pace(self, precision: str) -> RooflineFactors | None:
-        """Return the pace of the file's own GPU where a measured time is in it, of its own precision."""
+        """Return the pace of the file's own GPU where a measured time is in it, of its own precision.
+
+        Raises:
+            WorkloadError: a pace in the file that cannot be read.
+        """
         if precision != self.source.precision:
             return None
-        with suppress(WorkloadError):
-            return RooflineFactors.of(self.source.provenance, self.name)
-        return None
+        return RooflineFactors.if_scaled(self.source.provenance, self.name)
 
     def _without_operators(
         self, gpu: str | None, batch_size: int | None, precision: str | None, same_gpu: bool

@@ -26,7 +26,9 @@ def codec_notes(codec: str, ranks: int, plain_bytes: int, sent_bytes: int) -> It
     """
     if ranks > 1 and _AS_MANY * plain_bytes < sent_bytes:
         fewest = math.ceil(ranks * plain_bytes / sent_bytes) - 1
-        fewer = f"up to {fewest} it moves fewer" if fewest > 1 else "there is no number of ranks on which it moves fewer"
+        fewer = (
+            f"up to {fewest} it moves fewer" if fewest > 1 else "there is no number of ranks on which it moves fewer"
+        )
         yield (
             f"compression {codec} gathers what each rank has encoded: on {ranks} ranks {sent_bytes / plain_bytes:.2g} "
             f"times the bytes of an allreduce of plain gradients; {fewer}"
@@ -43,12 +45,12 @@ def pace_notes(
     assumed: Mapping[str, float],
     ranks_differ: bool,
 ) -> Iterator[str]:
-    """Yield each note on the workload and the machine, a sentence without a full stop; the arguments are a prediction's."""
+    """Yield each note on workload and machine, a sentence without a full stop; the arguments are a prediction's."""
     machine = placement.topology
     if other_devices:
         yield (
-            f"{workload.name} keeps the pace of {workload.device_label}, {machine.name} has {', '.join(other_devices)}; "
-            "take a workload of that device, or --scale-compute"
+            f"{workload.name} keeps the pace of {workload.device_label}, {machine.name} has {', '.join(other_devices)};"
+            " take a workload of that device, or --scale-compute"
         )
     elif workload.timed:
         pace = workload.device

@@ -27,7 +27,7 @@ with more than two."""
 
 QUEUED = 1024
 """Kernels of a stream that have been launched and not begun, at most: the next launch returns when one of them begins.
-Source: forums.developer.nvidia.com/t/68937, a loop whose launches take as long as its kernels after about a thousand."""
+Source: forums.developer.nvidia.com/t/68937: launches in a loop take as long as kernels after about a thousand."""
 
 AT_ONCE = 64
 """Kernels between two looks at the queue; chosen by hand, a sixteenth of it."""

@@ -179,7 +179,7 @@ class _PcieWalk:
         self._spec, self._place = spec, f"{place}.pcie"
         self._missing = _vertices(gpus, nics)
         self._all = frozenset(self._missing)
-        self._pcie = spec.pcie or _spread(spec, len(gpus), len(nics))
+        self._pcie = _with_slots(spec, len(gpus), len(nics))
         model = gpu_facts(gpus[0].model)
         generation = self._pcie.generation or (model.pcie if model else 3)
         self._slot = self._pcie.bandwidth or PCIE_X16_BANDWIDTH[generation]
@@ -248,8 +248,11 @@ def _cpu(socket: int) -> Vertex:
     return Vertex.numbered(VertexKind.CPU, socket)
 
 
-def _spread(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
-    """Return the tree of a file that has none: devices in slots, spread evenly over the sockets."""
+def _with_slots(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
+    """Return the tree of a file; where it places nothing, devices stand in slots, spread evenly over the sockets."""
+    pcie = spec.pcie or PcieSpec()
+    if pcie.switches or pcie.slots:
+        return pcie
     sockets = spec.cpu.sockets
     slots = [
         RootBranchSpec(
@@ -259,4 +262,4 @@ def _spread(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
         )
         for socket in range(sockets)
     ]
-    return PcieSpec(slots=slots)
+    return pcie.model_copy(update={"slots": slots})

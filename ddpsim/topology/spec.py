@@ -14,6 +14,7 @@ from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
+from ddpsim.topology.changes import changed
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
@@ -67,7 +68,7 @@ def _machine(node: object, place: str) -> object:
     inner = read_mapping(path.read_text(encoding="utf-8"), str(path)).get("node")
     if not isinstance(inner, dict):
         raise TopologyError(f"machine {changes['machine']!r} has no single `node`", place=place)
-    return {**inner, **{key: value for key, value in changes.items() if key != "machine"}}
+    return changed(inner, {key: value for key, value in changes.items() if key != "machine"})
 
 
 def _validated(document: dict[str, Any], text: str, place: str) -> TopologySpec:

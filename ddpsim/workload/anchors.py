@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.errors import InputError, WorkloadError, shortened
 from ddpsim.units import format_time, parse_time
 
 PHASES = ("forward", "backward", "optimizer")
@@ -71,6 +71,23 @@ class RooflineFactors:
     def document(self) -> dict[str, object]:
         """Return this as a workload's provenance keeps it."""
         return {"phases": list(self.phases), "host": self.host, "scale": self.scale}
+
+    @classmethod
+    def if_scaled(cls, provenance: Mapping[str, object], place: str) -> RooflineFactors | None:
+        """Return the pace of an estimate that says it was scaled to a measured time; None of one that does not.
+
+        Raises:
+            WorkloadError: one that says so with a pace that cannot be read.
+        """
+        pace = provenance.get("pace")
+        if provenance.get("scaled_to") is None and pace in (None, cls().document()):
+            return None
+        try:
+            return cls.of(provenance, place)
+        except WorkloadError as error:
+            what = f"was scaled to a measured time, and its pace cannot be read: {shortened(repr(pace), 80)}"
+            remedy = "make the file again with `python -m ddpexec estimate --one-gpu-step ...`"
+            raise WorkloadError(what, place=f"{place}: provenance.pace", remedy=remedy) from error
 
     @classmethod
     def of(cls, provenance: Mapping[str, object], place: str) -> RooflineFactors:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
 from ddpsim.units import format_bandwidth
 from ddpsim.workload.achieved import Achieved, as_shipped, fitted
@@ -125,12 +124,18 @@ def gpu_named(name: str) -> AchievedGpu:
 
 
 def gpu_of(device: str | None, provenance: Mapping[str, object]) -> AchievedGpu | None:
-    """Return the GPU `device` of a workload as its provenance describes it, else of the table; None of no GPU."""
+    """Return the GPU `device` of a workload as its provenance describes it, else of the table; None of no GPU.
+
+    Raises:
+        InputError: figures in the provenance that are no GPU's; the table's are not taken in their place.
+    """
     if device is None:
         return None
     described = provenance.get("gpu_figures")
-    if isinstance(described, Mapping):
-        with suppress(InputError):
-            return AchievedGpu.of(gpu_from(described, "provenance.gpu_figures"))
+    if described is not None:
+        if not isinstance(described, Mapping):
+            what, remedy = f"{described!r} is no GPU's figures", "estimate the workload again, or leave the key out"
+            raise WorkloadError(what, place=f"workload of {device}: provenance.gpu_figures", remedy=remedy)
+        return AchievedGpu.of(gpu_from(described, f"workload of {device}: provenance.gpu_figures"))
     spec = shipped_gpu(device)
     return None if spec is None else AchievedGpu.of(spec)

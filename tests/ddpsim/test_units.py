@@ -17,6 +17,7 @@ from ddpsim.errors import UnitError
     [
         ("50GB/s", 50e9),
         ("400Gb/s", 50e9),
+        ("400Gbps", 50e9),
         ("1gbit", 125e6),
         ("100mbit", 12.5e6),
         ("12.5 GiB/s", 12.5 * 2**30),
