@@ -19,6 +19,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.models import Model
 from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
+from ddpsim.prediction.named import taking_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
@@ -30,6 +31,7 @@ from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
 
 
+@taking_names
 def compare(
     workloads: Sequence[str | Workload],
     topologies: Sequence[str | Topology],

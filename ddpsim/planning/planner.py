@@ -18,6 +18,7 @@ from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import KeptPrediction, kept, recalled
+from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -44,6 +45,7 @@ class KeptRow:
     savings: list[Saving]
 
 
+@taking_names
 def plan(
     workload: Workload,
     topologies: Sequence[Topology],

@@ -15,6 +15,7 @@ from ddpsim.options.checks import check_given
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
 from ddpsim.prediction.document import check_prediction, flat
+from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -122,6 +123,7 @@ class Sweep(Iterator[Prediction]):
         return [flat(swept_document(prediction)) for prediction in self]
 
 
+@taking_names
 def sweep(
     workload: Workload,
     topology: Topology,

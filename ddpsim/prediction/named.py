@@ -1,0 +1,143 @@
+"""From Python: names and paths where workloads, machines and calibrations are taken, one where several are.
+
+`predict`, `plan`, `sweep` and `compare` take what people have at hand, `plan("resnet50", "dgx-1v", nodes=4)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.simulation.costs import load_calibration
+from ddpsim.topology.declared import Cluster
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+
+Answer = TypeVar("Answer")
+
+
+def taking_names(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Return `function` with its arguments as it is written for, found by their parameters' names.
+
+    A name is loaded where the function takes none itself. What can be no such argument raises InputError.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def named(*given: Any, **by_name: Any) -> Answer:
+        bound = signature.bind(*given, **by_name)
+        for name, value in bound.arguments.items():
+            if name in _TAKEN:
+                wanted = str(signature.parameters[name].annotation)
+                bound.arguments[name] = _TAKEN[name](name, value, wanted)
+        return function(*bound.args, **bound.kwargs)
+
+    return named
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def _workload(name: str, value: Any, wanted: str) -> Any:
+    if _is_name(value):
+        return os.fspath(value) if "str" in wanted else load_workload(os.fspath(value))
+    if not isinstance(value, Workload) and type(value).__name__ not in wanted:
+        remedy = "give a name that `ddpsim workload list` shows, a file's path, or a `Workload`"
+        raise InputError(f"{_shown(value)} is no workload", place=name, remedy=remedy)
+    return value
+
+
+def _topology(name: str, value: Any, wanted: str) -> Any:
+    if _is_name(value):
+        return os.fspath(value) if "str" in wanted else load_topology(os.fspath(value))
+    if not isinstance(value, Cluster):
+        remedy = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
+        raise InputError(f"{_shown(value)} is no machine", place=name, remedy=remedy)
+    return value
+
+
+def _count(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+        raise InputError(f"{_shown(value)} is not a count", place=name, remedy=f"give a whole number, e.g. `{name}=4`")
+    return None if value is None else value.__index__()
+
+
+def _cap(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if isinstance(value, BucketCaps):
+        return value
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return BucketCaps(bucket_cap_mb=value)
+    raise InputError(f"{_shown(value)} is no bucket cap", place=name, remedy="give MiB, e.g. 25, or `BucketCaps`")
+
+
+def _text(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{_shown(value)} is no text", place=name, remedy="give a text")
+    return value
+
+
+def _options(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if value is not None and not isinstance(value, Options):
+        remedy = "give e.g. `Options(caps=BucketCaps(bucket_cap_mb=25))`"
+        raise InputError(f"{_shown(value)} is no `Options`", place=name, remedy=remedy)
+    return value
+
+
+def _calibration(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if _is_name(value):
+        return load_calibration(os.fspath(value))
+    if value is not None and not isinstance(value, Calibration):
+        what, remedy = f"{_shown(value)} is no calibration", "give a file's path, or a `Calibration`"
+        raise InputError(what, place=name, remedy=remedy)
+    return value
+
+
+def _one_or_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, str], Any]:
+    """Return what takes several of what `one` takes, or one alone."""
+
+    def several(name: str, value: Any, wanted: str) -> Any:
+        alone = _is_name(value) or isinstance(value, (Workload, Cluster, BucketCaps)) or not isinstance(value, Iterable)
+        if value is None and wanted.endswith("None"):
+            return None
+        return tuple(one(name, each, wanted) for each in ((value,) if alone else value))
+
+    return several
+
+
+def _nodes(name: str, value: Any, wanted: str) -> Any:
+    return (_one_or_several(_count) if "Sequence" in wanted else _count)(name, value, wanted)
+
+
+def _shown(value: object) -> str:
+    return f"{value!r}" if isinstance(value, (str, int, float, bool, type(None))) else f"a `{type(value).__name__}`"
+
+
+_TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
+    "workload": _workload,
+    "workloads": _one_or_several(_workload),
+    "topology": _topology,
+    "topologies": _one_or_several(_topology),
+    "nodes": _nodes,
+    "gpus_per_node": _count,
+    "batch_sizes": _one_or_several(_count),
+    "precisions": _one_or_several(_text),
+    "schemes": _one_or_several(_text),
+    "caps": _one_or_several(_cap),
+    "options": _options,
+    "calibration": _calibration,
+}
+"""By the name of a parameter, what makes the argument of what was given."""
