@@ -1,0 +1,1 @@
+"""Mutants of four rooms, and which tests kill them."""
