@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
+import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
+from unittest import mock
 
 import pytest
 
+from ddpsim.cli.app import run
 from tests import forked
 from tests.docs import commands, refresh
 
@@ -18,22 +25,66 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = refresh.pages()
 
 
-@pytest.mark.timeout(600)
+CASES = [(page, block) for page in PAGES for block in refresh.cases(page.read_text())]
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem
+    ("page", "block"), CASES, ids=lambda each: each.stem if isinstance(each, Path) else each.number
 )
-def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for kind, word, body in refresh.BLOCK.findall(page.read_text()):
-        if kind != "console":
-            if word:
-                refresh.write(tmp_path / word, body)
+def test_commands_print_what_the_page_shows(page: Path, block: refresh.Block, tmp_path: Path) -> None:
+    every = refresh.blocks(page.read_text())
+    own_code = any(each.kind == "python" for each in every)
+    for each in (*refresh.before(block, every), block):
+        if each.kind != "console":
+            refresh.write(tmp_path / each.word, each.body)
             continue
-        if "ddpexec" in body or "torchrun" in body:
+        if "ddpexec" in each.body or "torchrun" in each.body:
             pytest.importorskip("torch", reason="needs the extra `exec`")
-        for shown in refresh.commands(body):
-            output = refresh.execute(shown.line, tmp_path, forked.command)
-            told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python -m tests.docs.refresh`"
-            assert refresh.matches(output, shown.shown, word), told
+        for shown in refresh.commands(each.body):
+            here = shown.line.startswith("ddpsim ") and not own_code
+            output = refresh.execute(shown.line, tmp_path, in_this_process if here else forked.command)
+            if each is block:
+                told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python -m tests.docs.refresh`"
+                assert refresh.matches(output, shown.shown, each.word, each.percent), told
+
+
+def in_this_process(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
+    """Run a command line of ddpsim in `folder` without a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run(list(words[1:]))
+    return CompletedProcess(list(words), code, out.getvalue(), err.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("output", "percent", "same"),
+    [
+        ("100 ms of 3", "", True),
+        ("102.9 ms of 3", "", True),
+        ("104 ms of 3", "", False),
+        ("104 ms of 3", "5", True),
+        ("100 us of 3", "", False),
+        ("100 ms of 3 and 4", "", False),
+    ],
+)
+def test_numbers_of_estimates_are_compared(output: str, percent: str, same: bool) -> None:
+    assert refresh.matches(output, "100 ms of 3", "estimates", percent) is same
+    assert refresh.matches(f"{output}\nmore", "100 ms of 3\n...", "estimates", percent) is same
+
+
+def test_a_block_is_run_behind_those_that_leave_what_it_reads() -> None:
+    page = (
+        "```yaml a.yaml\nx: 1\n```\n```console quiet\n$ ddpsim x a.yaml -o b.json\n```\n"
+        "```console\n$ ddpsim y\n```\n```console\n$ ddpsim z --of b.json\n```\n"
+    )
+    every = refresh.blocks(page)
+    assert [[each.number for each in refresh.before(block, every)] for block in every] == [[], [0], [], [0, 1]]
+    assert [block.number for block in refresh.cases(page)] == [2, 3]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```pycon" in page.read_text()], ids=lambda page: page.stem)

@@ -1,8 +1,9 @@
 """Run every command shown in the documentation and write its output into the page: `python -m tests.docs.refresh`.
 
-A block that starts with ```console is run and its output compared by the tests to the letter; in ```console estimates
-numbers and what follows from them may differ; in ```console quiet no output is shown. A block ```yaml NAME or
-```python NAME is written to the file NAME first.
+A block that starts with ```console is run and its output compared by the tests to the letter. In ```console estimates
+numbers may differ by `ESTIMATES_PERCENT`, or by as much as the block says, as in ```console estimates 10%: they move
+with the model's constants. In ```console quiet no output is shown. A block ```yaml NAME or ```python NAME is written to
+the file NAME first. `python -m tests.docs.refresh PAGE...` is for those pages alone.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(console|yaml|python)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
+BLOCK = re.compile(r"^```(console|yaml|python)(?: (\S+))?(?: (\S+)%)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+RULE = re.compile(r"[-─━]{2,}")
+"""A line of a table, as long as what stands in its column."""
+MADE = re.compile(r"(?:^| )(?:-o|--out|--trace|--plot|--report|>) (\S+)")
+"""What a command writes."""
 SHOWN_LINES = 60
+ESTIMATES_PERCENT = 3.0
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
 
 
@@ -31,6 +37,37 @@ class Command:
 
     line: str
     shown: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page that is run, or written to a file.
+
+    Attributes:
+        number: among those of its page, from 0.
+        kind: `console`, `yaml` or `python`.
+        word: of a console block how its output is compared, of another the file that it is written to.
+        percent: by how much numbers may differ, where it says.
+        body: its lines.
+    """
+
+    number: int
+    kind: str
+    word: str
+    percent: str
+    body: str
+
+    @property
+    def made(self) -> set[str]:
+        """The files that it leaves."""
+        return set(MADE.findall(self.body)) if self.kind == "console" else {self.word}
+
+    def needs(self, earlier: Block) -> bool:
+        """Return whether a command here names a file that an earlier block leaves, or a module in it."""
+        names = {str(Path(file).with_suffix("")).replace("/", ".") for file in earlier.made if file.endswith(".py")}
+        lines = " ".join(command.line for command in commands(self.body))
+        words = set(re.split(r"[ :=]", lines))
+        return bool(words & (earlier.made | names))
 
 
 def pages() -> list[Path]:
@@ -84,23 +121,55 @@ def shortened(output: str) -> str:
     return output if len(lines) <= SHOWN_LINES else "\n".join([*lines[:16], "..."])
 
 
-def matches(output: str, shown: str, word: str) -> bool:
-    """Return whether a page's `shown` stands for `output`: to the letter but for `...`; of estimates, the first line.
-
-    Estimates move with the model's constants, and plans with them; their first line, without numbers, stays.
-    """
+def matches(output: str, shown: str, word: str, percent: str = "") -> bool:
+    """Return whether a page's `shown` stands for `output`: to the letter but for `...`, or with numbers near it."""
     if word == "quiet":
         return True
-    texts = [NUMBER.sub("#", text.split("\n")[0]) if word == "estimates" else text for text in (shown, output)]
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(*(f"{text}\n" for text in texts), flags)
+    if word != "estimates":
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        return doctest.OutputChecker().check_output(f"{shown}\n", f"{output}\n", flags)
+    within = float(percent or ESTIMATES_PERCENT) / 100
+    if shown.endswith("\n..."):
+        shown = shown.removesuffix("\n...")
+        output = "\n".join(output.split("\n")[: shown.count("\n") + 1])
+    words, others = (" ".join(RULE.sub("--", NUMBER.sub("#", text)).split()) for text in (shown, output))
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(output), strict=False)
+    return words == others and all(_near(one, other, within) for one, other in pairs)
+
+
+def _near(shown: str, found: str, within: float) -> bool:
+    """Return whether two numbers differ by no more than a share of the greater, or by what the last digit rounds."""
+    one, other = (float(text.replace(",", "")) for text in (shown, found))
+    digits = 0 if "e" in shown else len(shown.partition(".")[2])
+    return abs(one - other) <= max(within * max(abs(one), abs(other)), 1.01 * 10.0**-digits)
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the blocks of a page."""
+    return [Block(number, *groups) for number, groups in enumerate(BLOCK.findall(text))]
+
+
+def before(block: Block, others: Sequence[Block]) -> list[Block]:
+    """Return those of a page's blocks that leave what `block` reads, and what they read, in the page's order."""
+    found: list[Block] = []
+    for other in reversed(others[: block.number]):
+        if any(each.needs(other) for each in (block, *found)):
+            found.append(other)
+    return found[::-1]
+
+
+def cases(text: str) -> list[Block]:
+    """Return the console blocks that are compared by themselves: not a quiet one whose files another reads."""
+    every = blocks(text)
+    read = {each.number for block in every if block.kind == "console" for each in before(block, every)}
+    return [each for each in every if each.kind == "console" and not (each.word == "quiet" and each.number in read)]
 
 
 def refreshed(text: str, folder: Path) -> str:
     """Return a page with every output as it is now."""
 
     def block(match: re.Match[str]) -> str:
-        kind, word, body = match.groups()
+        kind, word, _, body = match.groups()
         if kind != "console":
             if word:
                 write(folder / word, body)
@@ -111,12 +180,13 @@ def refreshed(text: str, folder: Path) -> str:
             kept = word != "estimates" and matches(output, command.shown, word)
             output = command.shown if kept else shortened(output)
             lines.append(f"$ {command.line}\n" + (f"{output}\n" if output and word != "quiet" else ""))
-        return f"```console{f' {word}' if word else ''}\n{''.join(lines)}```"
+        first = match[0].partition("\n")[0]
+        return f"{first}\n{''.join(lines)}```"
 
     return BLOCK.sub(block, text)
 
 
 if __name__ == "__main__":
-    for page in pages():
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         with tempfile.TemporaryDirectory() as name:
             page.write_text(refreshed(page.read_text(), Path(name)))

@@ -15,8 +15,9 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from tests.ddpexec.groups import ranks
+from tests.profile import training_steps
 
-STEPS, FEWER_STEPS = 20, 6
+STEPS, FEWER_STEPS = training_steps(20), 4
 SAMPLES = 4
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -122,7 +123,7 @@ def all_options(rank: int, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
-def test_twenty_steps_equal_one_process_and_torch(world_size: int, names: list[str]) -> None:
+def test_steps_equal_one_process_and_torch(world_size: int, names: list[str]) -> None:
     ranks.run(world_size, all_options, names)
 
 

@@ -16,12 +16,13 @@ from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 from tests.ddpexec.streams import no_streams  # noqa: E402
+from tests.profile import training_steps  # noqa: E402
 
 STOCK = nn.parallel.DistributedDataParallel
 WARM = 3
 """Iterations before torch's buckets are right: until it rebuilds them it reduces memory that nothing was written to."""
 
-STEPS = 10
+STEPS = training_steps(10)
 
 DTYPES = {
     "bf16": _MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),

@@ -16,9 +16,10 @@ from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 from tests.ddpexec.streams import no_streams  # noqa: E402
+from tests.profile import training_steps  # noqa: E402
 
 STOCK = nn.parallel.DistributedDataParallel
-STEPS = 10
+STEPS = training_steps(10)
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
     "adam": (torch.optim.Adam, {"lr": 0.01}),

@@ -32,7 +32,7 @@ def distances(rank: int) -> dict[str, float]:
     return found
 
 
-def test_twenty_steps_end_with_the_weights_of_one_process() -> None:
+def test_steps_end_with_the_weights_of_one_process() -> None:
     for found in ranks.run(2, distances, timeout_s=110):
         assert {name: far for name, far in found.items() if far > 1e-10} == {}
 

@@ -17,8 +17,9 @@ from ddpexec.errors import ExecutionError, LostRankError, OptionError  # noqa: E
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
 from ddpsim.errors import PlanError  # noqa: E402
 from tests.ddpexec.schedules.training import CAPS, apart  # noqa: E402
+from tests.profile import training_steps  # noqa: E402
 
-STEPS, BATCH, WORDS = 20, 4, 11
+STEPS, BATCH, WORDS = training_steps(20), 4, 11
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
@@ -101,7 +102,7 @@ def distances(rank: int, servers: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("world", "servers"), [(4, 2), (2, 1)])
-def test_twenty_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
+def test_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
     for found in ranks.run(world, distances, servers, timeout_s=110):
         assert len(found) == len(OPTIMIZERS)
         assert {name: far for name, far in found.items() if far > 1e-10} == {}

@@ -75,7 +75,7 @@ def distances(rank: int, servers: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
-def test_twenty_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
+def test_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
     for found in ranks.run(world, distances, servers, timeout_s=110):
         assert len(found) == 4
         assert {name: far for name, far in found.items() if far > 1e-10} == {}

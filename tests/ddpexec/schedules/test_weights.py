@@ -59,7 +59,7 @@ def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise
 
 
 @pytest.mark.parametrize("otherwise", OPTIMIZERS)
-def test_twenty_steps_end_with_the_weights_of_one_process(otherwise: str) -> None:
+def test_steps_end_with_the_weights_of_one_process(otherwise: str) -> None:
     for found in ranks.run(2, distances, {otherwise: (None, 0.1)}, otherwise, timeout_s=110):
         assert len(found) == len(SCHEMES) * 2 + 6
         assert {name: far for name, far in found.items() if far > 1e-10} == {}

@@ -13,8 +13,9 @@ from torch import nn  # noqa: E402
 
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
+from tests.profile import training_steps  # noqa: E402
 
-STEPS, BATCH = 20, 4
+STEPS, BATCH = training_steps(20), 4
 CAPS = BucketCaps(bucket_cap_mb=0.002, first_bucket_mb=0.0005)
 SCHEMES = ["naive", "flat", "ddp", "priority", "priority:256B", "dear", "zero1", "zero2"]
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
