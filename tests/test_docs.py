@@ -69,12 +69,18 @@ def in_this_process(words: Sequence[str], folder: Path, environment: Mapping[str
         ("104 ms of 3", "", False),
         ("104 ms of 3", "5", True),
         ("100 us of 3", "", False),
+        ("100 ms of 3 c7e4266f31", "", False),
         ("100 ms of 3 and 4", "", False),
     ],
 )
 def test_numbers_of_estimates_are_compared(output: str, percent: str, same: bool) -> None:
     assert refresh.matches(output, "100 ms of 3", "estimates", percent) is same
     assert refresh.matches(f"{output}\nmore", "100 ms of 3\n...", "estimates", percent) is same
+
+
+def test_a_fingerprint_is_no_number_and_a_zero_has_no_sign() -> None:
+    assert refresh.matches("by c7e4266f31, -0.0 %", "by c7e4266f31, +0.0 %", "estimates")
+    assert not refresh.matches("by c7e4266f32", "by c7e4266f31", "estimates")
 
 
 def test_a_block_is_run_behind_those_that_leave_what_it_reads() -> None:

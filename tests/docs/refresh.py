@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(console|yaml|python)(?: (\S+))?(?: (\S+)%)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+SIGNED_ZERO = re.compile(r"[-+](?=0(?:\.0+)?(?![\d.]))")
 RULE = re.compile(r"[-─━]{2,}")
 """A line of a table, as long as what stands in its column."""
 MADE = re.compile(r"(?:^| )(?:-o|--out|--trace|--plot|--report|>) (\S+)")
@@ -132,6 +133,7 @@ def matches(output: str, shown: str, word: str, percent: str = "") -> bool:
     if shown.endswith("\n..."):
         shown = shown.removesuffix("\n...")
         output = "\n".join(output.split("\n")[: shown.count("\n") + 1])
+    shown, output = (SIGNED_ZERO.sub("", text) for text in (shown, output))
     words, others = (" ".join(RULE.sub("--", NUMBER.sub("#", text)).split()) for text in (shown, output))
     pairs = zip(NUMBER.findall(shown), NUMBER.findall(output), strict=False)
     return words == others and all(_near(one, other, within) for one, other in pairs)
