@@ -7,7 +7,7 @@ doing. Beside it stand custom collectives that call torch's default ones (`set_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -87,6 +87,7 @@ class FullySharded(nn.Module):
         world = self.communicator.world_size
         root, blocks = units_of(model.policy)
         check_shardable(model, scheme, [*blocks, root])
+        check_apart(module, blocks_of(model.policy), scheme)
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
         setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
         named = scheme_named(scheme)
@@ -179,6 +180,17 @@ def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) 
             pair = [f"{model.policy[index].name} is {model.policy[index].dtype}" for index in (first, other)]
             what = f"one unit has parameters of two types: {' and '.join(pair)}"
             raise OptionError(what, place=place, remedy="use `scheme=ddp`, or parameters of one")
+
+
+def check_apart(module: nn.Module, blocks: Collection[str], scheme: str) -> None:
+    """Raise OptionError where units share a parameter, which torch finds out in the first forward."""
+    owners: dict[nn.Parameter, tuple[str, str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        unit = next((block for block in blocks if name.startswith(f"{block}.")), "the root")
+        first, owner = owners.setdefault(parameter, (name, unit))
+        if owner != unit:
+            what = f"{first} of {owner} and {name} of {unit} are one parameter, and two units"
+            raise OptionError(what, place=f"scheme {scheme!r}", remedy="use `scheme=zero2`, or parameters of their own")
 
 
 def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:

@@ -201,6 +201,8 @@ def refused(rank: int) -> list[str]:
         return str(error.value)
 
     empty = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Embedding(0, 2)})
+    shared = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    shared[1].bias = shared[0].bias
     model = DistributedDataParallel(Complex(3, 2, dtype=torch.complex64))
     model.register_comm_hook(*hook_for("topk:0.5"))
     return [
@@ -209,6 +211,7 @@ def refused(rank: int) -> list[str]:
         said(OptionError, lambda: wrapped(rank, "zero1", learn=2, find_unused_parameters=True)),
         said(OptionError, lambda: wrapped(rank, "ddp", every=2, accumulate=3)),
         said(OptionError, lambda: FullySharded(empty, "fsdp2", OPTIMIZERS["sgd"])),
+        said(OptionError, lambda: FullySharded(shared, "hsdp:1", OPTIMIZERS["sgd"])),
         said(InputError, lambda: model(torch.ones(1, 3, dtype=torch.complex64)).sum().backward()),
     ]
 
@@ -216,5 +219,13 @@ def refused(rank: int) -> list[str]:
 def test_what_a_scheme_cannot_do_is_refused_before_it_trains() -> None:
     one, other = ranks.run(2, refused)
     assert one == other
-    needles = ("micro-batches a step", "threads", "left out of", "a step is of 3", "no elements", "codecs write real")
+    needles = (
+        "micro-batches a step",
+        "threads",
+        "left out of",
+        "a step is of 3",
+        "no elements",
+        "0.bias of 0 and 1.bias of 1",
+        "codecs write real",
+    )
     assert [needle for said, needle in zip(one, needles, strict=True) if needle not in said] == []
