@@ -121,26 +121,28 @@ class _Scheduled(_Run):
 
     def train(self) -> list[Weights]:
         servers = self.made.schedule.sharding.servers
+        trainers = list(range(dist.get_world_size() - servers))
+        # Every rank makes one, for torch names the next groups by how many a rank has.
+        mine = [self.rank] if self.made.serves else trainers
+        own = dist.new_group(mine, use_local_synchronization=True) if self.case.linear else None
         if self.made.serves:
             self.made.serve()
             return []
-        if self.made.schedule.asynchronous:
-            return self._alone(dist.get_world_size() - servers)
+        if own is not None:
+            return self._alone(own)
         found = super().train()
         self.made.end()
         return found
 
-    def _alone(self, trainers: int) -> list[Weights]:
+    def _alone(self, own: dist.ProcessGroup) -> list[Weights]:
         """Train without the others, then let a step of no gradient bring what all of them have added."""
-        found = super().train()
-        if trainers > 1:
-            own = dist.new_group(list(range(trainers)), use_local_synchronization=True)
-            dist.barrier(own)
-            x, words, number = self.case.batch(0, 0, self.rank)
-            for _ in range(self.case.options.get("every", 1)):
-                (loss_of(self.made(x, words, number)) * 0).backward()
-            self.optimizer.step()
-            found = [self.weights()]
+        super().train()
+        dist.barrier(own)
+        x, words, number = self.case.batch(0, 0, self.rank)
+        for _ in range(self.case.options.get("every", 1)):
+            (loss_of(self.made(x, words, number)) * 0).backward()
+        self.optimizer.step()
+        found = [self.weights()]
         self.made.end()
         return found
 
