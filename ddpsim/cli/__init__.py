@@ -18,10 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if own:
         gc.disable()
         end_on_interrupt()
-    from ddpsim.cli.app import run
+    from ddpsim.cli.app import command_for, named_in, run
 
+    arguments = sys.argv[1:] if arguments is None else arguments
     if own:
+        command_for(named_in(arguments))
         gc.freeze()  # what was imported stays to the end
         gc.set_threshold(YOUNG)
         gc.enable()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(run(arguments))

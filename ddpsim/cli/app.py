@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from ddpsim.cli import (
-    buckets,
-    calibrate,
-    collective,
-    compare,
-    compression,
-    constants,
-    doctor,
-    explain,
-    order,
-    order_bench,
-    paper,
-    pipeline,
-    plan,
-    predict,
-    priors,
-    sweep,
-    topo,
-    validate,
-    workload,
-)
 from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
@@ -37,39 +18,80 @@ from ddpsim.errors import InputError
 from ddpsim.stopping import INTERRUPTED, Interrupts
 from ddpsim.version import __version__
 
-app = typer.Typer(
-    name="ddpsim",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={
-        "token_normalize_func": lambda token: token.replace("_", "-"),
-        "help_option_names": ["-h", "--help"],
-    },
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A command as the program's help lists it, before its module is imported.
+
+    Attributes:
+        name: on the command line.
+        summary: first sentence of its help.
+        module: of `ddpsim.cli`; None is the name.
+        group: whether it has commands of its own.
+        settings: how it is registered.
+    """
+
+    name: str
+    summary: str
+    module: str | None = None
+    group: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def register(self, program: typer.Typer) -> None:
+        """Import the command and make it one of `program`."""
+        module = import_module(f"ddpsim.cli.{self.module or self.name.replace('-', '_')}")
+        if self.group:
+            program.add_typer(module.app, name=self.name)
+        else:
+            program.command(self.name, **self.settings)(getattr(module, self.name.replace("-", "_")))
+
+    def mention(self, program: typer.Typer) -> None:
+        """Let `program` list the command, which cannot be called."""
+        program.command(self.name, help=self.summary)(lambda: None)
+
+
+COMMANDS = (
+    Listed("predict", "Predict an iteration's latency, its breakdown and every bucket."),
+    Listed("sweep", "Predict every bucket cap at every node count."),
+    Listed("plan", "Find the bucket sizes that make an iteration shortest, or with --schemes the scheme."),
+    Listed("compare", "Compare machines before buying: time, efficiency, memory, links and cost, each with its band."),
+    Listed(
+        "compression",
+        "Find the rate of the NICs below which compressed gradients make a step faster, with its 80 % band.",
+    ),
+    Listed("allreduce", "Predict allreduce times, in nccl-tests' columns.", "collective"),
+    Listed("collective", "Predict an operation's times, in nccl-tests' columns."),
+    Listed("calibrate", "Fit a machine's link constants to measured tables of collectives."),
+    Listed("priors", "Fit NCCL's constants to the tables of many sites at once."),
+    Listed("validate", "Hold a prediction against a measured run."),
+    Listed(
+        "explain",
+        "Explain a traced run: where its step goes, which rank is late and why, what other buckets would gain.",
+    ),
+    Listed(
+        "constants",
+        "List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior.",
+    ),
+    Listed("doctor", "Say what this machine and this torch can do, each line with the command that proves it."),
+    Listed("order", "Report how far ranks, iterations and the buckets in force disagree on the order of gradients."),
+    Listed("order-bench", "Replay order traces under order policies, with what conferring and rebuilding cost."),
+    Listed("buckets", "Show a model's buckets in launch order, and why each closed."),
+    Listed(
+        "paper",
+        'Reproduce the evaluation of Li et al., "PyTorch Distributed" (VLDB 2020): `python -m studies.paper`.',
+        settings={
+            "add_help_option": False,
+            "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+        },
+    ),
+    Listed(
+        "pipeline",
+        "Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble.",
+    ),
+    Listed("topo", "List, show and import machines: graphs of links.", group=True),
+    Listed("workload", "List, show and import workloads: one rank's recorded iterations.", group=True),
 )
-app.command()(predict.predict)
-app.command()(sweep.sweep)
-app.command()(plan.plan)
-app.command()(compare.compare)
-app.command()(compression.compression)
-app.command()(collective.allreduce)
-app.command()(collective.collective)
-app.command()(calibrate.calibrate)
-app.command()(priors.priors)
-app.command()(validate.validate)
-app.command()(explain.explain)
-app.command()(constants.constants)
-app.command()(doctor.doctor)
-app.command()(order.order)
-app.command("order-bench")(order_bench.order_bench)
-app.command()(buckets.buckets)
-app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    paper.paper
-)
-app.command()(pipeline.pipeline)
-app.add_typer(topo.app, name="topo")
-app.add_typer(workload.app, name="workload")
+"""All commands, in the order of the help; `tests/ddpsim/cli/test_app.py` holds the summaries against theirs."""
 
 
 def _version(wanted: bool) -> None:
@@ -78,7 +100,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def ddpsim(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
@@ -92,14 +113,44 @@ def ddpsim(
 
 
 @functools.cache
+def command_for(name: str | None) -> Any:
+    """Return click's command of the program with one command that can be called, the others only listed.
+
+    Only that one's module is imported. The command is made once: typer looks at every option.
+
+    Args:
+        name: of the command; None makes all that can be called.
+    """
+    program = typer.Typer(
+        name="ddpsim",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={
+            "token_normalize_func": lambda token: token.replace("_", "-"),
+            "help_option_names": ["-h", "--help"],
+        },
+    )
+    for each in COMMANDS:
+        (each.register if name in (None, each.name) else each.mention)(program)
+    program.callback()(ddpsim)
+    return typer.main.get_command(program)
+
+
 def whole_command() -> Any:
-    """Return click's command of the whole program, made once: typer looks at every option of every command."""
-    return typer.main.get_command(app)
+    """Return click's command of the whole program."""
+    return command_for(None)
+
+
+def named_in(arguments: Sequence[str]) -> str:
+    """Return the command that `arguments` name; the empty string where they name none."""
+    return next((argument.replace("_", "-") for argument in arguments if not argument.startswith("-")), "")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
-    return carry_out(whole_command(), arguments, "ddpsim")
+    """Run one command and return its exit code; the modules of the others stay unread."""
+    return carry_out(command_for(named_in(arguments)), arguments, "ddpsim")
 
 
 def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import entry_points
 from typing import Any
 
 from ddpsim.errors import InputError, UnknownNameError
@@ -30,6 +29,13 @@ PREDICTORS: Mapping[str, Callable[[], Predictor]] = {
     "context": ByContext,
 }
 """The built-in ones."""
+
+
+def entry_points(group: str) -> Any:
+    """Return the entry points of a group, by a module that few need and that takes long to load."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def predictor(asked: object) -> Predictor:

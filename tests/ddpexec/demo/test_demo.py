@@ -9,7 +9,7 @@ import typer
 from ddpexec.__main__ import app as ddpexec
 from ddpexec.demo import planned, real
 from ddpsim import shipped
-from ddpsim.cli.app import app as ddpsim
+from ddpsim.cli.app import whole_command as ddpsim
 
 Called = list[tuple[str, list[str]]]
 
@@ -56,6 +56,6 @@ def parse(name: str, words: list[str]) -> str:
     if name == "torch.distributed.run":
         launcher, (name, *words) = words[: words.index("-m")], words[words.index("-m") + 1 :]
         assert launcher == ["--standalone", "--nproc-per-node", str(real.RANKS)]
-    group = typer.main.get_command(ddpexec() if name == "ddpexec" else ddpsim)
+    group = typer.main.get_command(ddpexec()) if name == "ddpexec" else ddpsim()
     group.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
     return words[0]

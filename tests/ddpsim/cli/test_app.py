@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.cli.app import COMMANDS, carry_out, command_for, whole_command
+
 PLOTTING = (
     ("plan", "--workload", "mlp", "--topology", "dgx-1v"),
     ("allreduce", "--topology", "dgx-1v"),
@@ -26,6 +28,27 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "buckets" in done.stdout
     assert done.stdout.endswith("loaded []\n")
+
+
+def test_the_help_that_imports_no_command_is_that_of_the_whole_program(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for command in (command_for(""), whole_command()):
+        assert carry_out(command, ["--help"], "ddpsim") == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    listed = {each.name: each.summary for each in COMMANDS}
+    assert listed == {
+        name: command.help.split("\n\n")[0].replace("\n", " ") for name, command in whole_command().commands.items()
+    }
+
+
+def test_a_command_imports_no_other() -> None:
+    program = (
+        "import sys; from ddpsim.cli.app import run; run(['buckets', '--help']); "
+        "print('loaded', sorted(m for m in sys.modules if m in ('ddpsim.cli.plan', 'ddpsim.cli.buckets')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded ['ddpsim.cli.buckets']\n")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["buckets", "--help"], ["workload", "--help"], ["--version"]])

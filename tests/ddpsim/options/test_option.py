@@ -94,9 +94,9 @@ def test_choices_are_checked_by_the_declaration() -> None:
     ],
 )
 def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: str) -> None:
-    from ddpsim.cli.app import app
+    from ddpsim.cli.app import whole_command
 
-    command = typer.main.get_command(app).commands["predict"]  # type: ignore[attr-defined]
+    command = whole_command().commands["predict"]
     assert error_in_flags(error, flags_of(command)) == said
 
 
