@@ -74,6 +74,7 @@ def test_throughput_is_near_what_was_published_and_not_used(gpu, precision, imag
     assert 256 / step == pytest.approx(images_per_s, rel=within)
 
 
+@pytest.mark.needs("minutes")
 def test_shipped_files_are_what_the_command_makes(tmp_path):
     """Byte for byte, so that a change to the estimate is a change to the files."""
     made = {path.name: gzip.decompress(path.read_bytes()) for path in write_shipped(tmp_path)}

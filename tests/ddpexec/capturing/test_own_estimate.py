@@ -308,6 +308,7 @@ def test_bad_steps_are_one_message(name, message, tmp_path, capsys):
     assert not path.exists()
 
 
+@pytest.mark.needs("wait")
 def test_the_command_says_where_it_took_a_real_step(tmp_path):
     path = tmp_path / "w.json"
     command = [sys.executable, "-m", "ddpexec", "estimate", "--step", f"{STEPS}:conditional", "-o", str(path)]

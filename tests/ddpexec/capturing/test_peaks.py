@@ -84,6 +84,7 @@ def test_a_peak_on_this_processor(make: Callable[..., Made], view: bool) -> None
     assert estimated_bytes(estimate_step(make, "H100"), view=view) == pytest.approx(measured, rel=WITHIN)
 
 
+@pytest.mark.needs("minutes")
 def test_the_published_peak_of_gpt2_large_under_ddp() -> None:
     """30.34 GiB, with bf16 autocast: `rtxpro6000_zero_fsdp2_gpt2large.csv` of the measured data."""
     workload = estimate_step(gpt2_steps.large, "RTXPRO6000")

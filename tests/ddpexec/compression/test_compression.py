@@ -274,6 +274,7 @@ def opposed_all(rank):
     return {name: opposed(*case) for name, case in cases.items()}
 
 
+@pytest.mark.needs("minutes")
 def test_training_with_error_feedback_gets_where_plain_training_gets():
     answers = run(2, opposed_all)
     assert answers[0] == answers[1]  # ranks stay bit for bit alike

@@ -85,7 +85,10 @@ def all_cases(rank: int, names: list[str]) -> int:
     return count
 
 
-@pytest.mark.parametrize(("world_size", "names"), [(2, list(DTYPES)), (3, ["bf16, sums in fp32"])])
+@pytest.mark.parametrize(
+    ("world_size", "names"),
+    [(2, list(DTYPES)), pytest.param(3, ["bf16, sums in fp32"], marks=pytest.mark.needs("minutes"))],
+)
 def test_gradients_and_parameters_equal_those_of_torch(world_size: int, names: list[str]) -> None:
     assert run(world_size, all_cases, names) == [2 * (len(names) + 5)] * world_size
 

@@ -83,7 +83,7 @@ def equal_to_torch(rank: int, world_size: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
 def test_steps_in_backward_equal_torchs_and_those_of_one_process(world_size: int) -> None:
     assert run(world_size, equal_to_torch, world_size) == [20] * world_size
 

@@ -42,6 +42,7 @@ def document():
     return document
 
 
+@pytest.mark.needs("wait")
 def test_the_document_is_one_that_calibration_reads(document):
     table = parse_table(json.dumps(document), "allreduce.json")
     assert (table.ranks, table.nodes) == (2, 1)
@@ -56,6 +57,7 @@ def test_the_document_is_one_that_calibration_reads(document):
         assert result["count"] * 4 == result["size"]
 
 
+@pytest.mark.needs("wait")
 def test_every_cost_is_a_number_that_a_calibration_may_hold(document):
     costs = document["ddp"]
     # What a fit finds beside noise may be nothing, whatever the machine; what is timed by itself is not.
@@ -73,6 +75,7 @@ def test_slowdowns_of_a_real_model_are_the_same_on_every_rank():
     assert all(factor > 0 for factor in slowdowns.values())
 
 
+@pytest.mark.needs("wait")
 def test_collectives_launched_at_once_are_measured_until_the_last_has_ended(document):
     one, three = document["together"]
     assert three["sizes"] == (1 << 23, 1 << 23, 1 << 23)

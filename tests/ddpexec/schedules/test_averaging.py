@@ -68,7 +68,7 @@ def distances(rank: int) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
 def test_averages_and_slowmo_end_where_hand_computation_does(world: int) -> None:
     for found in ranks.run(world, distances, timeout_s=110):
         assert {name: far for name, far in found.items() if far > 1e-10} == {}

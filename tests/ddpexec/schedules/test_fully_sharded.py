@@ -53,7 +53,10 @@ def distances(rank: int, schemes: list[str]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("world", "schemes"),
-    [(2, ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root", "hsdp:2", "hsdp:1"]), (4, ["hsdp:2"])],
+    [
+        (2, ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root", "hsdp:2", "hsdp:1"]),
+        pytest.param(4, ["hsdp:2"], marks=pytest.mark.needs("minutes")),
+    ],
 )
 def test_steps_end_with_the_weights_of_one_process(world: int, schemes: list[str]) -> None:
     for found in ranks.run(world, distances, schemes):

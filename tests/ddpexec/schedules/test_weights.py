@@ -89,7 +89,7 @@ def beside_ddp(rank: int) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.needs("minutes"))])
 def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(world: int) -> None:
     for found in ranks.run(world, beside_ddp):
         assert set(found.values()) == {True}, found

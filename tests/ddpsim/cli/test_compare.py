@@ -71,6 +71,7 @@ def test_what_the_best_comes_to_stands_below_it_and_a_kept_pace_is_named(capsys)
     assert capsys.readouterr().out.splitlines()[0].endswith("pace of V100 estimated")
 
 
+@pytest.mark.needs("minutes")
 def test_advice_on_a_machine_without_a_network_is_printed_too(capsys):
     words = ["compare", "--workload", "resnet50", "--topology", "4x1080ti-pcie", "--advice"]
     assert run([*words, "--json"]) == 0

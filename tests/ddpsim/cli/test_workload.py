@@ -70,6 +70,7 @@ def test_a_trace_whose_buckets_no_device_shows_is_imported_all_the_same(
     assert load_workload(out).gradient_bytes == 160
 
 
+@pytest.mark.needs("minutes")
 def test_a_row_that_is_mostly_communication_says_so(ddpsim: Callable, tmp_path: Path) -> None:
     machine = ("--topology", "2x4a100-1nic")
     taken = ddpsim("predict", "--workload", "bert-large@a100-amp-b8", *machine, "--json").document["iteration_s"]

@@ -59,7 +59,10 @@ def test_a_spine_that_never_blocks_changes_nothing_and_an_oversubscribed_one_slo
 
 
 @pytest.mark.parametrize("oversubscription", [1, 8])
-@pytest.mark.parametrize(("backend", "algorithm"), [("nccl", "ring"), ("nccl", "tree"), ("gloo", "auto")])
+@pytest.mark.parametrize(
+    ("backend", "algorithm"),
+    [("nccl", "ring"), pytest.param("nccl", "tree", marks=pytest.mark.needs("minutes")), ("gloo", "auto")],
+)
 def test_flow_follows_steps_where_some_boundaries_cross_the_spine(
     backend: str, algorithm: str, oversubscription: int
 ) -> None:

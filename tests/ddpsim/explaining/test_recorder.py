@@ -71,6 +71,7 @@ open(sys.argv[1] + "/dumps/nccl_trace_rank_0", "wb").write(_dump_fr_trace())
 """
 
 
+@pytest.mark.needs("wait")
 def test_what_torch_itself_dumps_is_read(tmp_path):
     pytest.importorskip("torch")
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}

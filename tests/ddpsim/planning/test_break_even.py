@@ -28,6 +28,7 @@ def step(rate, **given):
     return predict(load_workload("resnet50"), with_link_rate(MACHINE, "nic", rate), band=False, **given)
 
 
+@pytest.mark.needs("minutes")
 def test_beyond_its_rate_a_faster_nic_gains_under_one_percent_and_below_it_more(advice):
     found = next(each for each in advice.break_even if each.what == "link")
     fastest = step(200e9, nodes=4).iteration_s
