@@ -1,7 +1,7 @@
-"""Every study is imported, and its quick pages are made again: `python -m studies.check [NAME ...]`.
+"""Every study is imported, and its quick pages are made again: `python -m studies.check [--all] [NAME ...]`.
 
-What differs from the committed pages is printed, and the exit code is 1. Pages that take minutes are held by rows, in
-each study's tests.
+What differs from the committed pages is printed, and the exit code is 1. Pages that take a processor more than a
+minute are made with `--all` only; rows of them are held by each study's tests.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def imported(name: str) -> Study | None:
     return getattr(importlib.import_module(f"studies.{name}.__main__"), "STUDY", None)
 
 
-def quick(name: str) -> list[tuple[Study, Page]]:
-    """Return a study's pages that are made again."""
+def quick(name: str, *, every: bool = False) -> list[tuple[Study, Page]]:
+    """Return a study's pages that are made again; with `every` those that take long too."""
     study = imported(name)
-    return [] if study is None else [(study, page) for page in study.pages if page.quick]
+    return [] if study is None else [(study, page) for page in study.pages if page.quick or every]
 
 
 def differs(study: Study, page: Page) -> Iterator[str]:
@@ -44,10 +44,10 @@ def differs(study: Study, page: Page) -> Iterator[str]:
 
 
 def main(asked: Sequence[str]) -> int:
-    """Check the studies of these names, or all."""
+    """Check the studies of these names, or all of them; with `--all` every page."""
     wrong = 0
-    for name in asked or names():
-        for study, page in quick(name):
+    for name in [each for each in asked if each != "--all"] or names():
+        for study, page in quick(name, every="--all" in asked):
             lines = list(differs(study, page))
             print(f"{name}/{page.name}: {'differs' if lines else 'as committed'}", flush=True)
             print("".join(f"{line}\n" for line in lines[:MOST_LINES]), end="")

@@ -9,7 +9,7 @@ from studies.study import Page, Study
 
 STUDY = Study(
     "estimates",
-    (Page("estimates.md", estimates.text, quick=False),),
+    (Page("estimates.md", estimates.text),),
 )
 
 if __name__ == "__main__":
