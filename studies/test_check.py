@@ -26,10 +26,11 @@ def test_a_committed_page_is_what_its_command_writes(name: str, number: int) -> 
 @pytest.mark.parametrize("name", check.names())
 def test_a_study_says_its_question_its_command_its_answer_and_what_it_does_not_show(name: str) -> None:
     text = (HERE / name / "README.md").read_text()
-    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    titles = re.findall(r"^(?:## |\*\*)([\w ]+?)(?:\.\*\*|$)", text, re.MULTILINE)
     assert titles == ["Question", "Command", "Answer", "What it does not show"]
     assert f"python -m studies.{name}" in text
-    assert len(text.split()) <= 350, "half a page"
+    assert len(text.split()) <= 450, "half a page"
+    assert f"- [{name}]({name}/README.md)" in (HERE / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", check.names())
