@@ -38,9 +38,8 @@ def load(processes: int) -> Iterator[None]:
 
 def run(part: str) -> tuple[bool, str]:
     """Run a part of the tests once; return whether it was green, and all that pytest said."""
-    words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0", "-o", "addopts="]
-    options = ["--strict-markers", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    done = subprocess.run([*words, *options], capture_output=True, text=True, check=False)
+    words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
     again = [line for line in text.splitlines() if line.startswith(AGAIN)]
     return done.returncode == 0 and all(ABORTED in line for line in again), text
