@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.planner import plan
     from ddpsim.planning.sweep import sweep
     from ddpsim.prediction.document import load_prediction
-    from ddpsim.prediction.predict import predict
+    from ddpsim.prediction.on_machine import predict
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation import Options
     from ddpsim.simulation.costs import load_calibration
@@ -78,7 +78,7 @@ _MODULES = {
     "load_topology": "topology.spec",
     "load_workload": "workload.files",
     "plan": "planning.planner",
-    "predict": "prediction.predict",
+    "predict": "prediction.on_machine",
     "read_table": "measured",
     "read_trace": "trace.json",
     "save_workload": "workload.files",

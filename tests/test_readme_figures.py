@@ -9,6 +9,7 @@ import pytest
 
 from ddpexec.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
+from ddpsim.planning.bound import binds, bound_of
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -20,7 +21,7 @@ TABLE = re.findall(r"^\| \d+ x .*$", (Path(__file__).parent.parent / "README.md"
 
 @pytest.mark.parametrize("row", TABLE)
 def test_the_table_is_what_is_predicted_today(row: str) -> None:
-    where, gpus, buckets, *figures = (cell.strip() for cell in row.strip("|").split("|"))
+    where, gpus, buckets, *figures, binding = (cell.strip() for cell in row.strip("|").split("|"))
     nodes, _, machine = where.partition(" x ")
     found, default = (of_bert(machine, int(nodes), each) for each in (caps(buckets), BucketCaps()))
     times = (f"{seconds * 1e3:.0f}" for seconds in (found.summary.iteration_s, found.summary.exposed_comm_s))
@@ -28,6 +29,7 @@ def test_the_table_is_what_is_predicted_today(row: str) -> None:
     assert [gpus, *figures] == [
         str(found.placement.world_size), *times, f"{100 * found.scaling_efficiency:.0f} %", gain
     ]  # fmt: skip
+    assert binding == binds(bound_of(found), found.workload)
 
 
 def of_bert(machine: str, nodes: int, buckets: BucketCaps) -> Prediction:

@@ -40,6 +40,7 @@ from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.compiled import COMPILED
 from ddpsim.workload.files import save_workload
+from ddpsim.workload.profile import tokens_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp")
 
@@ -219,7 +220,8 @@ def _capture(
     tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
-        return _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+        found = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+        return replace(found, sequence_length=tokens_of(model.sample))
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 

@@ -32,22 +32,25 @@ def step_line(job: Job, iteration_s: float) -> list[str]:
     return [f"step       {step} of {job.accumulate} micro-batches, {micro_batch} each in the mean; {reducing}"]
 
 
-def breakdown(summary: Summary, clipping_s: float | None = None) -> str:
+def breakdown(summary: Summary, clipping_s: float | None = None, micro_batches: int = 1) -> str:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known.
 
     Args:
         clipping_s: of the optimizer's time, what clipping gradients is; None where it is not known.
+        micro_batches: of a step, all of which the milliseconds are of.
     """
     from ddpsim.trace.metrics import PARTS
 
+    def row(name: str, seconds: float) -> tuple[str, str | None, str | None]:
+        return f"  {name}", ms(micro_batches * seconds), percent(seconds / summary.iteration_s)
+
     rows = []
     if summary.input_s is not None:
-        rows.append((f"  {_INPUT}", ms(summary.input_s), percent(summary.input_s / summary.iteration_s)))
+        rows.append(row(_INPUT, summary.input_s))
     for part, name in zip(PARTS, _NAMES, strict=True):
-        rows.append((f"  {name}", ms(getattr(summary, part)), percent(getattr(summary, part) / summary.iteration_s)))
+        rows.append(row(name, getattr(summary, part)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
-            share = percent(summary.exposed_skew_s / summary.iteration_s)
-            rows.append((f"  {_OF_WHICH}", ms(summary.exposed_skew_s), share))
+            rows.append(row(_OF_WHICH, summary.exposed_skew_s))
     if clipping_s:
-        rows.append((f"  {_CLIPPING}", ms(clipping_s), percent(clipping_s / summary.iteration_s)))
+        rows.append(row(_CLIPPING, clipping_s))
     return table(("  part", "ms", "share"), rows)

@@ -95,14 +95,16 @@ def compare(
     """
     from ddpsim.options.rates import link_rates, share
     from ddpsim.planning.compare import Comparing
-    from ddpsim.planning.prices import prices_of
+    from ddpsim.planning.prices import machine_names, prices_of
+    from ddpsim.topology.spec import load_topology
 
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     check_report(report, output, {"-o": out, "--plot": plot})
     bound = share(efficiency, "efficiency")
     goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
-    known = prices_of(price or [], prices, topology)
+    machines = [(name, load_topology(name)) for name in topology]
+    known = prices_of(price or [], prices, machine_names((name, machine.name) for name, machine in machines))
     caps = swept_caps(bucket_cap_mb, options)
     asked = Comparing.of(
         workload,

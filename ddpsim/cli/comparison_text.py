@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ddpsim.planning.goal import Goal
 
 Column = tuple[str, Callable[["ComparisonRow"], object]]
-_BOUND = {"computation": "GPU", "host": "host", "communication": "comm."}
 _WHAT = {
     "hidden": "communication hidden",
     "link": "faster NICs gain < 1 %",
@@ -34,7 +33,7 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     columns = varying(rows)
     yield _title(model, rows)
     yield ""
-    yield _table([*_PLACE, *columns, *_TIME], rows)
+    yield _table([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows)
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
@@ -47,6 +46,12 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
             yield ""
             yield _advised_row(advice.row)
             yield from (f"    {line}" for line in lines)
+
+
+def _tokens(rows: Sequence[ComparisonRow]) -> list[Column]:
+    """Return the column of tokens a second, where a row's workload knows how long its sequences are."""
+    known = any(row.prediction.tokens_per_s is not None for row in rows)
+    return [("tokens/s", lambda row: "" if (t := row.prediction.tokens_per_s) is None else f"{t:.0f}")] if known else []
 
 
 def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
@@ -78,9 +83,22 @@ def varying(rows: Sequence[ComparisonRow]) -> list[Column]:
         ("scheme", lambda row: row.prediction.options.scheme),
     ]
     found = [column for column in columns if len({column[1](row) for row in rows}) > 1]
+    if any(row.prediction.options.accumulate > 1 for row in rows):
+        found.append(("micro-batch ms", _micro_batch))
     if any(row.link for row in rows):
         found.append(("rate", _link))
+    if any(row.prediction.pace_kept for row in rows):
+        found.append(("pace", _pace))
     return found
+
+
+def _micro_batch(row: ComparisonRow) -> str:
+    return f"{_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
+
+
+def _pace(row: ComparisonRow) -> str:
+    label = row.prediction.workload.device_label
+    return f"{label}, kept" if row.prediction.pace_kept else label
 
 
 def _cap(row: ComparisonRow) -> str:
@@ -115,7 +133,9 @@ def _percent(share: float) -> str:
 
 
 def _binds(row: ComparisonRow) -> str:
-    return _BOUND[row.bound.by]
+    from ddpsim.planning.bound import binds
+
+    return binds(row.bound, row.prediction.workload)
 
 
 def _memory(row: ComparisonRow) -> str:
@@ -140,7 +160,7 @@ _TIME: list[Column] = [
     ("link", lambda row: row.bound.link),
     ("GiB", _memory),
 ]
-_LEFT = ("machine", "binds", "link", "front", "rate")
+_LEFT = ("machine", "binds", "link", "front", "rate", "pace")
 
 
 def _cost(rows: Sequence[ComparisonRow]) -> list[Column]:
@@ -174,23 +194,41 @@ def _prices(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yield which is fastest, which is cheapest, which meets the goal, and whose bands leave that open."""
-    fitting = [row for row in rows if row.fits is not False] or list(rows)
+    """Yield which is best and whose bands leave that open, and which rows are not in question."""
+    from ddpsim.planning.ranking import unranked
+
+    ranked, best = found.ranked(model), found.best_of(model)
+    if best is not None:
+        yield from _ranked(found, best, [row for row in ranked if row.fits is not False] or ranked)
+    if unfit := [row for row in rows if row.fits is False]:
+        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_where, unfit)))}"
+    for why, kept in unranked(row.prediction for row in rows):
+        places = (_where(row) for row in rows if any(row.prediction is each for each in kept))
+        yield f"not ranked: {', '.join(dict.fromkeys(places))}: {why}"
+
+
+def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yield which of the rows that may fit is fastest, which is cheapest, and which meets the goal."""
+    from ddpsim.planning.ranking import within
+
     fastest = max(fitting, key=lambda row: row.samples_per_s[0])
     yield f"fastest: {_where(fastest)}, {_short(fastest.samples_per_s[0])} samples/s"
-    best = found.best_of(model)
+    near = [f"    {within(names)}"] if (names := found.rivals(best.model)) else []
     cost = best.per_million_samples
     if cost is not None and best.price is not None:
         what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.said()}"
         yield f"{what}: {_where(best)}, {_span(cost)} {best.price.currency} a million samples"
         yield from _reached(best, found.goal)
-        yield from _rivals(best, [row for row in fitting if row.price is not None], found)
+        yield from near
         yield "front of cost over time (*): what nothing beats in both"
+        if unpriced := dict.fromkeys(row.machine for row in fitting if row.price is None):
+            yield f"without a price, so not in question: {', '.join(unpriced)}"
     elif found.goal is not None:
+        yield from near
         yield f"meets {found.goal.said()}: {_where(best)}"
         yield from _reached(best, found.goal)
-    if unfit := [row for row in rows if row.fits is False]:
-        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_where, unfit)))}"
+    else:
+        yield from near
 
 
 def _reached(best: ComparisonRow, goal: Goal | None) -> Iterator[str]:
@@ -198,22 +236,6 @@ def _reached(best: ComparisonRow, goal: Goal | None) -> Iterator[str]:
     if goal is not None:
         sure = "its whole band meets it" if goal.met_by(best.samples_per_s[1]) else "the slow end misses it"
         yield f"    {goal.reached(best.samples_per_s)}; {sure}"
-
-
-def _rivals(best: ComparisonRow, rows: Sequence[ComparisonRow], found: Comparison) -> Iterator[str]:
-    """Yield the machines whose bands of cost overlap with that of the best: which is cheaper is open between them."""
-    cost = best.per_million_samples or _NOTHING
-    goal = found.goal
-    meeting = [row for row in rows if goal is None or goal.met_by(row.samples_per_s[0])]
-    others = [row for row in meeting if row.machine != best.machine and _least(row) < cost[2]]
-    if others:
-        names = ", ".join(dict.fromkeys(row.machine for row in others))
-        yield f"    within its band too: {names}; measure one step on a GPU of each before deciding"
-
-
-def _least(row: ComparisonRow) -> float:
-    """Return the fast end of what a million samples cost."""
-    return (row.per_million_samples or _NOTHING)[1]
 
 
 def _where(row: ComparisonRow) -> str:

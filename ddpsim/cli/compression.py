@@ -40,22 +40,24 @@ def compression(
     the band says how far off that may be. Loss is another matter: see the page of findings.
     """
     from ddpsim.planning.codec_break_even import SCHEMES, codec_rows
+    from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
-    from ddpsim.workload.files import load_workload
 
-    model = load_workload(workload)
+    model = Model.of(workload)
     asked = SCHEMES if schemes is None else tuple(schemes.split(","))
     machines = [load_topology(name) for name in topology]
     if not all(asked):
         raise InputError("a scheme without a name", place="schemes", remedy="write e.g. fp16,powersgd:4")
-    calibration = given.calibration_in_force("gloo" if model.one_clock else "nccl")
+    calibration = given.calibration_in_force("gloo" if model.source.one_clock else "nccl")
     rows: list[CodecRow] = []
     told = Progress("compression: schemes")
     for machine in machines:
-        for row in codec_rows(model, machine, asked, nodes=nodes, gpus_per_node=gpus_per_node, calibration=calibration):
+        for row in codec_rows(
+            model.on(machine), machine, asked, nodes=nodes, gpus_per_node=gpus_per_node, calibration=calibration
+        ):
             rows.append(row)
             told(len(rows), len(machines) * len(asked))
-    output.emit({"workload": model.name, "rows": [row.document() for row in rows]}, lambda: _text(rows))
+    output.emit({"workload": model.source.name, "rows": [row.document() for row in rows]}, lambda: _text(rows))
 
 
 def _text(rows: Sequence[CodecRow]) -> str:

@@ -31,7 +31,7 @@ from ddpsim.workers.asked import Workers
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeReport
     from ddpsim.planning.rows import PlanReport, PlanRow
-    from ddpsim.workload import Workload
+    from ddpsim.prediction.models import Model
 
 
 @expand
@@ -63,13 +63,13 @@ def plan(
     a plan is stopped lies beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.planning.planner import cells_of, report_of, task_of
+    from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
-    from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     check_report(report, output, {"-o": out, "--plot": plot})
-    models = [load_workload(name) for name in workload]
+    models = [Model.of(name, options) for name in workload]
     if schemes is not None:
         _refuse_beside_schemes(
             {"out": out, "plot": plot, "report": report, "bucket_cap_mb": bucket_cap_mb, "plan": plan}
@@ -91,14 +91,16 @@ def plan(
             caps,
             options,
             gpus_per_node,
-            given.calibration_in_force(options.backend_for(model)),
+            given.calibration_in_force(options.backend_for(model.source)),
         )
         for model in models
     ]
     every = [cell for each in cells for cell in each]
     with keeping(by, len(every), out, report) as done:
         entries = iter(done.computed(task_of(every), "plans"))
-        reports = [report_of(each, list(islice(entries, len(each)))) for each in cells]
+        reports = [
+            report_of(model, each, list(islice(entries, len(each)))) for model, each in zip(models, cells, strict=True)
+        ]
         if out is not None:
             write_plan(reports[0], out)
     if plot:
@@ -114,7 +116,7 @@ def plan(
 
 def _chosen(
     schemes: Sequence[str],
-    models: Sequence[Workload],
+    models: Sequence[Model],
     topology: Sequence[str],
     nodes: str | None,
     gpus_per_node: int | None,
@@ -127,11 +129,11 @@ def _chosen(
     from ddpsim.topology.spec import load_topology
 
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    calibrations = [given.calibration_in_force(options.backend_for(model)) for model in models]
+    calibrations = [given.calibration_in_force(options.backend_for(model.source)) for model in models]
     machines = [load_topology(name) for name in topology]
     with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
         return {
-            model.name: choose(
+            model.source.name: choose(
                 model,
                 machines,
                 schemes,
@@ -139,7 +141,7 @@ def _chosen(
                 options=options,
                 gpus_per_node=gpus_per_node,
                 calibration=calibration,
-                progress=Progress(f"schemes for {model.name}"),
+                progress=Progress(f"schemes for {model.source.name}"),
                 executor=crew,
             )
             for model, calibration in zip(models, calibrations, strict=True)
@@ -189,21 +191,21 @@ def _check(options: Options, bucket_cap_mb: str | None, plan: str | None, out: s
 def _document(reports: Sequence[PlanReport]) -> dict[str, object]:
     """Return the `plan` document; samples of different models do not compare, so that of several none is best."""
     rows = [row for report in reports for row in report.document()["rows"]]  # type: ignore[attr-defined]
-    best = {report.best.chosen.workload.name: report.best.document() for report in reports}
-    return {"rows": rows, "best": None if len(reports) > 1 else reports[0].best.document(), "best_by_workload": best}
+    best = {report.name: report.document()["best"] for report in reports}
+    return {"rows": rows, "best": None if len(reports) > 1 else best[reports[0].name], "best_by_workload": best}
 
 
 def _all(reports: Sequence[PlanReport]) -> str:
     if len(reports) == 1:
         return text(reports[0])
-    return "\n\n".join(f"{report.best.chosen.workload.name}\n{text(report)}" for report in reports)
+    return "\n\n".join(f"{report.name}\n{text(report)}" for report in reports)
 
 
 def write_plan(report: PlanReport, path: str) -> None:
     """Write the plan file of the report's best row."""
     from ddpsim.files import json_text
 
-    deliver(path, json_text(report.best.chosen.plan.document()))
+    deliver(path, json_text(report.written.chosen.plan.document()))
 
 
 def draw(rows: Sequence[PlanRow], path: str) -> None:

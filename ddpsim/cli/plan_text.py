@@ -12,11 +12,13 @@ from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
+    from ddpsim.prediction.prediction import Prediction
 
 _RUN = ("machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band")
 _INPUT = "input"
 _PARTS = (
     "forward", "backward", "exposed", "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain", "memory GiB",
+    "binds",
 )  # fmt: skip
 _LEFT = (0, 1, 4)
 """Columns of words."""
@@ -39,14 +41,44 @@ def text(report: PlanReport) -> str:
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+    lines += [line for row in changed for line in _others(row)]
     lines += [_why(row) for row in changed]
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
     lines += [*_hidden(changed), "", *_doubts(report.rows), *_transports(report.rows)]
-    best = report.best.chosen
-    unfit = "" if report.best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
-    lines += ["", f"most samples a second: {best.topology.name}, {counted(best.nodes, 'node')}{unfit}"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_verdict(report)])
+
+
+def _verdict(report: PlanReport) -> list[str]:
+    """Return where most samples a second are trained, and which rows that is not said of, and why."""
+    from ddpsim.planning.ranking import unranked
+
+    lines, best = [], report.best
+    if best is not None:
+        unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+        where = f"{best.chosen.topology.name}, {counted(best.chosen.nodes, 'node')}"
+        lines.append(f"most samples a second: {where}{unfit}")
+    said = unranked(row.chosen for row in report.rows)
+    return lines + [f"not ranked: {_places(found)}: {why}" for why, found in said]
+
+
+_TOLD = 1e-3
+"""Gain from which another line is told of: what the text's digits show."""
+
+
+def _others(row: PlanRow) -> list[str]:
+    """Return what other lines gain on a row, simpler or longer ones."""
+    return [
+        f"    or {_arguments(other.torch)} on {_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
+        f"not {100 * row.gain:.1f} %"
+        for other in row.others
+        if row.gain_of(other) >= _TOLD
+    ]
+
+
+def _arguments(call: str) -> str:
+    """Return what a constructor call says of buckets: `bucket_cap_mb=100`."""
+    return call.partition("(model, ")[2].removesuffix(")") or "torch's default"
 
 
 def _why(row: PlanRow) -> str:
@@ -54,9 +86,12 @@ def _why(row: PlanRow) -> str:
     from ddpsim.planning.savings import WHERE
     from ddpsim.units import format_time
 
-    whole_s = row.default.iteration_s - row.best.iteration_s
-    parts = [each for each in row.savings if abs(each.seconds) >= _TENTH * whole_s]
-    said = (f"{'loses ' if p.seconds < 0 else ''}{format_time(abs(p.seconds))} of {WHERE[p.where]}" for p in parts)
+    times = row.chosen.options.accumulate
+    whole_s = times * (row.default.iteration_s - row.best.iteration_s)
+    parts = [each for each in row.savings if times * abs(each.seconds) >= _TENTH * whole_s]
+    said = (
+        f"{'loses ' if p.seconds < 0 else ''}{format_time(times * abs(p.seconds))} of {WHERE[p.where]}" for p in parts
+    )
     return f"saves {format_time(whole_s)} on {_where([row])}: {', '.join(said)}"
 
 
@@ -111,9 +146,13 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
 
 def _where(rows: Sequence[PlanRow]) -> str:
     """Return machines and node counts in few words: `dgx-1v (1, 2 nodes), dgx-a100 (4 nodes)`."""
+    return _places([row.best for row in rows])
+
+
+def _places(predictions: Sequence[Prediction]) -> str:
     machines: dict[str, list[str]] = {}
-    for row in rows:
-        machines.setdefault(row.best.topology.name, []).append(str(row.best.nodes))
+    for prediction in predictions:
+        machines.setdefault(prediction.topology.name, []).append(str(prediction.nodes))
     return ", ".join(
         f"{name} ({', '.join(counts)} node{'' if counts == ['1'] else 's'})" for name, counts in machines.items()
     )
@@ -122,23 +161,29 @@ def _where(rows: Sequence[PlanRow]) -> str:
 def _table(rows: Sequence[PlanRow]) -> str:
     """Return the rows as a table, with a column of what forward waits for its batch where one of them does."""
     waits = any(row.chosen.summary.input_s is not None for row in rows)
-    return table(
-        (*_RUN, *((_INPUT,) if waits else ()), *_PARTS), [_cells(row, waits=waits) for row in rows], left=_LEFT
-    )
+    header = (*_RUN, *((_INPUT,) if waits else ()), *_PARTS)
+    if any(row.chosen.options.accumulate > 1 for row in rows):
+        header = tuple("step ms" if name == "iteration ms" else name for name in header)
+    return table(header, [_cells(row, waits=waits) for row in rows], left=(*_LEFT, len(header) - 1))
 
 
 def _cells(row: PlanRow, *, waits: bool) -> tuple[object, ...]:
+    from ddpsim.planning.bound import binds
     from ddpsim.trace.metrics import PARTS
 
     chosen, summary = row.chosen, row.chosen.summary
-    pace = f"{chosen.workload.device_label}{', estimated' if chosen.workload.estimated else ''}"
-    parts = [ms(getattr(summary, part)) for part in PARTS]
+    marks = [chosen.workload.device_label, *(["estimated"] if chosen.workload.estimated else [])]
+    pace = ", ".join([*marks, *(["kept"] if chosen.pace_kept else [])])
+    micro_batches = chosen.options.accumulate
+    parts = [ms(micro_batches * getattr(summary, part)) for part in PARTS]
     shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
-    band = f"{ms(chosen.low_s)} to {ms(chosen.high_s)}"
-    waited = ("" if summary.input_s is None else ms(summary.input_s),) if waits else ()
-    timed = (ms(chosen.iteration_s), band, *waited, *parts, *shares)
-    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, _memory(row)
+    step_s, low_s, high_s = chosen.step_s
+    band = f"{ms(low_s)} to {ms(high_s)}"
+    waited = ("" if summary.input_s is None else ms(micro_batches * summary.input_s),) if waits else ()
+    timed = (ms(step_s), band, *waited, *parts, *shares)
+    bound = "" if row.bound is None else binds(row.bound, chosen.workload)
+    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, _memory(row), bound
 
 
 def _memory(row: PlanRow) -> str:

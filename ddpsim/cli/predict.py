@@ -24,6 +24,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
+    from ddpsim.planning.bound import Bound
     from ddpsim.prediction.path import CriticalPath
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
@@ -54,18 +55,20 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
+    from ddpsim.planning.bound import bound_of
+    from ddpsim.prediction.models import Model
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.topology.spec import load_topology
-    from ddpsim.workload.files import load_workload
 
     refuse_beside_plan(plan, options)
     if trace:
         check_writable_folder(trace)
     measured = _measured(beside, trace)
-    model = load_workload(workload)
+    machine = load_topology(topology)
+    model = Model.of(workload, options).on(machine, options=options)
     prediction = predict_one(
         model,
-        load_topology(topology),
+        machine,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=replace(options, plan=read_plan(plan, model.parameters)),
@@ -80,13 +83,14 @@ def predict(
     if trace and measured is not None:
         _write_beside(prediction, measured, trace, output)
     warn_of_pace(prediction, set())
-    path = prediction.critical_path
+    path, bound = prediction.critical_path, bound_of(prediction, prediction.calibration)
     document = {
         **prediction.document(),
+        **bound.document(),
         "critical_path": path.document(),
         "sensitivities": path.sensitivities(),
     }
-    output.emit(document, lambda: _text(prediction, path))
+    output.emit(document, lambda: _text(prediction, bound, path))
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
@@ -119,23 +123,23 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     note_once(prediction.notes, told)
 
 
-def _text(prediction: Prediction, path: CriticalPath) -> str:
+def _text(prediction: Prediction, bound: Bound, path: CriticalPath) -> str:
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
     origin = "estimated" if workload.estimated else "measured"
     lines = [
-        f"{workload.name} ({origin}, pace of {workload.device_label}) on {prediction.topology.name}: "
+        f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
-        f"iteration  {format_time(prediction.iteration_s)}{statistic(summary)}{_band(prediction)}",
-        *step_line(prediction.options, prediction.iteration_s),
+        *_times(prediction),
         *largest_doubt(prediction),
-        breakdown(summary, prediction.clipping_s),
+        breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
         *hidden_cost(prediction),
         *path.text(),
         *_correction(prediction),
         *prediction.codec_notes,
+        *_binds(prediction, bound),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
@@ -158,11 +162,30 @@ def _text(prediction: Prediction, path: CriticalPath) -> str:
     return "\n".join(lines)
 
 
-def _band(prediction: Prediction) -> str:
-    """Return the band in words; nothing where nothing is in doubt."""
+def _pace(prediction: Prediction) -> str:
+    kept = ", which the machine has not" if prediction.pace_kept else ""
+    return f"pace of {prediction.workload.device_label}{kept}"
+
+
+def _times(prediction: Prediction) -> list[str]:
+    """Return the line on the step, the optimizer's where gradients are accumulated, and what it trains a second."""
     from ddpsim.units import format_time
 
-    low, high = format_time(prediction.low_s), format_time(prediction.high_s)
+    tokens = "" if (rate := prediction.tokens_per_s) is None else f", {rate:,.0f} tokens/s"
+    trained = f"trains     {prediction.samples_per_s:,.0f} samples/s{tokens}"
+    steps = step_line(prediction.options, prediction.iteration_s)
+    if steps:
+        return [f"{steps[0]}{_band(prediction)}", trained]
+    one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}"
+    return [f"iteration  {one}", trained]
+
+
+def _band(prediction: Prediction) -> str:
+    """Return the band of the step in words; nothing where nothing is in doubt."""
+    from ddpsim.units import format_time
+
+    _, *ends = prediction.step_s
+    low, high = map(format_time, ends)
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
 
 
@@ -187,7 +210,17 @@ def hidden_cost(prediction: Prediction) -> list[str]:
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
     prior = "" if prediction.hidden_comm_known else ", by priors"
-    return [f"of it {format_time(cost_s)} ({share}) is what communication beside computation costs both{prior}"]
+    cost = format_time(prediction.options.accumulate * cost_s)
+    return [f"of it {cost} ({share}) is what communication beside computation costs both{prior}"]
+
+
+def _binds(prediction: Prediction, bound: Bound) -> list[str]:
+    """Return the line on what binds the step: what it would take if that took no time."""
+    from ddpsim.planning.bound import binds
+    from ddpsim.units import format_time
+
+    left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
+    return [f"binds: {binds(bound, prediction.workload)}; {left} if it took no time"]
 
 
 def _correction(prediction: Prediction) -> list[str]:

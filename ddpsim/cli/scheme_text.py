@@ -12,19 +12,28 @@ if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow
 
 _HEADER = (
-    "machine", "nodes", "ranks", "scheme", "iteration ms", "80 % band", "exposed ms", "gain", "its band", "memory GiB",
+    "machine", "nodes", "ranks", "scheme", "step ms", "80 % band", "exposed ms", "gain", "its band", "memory GiB",
 )  # fmt: skip
 
 
 def text(report: SchemeReport) -> str:
     """Return the report as a table and what is advised."""
     rows = [row for choice in report.choices for row in choice.rows]
-    best = report.best
-    where = f"{best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}, {best.scheme}"
-    unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
     lines = [table(_HEADER, [_cells(row) for row in rows], left=(0, 3)), ""]
     lines += [line for choice in report.choices for line in _advice(choice)]
-    return "\n".join([*lines, "", f"most samples a second: {where}{unfit}"])
+    return "\n".join([*lines, "", *_verdict(report)])
+
+
+def _verdict(report: SchemeReport) -> Iterator[str]:
+    """Yield where most samples a second are trained, and which machines that is not said of, and why."""
+    from ddpsim.planning.ranking import unranked
+
+    if (best := report.best) is not None:
+        where = f"{best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}, {best.scheme}"
+        unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
+        yield f"most samples a second: {where}{unfit}"
+    for why, found in unranked(choice.best.prediction for choice in report.choices):
+        yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
 
 
 def _advice(choice: Choice) -> Iterator[str]:
@@ -46,10 +55,11 @@ def _advice(choice: Choice) -> Iterator[str]:
 
 def _cells(row: SchemeRow) -> tuple[object, ...]:
     p = row.prediction
-    band = f"{ms(p.low_s)} to {ms(p.high_s)}"
+    step_s, low_s, high_s = p.step_s
+    band = f"{ms(low_s)} to {ms(high_s)}"
     gain = ("", "") if p is row.default else (percent(row.gain), f"{percent(row.gain_low)} to {percent(row.gain_high)}")
     place = (p.topology.name, p.nodes, p.summary.world_size, row.scheme)
-    return (*place, ms(p.iteration_s), band, ms(p.summary.exposed_comm_s), *gain, _memory(row))
+    return (*place, ms(step_s), band, ms(p.options.accumulate * p.summary.exposed_comm_s), *gain, _memory(row))
 
 
 def _memory(row: SchemeRow) -> str:

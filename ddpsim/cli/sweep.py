@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _SHOWN = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
 _HEADER = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
 
+_OF_STEPS = tuple(name.replace("iteration", "step") for name in _HEADER)
+"""Where gradients are accumulated, times are of the optimizer's step."""
+
 
 @expand
 def sweep(
@@ -69,19 +72,20 @@ def sweep(
     --report, and the same command goes on from there.
     """
     from ddpsim.planning.sweep import Question, points_of
+    from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
-    from ddpsim.workload.files import load_workload
 
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     check_report(report, output, {"-o": out, "--plot": plot})
     refuse_beside_plan(plan, options, bucket_cap_mb)
-    model = load_workload(workload)
+    machine = load_topology(topology)
+    asked = Model.of(workload, options)
+    model = asked.on(machine, options=options)
+    moved = model.name != asked.source.name
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    question = Question(
-        model, load_topology(topology), gpus_per_node, given.calibration_in_force(options.backend_for(model))
-    )
+    question = Question(model, machine, gpus_per_node, given.calibration_in_force(options.backend_for(model)))
     base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
     points = points_of(node_counts, caps, base)
     with keeping(by, len(points), out, report) as done:
@@ -105,7 +109,9 @@ def sweep(
         ),
     )
     aside = STANDARD_OUTPUT in (out, report)
-    output.emit({"rows": documents} if output.as_json else None, lambda: _text(entries, labels), aside=aside)
+    output.emit(
+        {"rows": documents} if output.as_json else None, lambda: _text(entries, labels, moved=moved), aside=aside
+    )
 
 
 def _lines(entries: Mapping[int, Entry]) -> str:
@@ -133,12 +139,21 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-def _text(entries: Sequence[Entry], labels: Sequence[str]) -> str:
+def _text(entries: Sequence[Entry], labels: Sequence[str], *, moved: bool) -> str:
     documents = [json.loads(entry.document) for entry in entries]
     accumulates = any(document["accumulate"] != 1 for document in documents)
     rows = []
     for document, label in zip(documents, labels, strict=True):
         nodes, ranks, iteration, exposed, overlap, efficiency = (document[key] for key in _SHOWN)
-        step = [ms(document["step_s"])] if accumulates else []
-        rows.append((nodes, ranks, label, ms(iteration), ms(exposed), percent(overlap), percent(efficiency), *step))
-    return table((*_HEADER, *(["step ms"] if accumulates else [])), rows, left=())
+        micro_batches = document["accumulate"]
+        each = [f"{ms(iteration)} of {micro_batches}"] if accumulates else []
+        times = (ms(micro_batches * iteration), ms(micro_batches * exposed))
+        rows.append((nodes, ranks, label, *times, percent(overlap), percent(efficiency), *each))
+    header = (*_OF_STEPS, "micro-batch ms") if accumulates else _HEADER
+    shown = table(header, rows, left=())
+    first = documents[0]
+    if not (moved or first["pace_kept"]):
+        return shown
+    whose = f"pace of {first['compute_device']}{', estimated' if first['estimated'] else ''}"
+    kept = f", which {first['topology']} has not: its own steps are others" if first["pace_kept"] else ""
+    return f"{shown}\n\n{first['workload']}: {whose}{kept}"

@@ -35,12 +35,21 @@ class Job(JobOptions):
         """Of how many iterations the last one reduces gradients."""
         return self.accumulate if self.sync == "last" else 1
 
-    def step_times(self, iteration_s: float) -> dict[str, object]:
-        """Return what documents say of a step where an iteration, a micro-batch, takes `iteration_s` in the mean."""
+    def step_times(
+        self, iteration_s: float, low_s: float | None = None, high_s: float | None = None
+    ) -> dict[str, object]:
+        """Return what documents say of a step where an iteration, a micro-batch, takes `iteration_s` in the mean.
+
+        Args:
+            iteration_s: of a micro-batch.
+            low_s, high_s: its band, where it has one.
+        """
+        ends = {} if low_s is None or high_s is None else {"step_low_s": low_s, "step_high_s": high_s}
         return {
             "accumulate": self.accumulate,
             "sync": self.sync,
             "step_s": self.accumulate * iteration_s,
+            **{name: self.accumulate * seconds for name, seconds in ends.items()},
             "micro_batch_s": iteration_s,
         }
 

@@ -39,6 +39,7 @@ class Options(Job):
         straggling: how the factors on ranks' computing times are distributed, as `ddpsim.jobs.straggling.Straggling`
             reads it; each rank keeps its own. None leaves all alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
+        keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
         input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
@@ -75,6 +76,10 @@ class Options(Job):
             "Gradients come as from torch.compile under DDP, together at the end of a graph a bucket. Kernels keep "
             "their times: what compiling saves is not predicted."
         ),
+    ] = False
+    keep_pace: Annotated[
+        bool,
+        Option("Keep the workload's own pace on machines of other GPUs. [that of the machine's GPU]"),
     ] = False
     input_stage: Annotated[
         str,

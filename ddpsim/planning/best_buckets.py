@@ -14,9 +14,10 @@ from ddpsim.bucketing.caps import DEFAULT_CAP_MB
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.planning.host_bound import host_cost_s, launch_priors
+from ddpsim.planning.bound import bound_of
+from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.partition import best_partition
-from ddpsim.planning.rows import PlanRow, worth_it
+from ddpsim.planning.rows import Other, PlanRow, worth_it
 from ddpsim.planning.savings import savings
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
@@ -34,6 +35,9 @@ TELLING = 0.005
 Chosen as half of what a gain must be to be advised (`rows.WORTH_IT`); it moves which plan is named, no time.
 """
 
+SIMPLER = 1 / 3
+"""Share of the best gain that a simpler line may lose and be offered first; chosen by hand, it moves no time."""
+
 
 def best_buckets(
     workload: Workload,
@@ -49,7 +53,8 @@ def best_buckets(
     """Return the plan that makes an iteration shortest, beside torch's default.
 
     Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
-    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is.
+    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is. The
+    partition, a list of caps, is the plan only where one cap loses more than `SIMPLER` of its gain.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
@@ -67,22 +72,35 @@ def best_buckets(
     uniform_caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if caps is None else caps
     uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in uniform_caps]
     tried = [default, *uniform]
-    best = _simplest(tried, default)
+    best, others = _simplest(tried, default), list[Prediction]()
     if caps is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
-        telling = listed.iteration_s < best.iteration_s * (1 - TELLING)
-        best = listed if telling or (worth_it(listed, default) and not worth_it(best, default)) else best
+        one_cap, best = best, _simpler(best, listed, default)
         tried.append(listed)
+        others = [each for each in (one_cap, listed) if each is not best and each is not default]
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
+    row = replace(row, others=tuple(Other(each.plan.torch, each.iteration_s) for each in others))
     if best is not default:
         best = with_band(one(nodes, best.options), calibration, progress)
         low, high = gain_band(default, best)
         row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
+    row = replace(row, bound=bound_of(row.chosen, calibration))
     if not row.chosen.workload.estimated:
         return row
-    priors = launch_priors(options.backend_for(row.chosen.workload), calibration)
-    return replace(row, host_cost_s=host_cost_s(row.chosen, calibration), priors=tuple(priors))
+    return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
+
+
+def _simpler(one_cap: Prediction, listed: Prediction, default: Prediction) -> Prediction:
+    """Return the plan of one cap, or the list where it gains more than the one cap by a third of its own gain.
+
+    A list of caps that gains hardly more is not worth its length; one that alone is worth leaving the default for is.
+    """
+    if worth_it(listed, default) and not worth_it(one_cap, default):
+        return listed
+    most_s, found_s = (default.iteration_s - each.iteration_s for each in (listed, one_cap))
+    telling = listed.iteration_s < one_cap.iteration_s * (1 - TELLING)
+    return listed if telling and found_s < (1 - SIMPLER) * most_s else one_cap
 
 
 def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Prediction:

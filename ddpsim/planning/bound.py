@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
+from ddpsim.planning.lost import By, lost_s
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.topology.node import NETWORK
-
-By = Literal["computation", "host", "communication"]
+from ddpsim.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +19,19 @@ class Bound:
     """A bound says what a step waits for most.
 
     Attributes:
-        by: the largest of what the device computes, what communication adds, and the rest, which is the host's.
+        by: the resource without which the step would be shortest.
         link: of the links that its collectives load, the one with the most bytes for its capacity; None at one rank.
         link_share: share of the collectives' time in which that link is full; the rest is latency, or the pace of
             NCCL's own threads.
         exposed_share: share of the step that waits for communication.
+        lost: by resource how much shorter the step would be if it took no time, seconds.
     """
 
     by: By
     link: str | None
     link_share: float
     exposed_share: float
+    lost: Mapping[By, float]
 
     def document(self) -> dict[str, object]:
         """Return the bound as keys of a row."""
@@ -39,19 +40,32 @@ class Bound:
             "binding_link": self.link,
             "binding_link_share": self.link_share,
             "exposed_share": self.exposed_share,
+            "lost_s": dict(self.lost),
         }
 
 
 def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> Bound:
     """Return what binds the step of `prediction`, made with `calibration`."""
-    summary, options, workload = prediction.summary, prediction.options, prediction.workload
-    communication_s = summary.exposed_comm_s + summary.buffer_broadcast_s
-    phases = (workload.forward, workload.backward, workload.optimizer)
-    device_s = sum(fmean(phase.device_s) for phase in phases) * options.scale_compute
-    rest_s = prediction.iteration_s - communication_s - device_s
-    by: dict[By, float] = {"computation": device_s, "host": rest_s, "communication": communication_s}
+    summary, lost = prediction.summary, lost_s(prediction, calibration)
     link, share = _link(prediction, calibration)
-    return Bound(max(by, key=lambda name: by[name]), link, share, communication_s / prediction.iteration_s)
+    exposed = (summary.exposed_comm_s + summary.buffer_broadcast_s) / prediction.iteration_s
+    return Bound(max(lost, key=lambda by: lost[by]), link, share, exposed, lost)
+
+
+def binds(bound: Bound, workload: Workload) -> str:
+    """Return what binds a step in a word; of an estimate that the host binds, whether its launches are a prior.
+
+    The host's time of an estimated step is a launch cost an operator, unless the step was scaled to a measured one that
+    its launches bind.
+    """
+    if bound.by != "host":
+        return _WORDS[bound.by]
+    pace = workload.provenance.get("pace")
+    measured = isinstance(pace, Mapping) and pace.get("host", 1.0) != 1.0
+    return "host" if measured or not workload.estimated else "host (launch prior)"
+
+
+_WORDS: Mapping[By, str] = {"computation": "GPU", "host": "host", "communication": "comm."}
 
 
 def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str | None, float]:

@@ -9,7 +9,9 @@ from functools import partial
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.checks import check_given
+from ddpsim.planning.ranking import rankable
 from ddpsim.planning.rows import WORTH_IT
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -21,7 +23,7 @@ from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
 DDP = "ddp"
-Cell = tuple[Topology, int | None]
+Cell = tuple[Workload, Topology, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class SchemeRow:
             "workload": p.workload.name,
             "compute_device": p.workload.device_label,
             "estimated": p.workload.estimated,
+            "pace_kept": p.pace_kept,
             "nodes": p.nodes,
             "world_size": summary.world_size,
             "scheme": self.scheme,
@@ -74,8 +77,9 @@ class SchemeRow:
             "iteration_low_s": p.low_s,
             "iteration_high_s": p.high_s,
             "doubts": [doubt.document() for doubt in p.doubts],
-            **p.options.step_times(p.iteration_s),
+            **p.options.step_times(p.iteration_s, p.low_s, p.high_s),
             "samples_per_s": p.samples_per_s,
+            "tokens_per_s": p.tokens_per_s,
             "default_iteration_s": self.default.iteration_s,
             "gain": self.gain,
             "gain_low": self.gain_low,
@@ -119,24 +123,24 @@ class SchemeReport:
     choices: tuple[Choice, ...]
 
     @property
-    def best(self) -> SchemeRow:
-        """The advised row of most samples a second, of those that may fit where any does."""
-        found = [choice.best for choice in self.choices]
+    def best(self) -> SchemeRow | None:
+        """The advised row of most samples a second, of those that may fit where any does; None where none is ranked."""
+        found = rankable((choice.best for choice in self.choices), lambda row: row.prediction)
         fitting = [row for row in found if row.fits is not False] or found
-        return max(fitting, key=lambda row: row.prediction.summary.world_size / row.prediction.iteration_s)
+        return max(fitting, key=lambda row: row.prediction.samples_per_s, default=None)
 
     def document(self) -> dict[str, object]:
         """Return the `plan` document with schemes."""
         rows = [row for choice in self.choices for row in choice.rows]
-        chosen = [choice.best for choice in self.choices]
+        chosen, best = [choice.best for choice in self.choices], self.best
         return {
             "rows": [{**row.document(), "best": row in chosen} for row in rows],
-            "best": {**self.best.document(), "best": True},
+            "best": None if best is None else {**best.document(), "best": True},
         }
 
 
 def choose(
-    workload: Workload,
+    workload: Workload | str | Model,
     topologies: Sequence[Topology],
     schemes: Sequence[str],
     *,
@@ -150,6 +154,7 @@ def choose(
     """Predict a step under each of `schemes` on each topology and node count, and advise one.
 
     Args:
+        workload: put on each machine's own GPU, as `Model` does.
         schemes: as `--scheme` takes them; DDP is predicted beside them whether it is among them or not.
         progress: called with (cells done, cells in all).
         executor: where they are computed; None is here, one by one.
@@ -160,8 +165,9 @@ def choose(
     check_given("topologies", topologies)
     check_given("nodes", nodes)
     check_given("schemes", schemes)
-    cells = [(topology, count) for topology in topologies for count in nodes]
-    one = partial(_choice, workload, tuple(schemes), options or Options(), gpus_per_node, calibration)
+    model = Model.of(workload, options)
+    cells = [(model.on(topology, options=options), topology, count) for topology in topologies for count in nodes]
+    one = partial(_choice, tuple(schemes), options or Options(), gpus_per_node, calibration)
     show: Callable[[int, int], None] = progress or (lambda done, total: None)
     found: dict[int, Choice] = {}
     show(0, len(cells))
@@ -172,19 +178,18 @@ def choose(
 
 
 def _named(cell: Cell) -> str:
-    topology, nodes = cell
+    _, topology, nodes = cell
     return topology.name if nodes is None else f"{topology.name}, {counted(nodes, 'node')}"
 
 
 def _choice(
-    workload: Workload,
     schemes: Sequence[str],
     options: Options,
     gpus_per_node: int | None,
     calibration: Calibration | None,
     cell: Cell,
 ) -> Choice:
-    topology, nodes = cell
+    workload, topology, nodes = cell
 
     def one(scheme: str, local_s: float | None) -> Prediction:
         return predict(

@@ -17,8 +17,8 @@ from ddpsim.planning.comparison import Comparison, undominated
 from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import Goal
-from ddpsim.planning.models import Model
-from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, priced
+from ddpsim.planning.prices import NO_PRICES, Price, by_machine, check_currencies, machine_names, priced
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -146,10 +146,11 @@ class Comparing:
         for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
             check_given(name, given)
         known = {name: given if isinstance(given, Price) else priced(name, given) for name, given in prices.items()}
-        check_currencies(known)
         rates = parse_rates([link_rates]) if isinstance(link_rates, str) else link_rates
         check_bound(efficiency)
         machines = [_machine(each) for each in topologies]
+        known = by_machine(known, machine_names((asked, machine.name) for asked, machine in machines))
+        check_currencies(known)
         _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
         base = options or Options()
         each = [
@@ -157,10 +158,10 @@ class Comparing:
         ]
         points = [
             ComparisonPoint(
-                model.on(wired, batch, precision), wired, count, asked, gpus_per_node, calibration,
+                model.on(wired, batch, precision, base), wired, count, asked, gpus_per_node, calibration,
                 model.name, machine, rate,
             )
-            for model in map(Model.of, workloads)
+            for model in (Model.of(each, base) for each in workloads)
             for machine, topology in machines
             for rate, wired in _wired(topology, rates)
             for precision in precisions
@@ -179,8 +180,7 @@ class Comparing:
         found = []
         for position in sorted(entries):
             row = self.points[position].row(entries[position])
-            price = self.prices.get(row.machine) or self.prices.get(row.prediction.topology.name)
-            found.append(replace(row, price=price, samples_per_epoch=self.samples_per_epoch))
+            found.append(replace(row, price=self.prices.get(row.machine), samples_per_epoch=self.samples_per_epoch))
         return found
 
     def found(self, entries: Sequence[Entry]) -> Comparison:
@@ -253,8 +253,9 @@ def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
 def _check_goal(comparison: Comparison, goal: Goal) -> None:
     """Raise InputError where no row that may fit meets the goal: what comes nearest is named."""
     for model in comparison.models:
-        rows = [row for row in comparison.of(model) if row.fits is not False] or list(comparison.of(model))
-        if any(goal.met_by(row.samples_per_s[0]) for row in rows):
+        ranked = comparison.ranked(model)
+        rows = [row for row in ranked if row.fits is not False] or ranked
+        if not rows or any(goal.met_by(row.samples_per_s[0]) for row in rows):
             continue
         nearest = max(rows, key=lambda row: row.samples_per_s[0])
         where = f"{nearest.machine}, {nearest.nodes} nodes" if nearest.nodes > 1 else f"{nearest.machine}, one node"

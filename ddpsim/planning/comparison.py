@@ -9,6 +9,7 @@ from ddpsim.markup import SCREEN, table
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import Goal
+from ddpsim.planning.ranking import rankable
 from ddpsim.prediction.document import flat
 from ddpsim.units import counted, format_time
 
@@ -45,14 +46,14 @@ class Comparison:
         """The best row of the only model; None where there are several."""
         return self.best_of(self.models[0]) if len(self.models) == 1 else None
 
-    def best_of(self, model: str) -> ComparisonRow:
-        """Return the best row of `model`.
+    def best_of(self, model: str) -> ComparisonRow | None:
+        """Return the best row of `model`; None where no row may be ranked, as none is at its machine's own pace.
 
         Where prices and a goal are given it is the cheapest that meets the goal, with prices alone the one whose
         million samples cost least, else the one with the most samples a second; the fewest ranks among equals. One that
         does not fit its GPUs is best only where none fits.
         """
-        rows = self.of(model)
+        rows = self.ranked(model)
         fitting = [row for row in rows if row.fits is not False] or rows
         if self.goal is not None:
             fitting = [row for row in fitting if self.goal.met_by(row.samples_per_s[0])] or fitting
@@ -63,7 +64,29 @@ class Comparison:
             return (-rate if cost is None else cost[0], -rate, row.ranks)
 
         priced = [row for row in fitting if row.price is not None]
-        return min(priced or fitting, key=rank)
+        return min(priced or fitting, key=rank, default=None)
+
+    def ranked(self, model: str) -> list[ComparisonRow]:
+        """Return the rows of `model` that a verdict may name: those at the pace of their machine's own GPU."""
+        return rankable(self.of(model), lambda row: row.prediction)
+
+    def rivals(self, model: str) -> tuple[str, ...]:
+        """Return the machines whose band overlaps with that of the best row of `model`: between them all is open.
+
+        The bands are of what a million samples cost where prices are given, else of samples a second.
+        """
+        best, others = self.best_of(model), self.ranked(model)
+        others = [row for row in others if row.fits is not False] or others
+        if best is None:
+            return ()
+        if self.goal is not None:
+            others = [row for row in others if self.goal.met_by(row.samples_per_s[0])]
+        cost = best.per_million_samples
+        if cost is None:
+            near = [row for row in others if row.samples_per_s[2] > best.samples_per_s[1]]
+        else:
+            near = [row for row in others if (own := row.per_million_samples) is not None and own[1] < cost[2]]
+        return tuple(dict.fromkeys(row.machine for row in near if row.machine != best.machine))
 
     def of(self, model: str) -> tuple[ComparisonRow, ...]:
         """Return the rows of `model`."""
@@ -79,7 +102,8 @@ class Comparison:
 
     def document(self) -> dict[str, object]:
         """Return the `compare` document."""
-        best = {model: self.best_of(model).document() for model in self.models}
+        found = {model: self.best_of(model) for model in self.models}
+        best = {model: None if row is None else row.document() for model, row in found.items()}
         return {
             "rows": [row.document() for row in self.rows],
             "best": next(iter(best.values())) if len(best) == 1 else None,
@@ -107,10 +131,11 @@ def _flattened(row: ComparisonRow) -> dict[str, object]:
 def undominated(rows: Sequence[ComparisonRow]) -> list[bool]:
     """Return for each row whether no other is as fast or faster and costs no more for a sample, and is better in one.
 
-    Rows without a price, and those that do not fit their GPUs, are not in question.
+    Rows without a price, those that do not fit their GPUs, and those at another GPU's pace are not in question.
     """
+    ranked = {id(row) for row in rankable(rows, lambda row: row.prediction) if row.fits is not False}
     points = [
-        None if row.fits is False or (cost := row.per_million_samples) is None else (cost[0], -row.samples_per_s[0])
+        None if id(row) not in ranked or (cost := row.per_million_samples) is None else (cost[0], -row.samples_per_s[0])
         for row in rows
     ]
     known = [point for point in points if point is not None]

@@ -57,13 +57,14 @@ class ComparisonRow:
 
     @property
     def step_s(self) -> Band:
-        """The step with its band, in seconds."""
-        return self.prediction.iteration_s, self.prediction.low_s, self.prediction.high_s
+        """The time between two steps of the optimizer with its band, in seconds."""
+        return self.prediction.step_s
 
     @property
     def samples_per_s(self) -> Band:
         """Samples a second of all ranks that train, with their band."""
-        middle, low, high = (self.prediction.samples / seconds for seconds in self.step_s)
+        p = self.prediction
+        middle, low, high = (p.samples / seconds for seconds in (p.iteration_s, p.low_s, p.high_s))
         return middle, high, low
 
     @property
@@ -110,6 +111,7 @@ class ComparisonRow:
             "workload": p.workload.name,
             "compute_device": p.workload.device_label,
             "estimated": p.workload.estimated,
+            "pace_kept": p.pace_kept,
             "precision": p.workload.precision,
             "batch_size": self.batch_size,
             "scheme": p.options.scheme,
@@ -119,7 +121,9 @@ class ComparisonRow:
             "iteration_low_s": p.low_s,
             "iteration_high_s": p.high_s,
             "doubts": [doubt.document() for doubt in p.doubts],
+            **p.options.step_times(p.iteration_s, p.low_s, p.high_s),
             "samples_per_s": samples,
+            "tokens_per_s": p.tokens_per_s,
             "samples_per_s_low": low,
             "samples_per_s_high": high,
             "local_s": p.local_s,

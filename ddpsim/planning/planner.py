@@ -12,12 +12,14 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.checks import check_given
 from ddpsim.planning.best_buckets import best_buckets
+from ddpsim.planning.bound import Bound
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
-from ddpsim.planning.rows import PlanReport, PlanRow
+from ddpsim.planning.rows import Other, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import KeptPrediction, kept, recalled
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -38,16 +40,17 @@ class KeptRow:
     best: KeptPrediction | None
     sweep: list[tuple[float, float]]
     fastest_s: float
-    host_cost_s: float
+    bound: Bound | None
     priors: list[str]
     gain_low: float
     gain_high: float
     savings: list[Saving]
+    others: list[Other]
 
 
 @taking_names
 def plan(
-    workload: Workload,
+    workload: Workload | str | Model,
     topologies: Sequence[Topology],
     *,
     nodes: Sequence[int | None] = (None,),
@@ -63,6 +66,7 @@ def plan(
     Node counts that a topology cannot hold raise as `Topology.place` does.
 
     Args:
+        workload: put on each machine's own GPU, as `Model` does.
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
         progress: called with (rows done, rows in all), and now and then while a row is made here.
         executor: where the rows are computed; None is here, one by one. The rows are the same.
@@ -70,8 +74,9 @@ def plan(
     Raises:
         InputError: no topology, no node count or no cap; and as `predict`.
     """
-    cells = cells_of(workload, topologies, nodes, caps, options or Options(), gpus_per_node, calibration)
-    return report_of(cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
+    model = Model.of(workload, options)
+    cells = cells_of(model, topologies, nodes, caps, options or Options(), gpus_per_node, calibration)
+    return report_of(model, cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +123,12 @@ class Cell:
             default=default,
             sweep=tuple((cap, seconds) for cap, seconds in document["sweep"]),
             fastest_s=document["fastest_s"],
-            host_cost_s=document["host_cost_s"],
+            bound=Bound(**document["bound"]),
             priors=tuple(constants[name] for name in document["priors"]),
             gain_low=document["gain_low"],
             gain_high=document["gain_high"],
             savings=tuple(Saving(**saving) for saving in document["savings"]),
+            others=tuple(Other(**other) for other in document["others"]),
         )
 
     def _recalled(self, document: Mapping[str, Any]) -> Prediction:
@@ -138,7 +144,7 @@ class Cell:
 
 
 def cells_of(
-    workload: Workload,
+    model: Model,
     topologies: Sequence[Topology],
     nodes: Sequence[int | None],
     caps: Sequence[BucketCaps] | None,
@@ -156,7 +162,7 @@ def cells_of(
     if caps is not None:
         check_given("caps", caps)
     return [
-        Cell(workload, topology, count, caps, options, gpus_per_node, calibration)
+        Cell(model.on(topology, options=options), topology, count, caps, options, gpus_per_node, calibration)
         for topology in topologies
         for count in nodes
     ]
@@ -174,9 +180,10 @@ def _recalled_row(cell: Cell, entry: Entry) -> PlanRow:
     return cell.row(entry)
 
 
-def report_of(cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
-    """Return the report of the rows that were kept of cells."""
-    return PlanReport(tuple(cell.row(entry) for cell, entry in zip(cells, entries, strict=True)))
+def report_of(model: Model, cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
+    """Return the report of the rows that were kept of a model's cells."""
+    rows = (cell.row(entry) for cell, entry in zip(cells, entries, strict=True))
+    return PlanReport(tuple(rows), model.source.name)
 
 
 def _kept(row: PlanRow) -> dict[str, object]:
@@ -185,9 +192,10 @@ def _kept(row: PlanRow) -> dict[str, object]:
         "best": None if row.best is row.default else kept(row.best),
         "sweep": row.sweep,
         "fastest_s": row.fastest_s,
-        "host_cost_s": row.host_cost_s,
+        "bound": None if row.bound is None else asdict(row.bound),
         "priors": [constant.name for constant in row.priors],
         "gain_low": row.gain_low,
         "gain_high": row.gain_high,
         "savings": [asdict(saving) for saving in row.savings],
+        "others": [asdict(other) for other in row.others],
     }

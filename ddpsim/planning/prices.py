@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ddpsim import shipped
 from ddpsim.documents import problems, raised, told
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
@@ -87,28 +88,71 @@ def read_prices(path: str | Path) -> dict[str, Price]:
     return {machine: Price(amount, read.currency, read.date) for machine, amount in read.per_hour.items()}
 
 
-def prices_of(items: Sequence[str], path: str | Path | None, machines: Sequence[str]) -> dict[str, Price]:
-    """Return the prices of `--price` and of `--prices` together, those of the former in place of the latter's.
+def prices_of(
+    items: Sequence[str], path: str | Path | None, machines: Sequence[str] | Mapping[str, Sequence[str]]
+) -> dict[str, Price]:
+    """Return the prices of `--price` and of `--prices` together by machine; the former take the place of the latter.
 
     Args:
         items: `T=32.77USD/h` each.
-        path: of a YAML file, which may hold prices of other machines too.
-        machines: that are compared.
+        path: of a YAML file, which may hold prices of shipped machines that are not compared too.
+        machines: that are compared, or of each name the machines that it stands for, as `machine_names` returns.
 
     Raises:
-        InputError: as `parse_price` and `read_prices`; a machine twice, or one that is not compared; two currencies.
+        InputError: as `parse_price`, `read_prices` and `by_machine`; a machine twice; two currencies.
     """
+    names = machines if isinstance(machines, Mapping) else {machine: (machine,) for machine in machines}
     given: dict[str, Price] = {}
     for item in items:
         machine, price = parse_price(item)
-        if machine not in machines:
-            raise UnknownNameError.among("machine", machine, machines, place="price")
-        if machine in given:
+        if machine not in names:
+            raise UnknownNameError.among("machine", machine, names, place="price")
+        if any(name in given for name in names[machine]):
             raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
-        given[machine] = price
-    known = {} if path is None else read_prices(path)
-    found = {**{machine: price for machine, price in known.items() if machine in machines}, **given}
+        given |= dict.fromkeys(names[machine], price)
+    known = {} if path is None else by_machine(read_prices(path), names, named(path))
+    found = {**known, **given}
     check_currencies(found)
+    return found
+
+
+def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return what each name of a machine stands for: as it was asked for, by its `name:`, and by its file's name.
+
+    Args:
+        machines: as each was asked for, with its own name.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for asked, own in machines:
+        file = Path(asked).name
+        stem = next((file.removesuffix(end) for end in (".yaml", ".yml") if file.endswith(end)), file)
+        for name in dict.fromkeys((asked, own, file, stem)):
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), asked)))
+    return found
+
+
+def by_machine(
+    prices: Mapping[str, Price], names: Mapping[str, Sequence[str]], place: str = "prices"
+) -> dict[str, Price]:
+    """Return prices by machine as it was asked for.
+
+    Args:
+        prices: by any name of a machine.
+        names: of each, the machines that it stands for.
+        place: of the prices, for errors.
+
+    Raises:
+        UnknownNameError: a name of no machine that is compared or shipped: its price would be lost unseen.
+        InputError: a machine with two prices.
+    """
+    found: dict[str, Price] = {}
+    for name, price in prices.items():
+        if name not in names and name not in shipped.names("topology"):
+            raise UnknownNameError.among("machine", name, names, place=place)
+        for machine in names.get(name, ()):
+            if found.get(machine, price) != price:
+                raise InputError(f"{machine} has two prices", place=place, remedy="keep one of its names")
+            found[machine] = price
     return found
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
+from ddpsim.errors import InputError
 from ddpsim.markup import SCREEN, table
+from ddpsim.planning.bound import Bound
+from ddpsim.planning.ranking import rankable
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
@@ -21,6 +24,19 @@ def worth_it(found: Prediction, default: Prediction) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """Another line that was found beside the plan: simpler and slower, or longer and faster.
+
+    Attributes:
+        torch: the constructor call.
+        iteration_s: what a step takes with it.
+    """
+
+    torch: str
+    iteration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRow:
     """A row is the best plan that was found for one machine and node count, beside torch's default.
 
@@ -29,21 +45,23 @@ class PlanRow:
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
-        host_cost_s: how much shorter what is advised would be on a host that takes no time.
+        bound: what binds the step that is advised; None where nobody asked.
         priors: constants of the host's time that nobody measured.
         gain_low, gain_high: band of the gain, the same doubts drawn for both plans.
         savings: where the best plan saves it, the largest first; empty where that is the default.
+        others: the best one cap where the plan is a list, the best list where it is one cap.
     """
 
     best: Prediction
     default: Prediction
     sweep: tuple[tuple[float, float], ...]
     fastest_s: float
-    host_cost_s: float = 0.0
+    bound: Bound | None = None
     priors: tuple[Constant, ...] = ()
     gain_low: float = 0.0
     gain_high: float = 0.0
     savings: tuple[Saving, ...] = ()
+    others: tuple[Other, ...] = ()
 
     def __repr__(self) -> str:
         return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
@@ -52,6 +70,10 @@ class PlanRow:
     def gain(self) -> float:
         """Share of the default's iteration that the best plan saves."""
         return 1 - self.best.iteration_s / self.default.iteration_s
+
+    def gain_of(self, other: Other) -> float:
+        """Return the share of the default's iteration that another line saves."""
+        return 1 - other.iteration_s / self.default.iteration_s
 
     @property
     def most(self) -> float:
@@ -73,6 +95,11 @@ class PlanRow:
     def chosen(self) -> Prediction:
         """What is advised: the default, where the best gains too little."""
         return self.default if self.keep_default else self.best
+
+    @property
+    def host_cost_s(self) -> float:
+        """How much shorter the advised step would be on a host that takes no time; 0 where host and device are one."""
+        return 0.0 if self.bound is None else self.bound.lost.get("host", 0.0)
 
     @property
     def host_bound(self) -> bool:
@@ -111,6 +138,7 @@ class PlanRow:
             "workload": chosen.workload.name,
             "compute_device": chosen.workload.device_label,
             "estimated": chosen.workload.estimated,
+            "pace_kept": chosen.pace_kept,
             "nodes": chosen.nodes,
             "scheme": chosen.options.scheme,
             "world_size": summary.world_size,
@@ -123,13 +151,17 @@ class PlanRow:
             "iteration_low_s": chosen.low_s,
             "iteration_high_s": chosen.high_s,
             "doubts": [doubt.document() for doubt in chosen.doubts],
-            **chosen.options.step_times(chosen.iteration_s),
+            **chosen.options.step_times(chosen.iteration_s, chosen.low_s, chosen.high_s),
             "default_iteration_s": self.default.iteration_s,
             "gain": 0.0 if self.keep_default else self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
             "savings": [saving.document() for saving in self.savings],
             "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
+            "others": [
+                {"torch": other.torch, "iteration_s": other.iteration_s, "gain": self.gain_of(other)}
+                for other in self.others
+            ],
             "forward_s": summary.forward_s,
             "backward_compute_s": summary.backward_compute_s,
             "exposed_comm_s": summary.exposed_comm_s,
@@ -145,6 +177,8 @@ class PlanRow:
             "overlap_ratio": summary.overlap_ratio,
             "scaling_efficiency": chosen.scaling_efficiency,
             "samples_per_s": chosen.samples_per_s,
+            "tokens_per_s": chosen.tokens_per_s,
+            **({} if self.bound is None else self.bound.document()),
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
@@ -153,6 +187,10 @@ class PlanRow:
             "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
             "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
         }
+
+
+def _rate(row: PlanRow) -> tuple[bool, float, int]:
+    return row.fits is not False, row.chosen.samples_per_s, -row.chosen.summary.world_size
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
@@ -164,9 +202,19 @@ def _cells(row: PlanRow) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A report holds the rows by machine and node count."""
+    """A report holds the rows by machine and node count.
+
+    Attributes:
+        of: the workload, as its file names it; None is as the first row has it.
+    """
 
     rows: tuple[PlanRow, ...]
+    of: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The workload's name, whatever GPUs it was put on."""
+        return self.of or self.rows[0].chosen.workload.name
 
     def __repr__(self) -> str:
         return f"<PlanReport: {counted(len(self.rows), 'row')}, best {self.best!r}>"
@@ -177,17 +225,27 @@ class PlanReport:
         return table(header, [_cells(row) for row in self.rows], words=(0, 5), most=SCREEN)
 
     @property
-    def best(self) -> PlanRow:
-        """The row with the most samples a second over all its ranks; the fewest ranks among equals.
+    def best(self) -> PlanRow | None:
+        """The row with the most samples a second; the fewest ranks among equals. None where no row may be ranked.
 
         One that does not fit its GPUs is best only where none fits.
         """
+        return max(rankable(self.rows, lambda row: row.chosen), key=_rate, default=None)
 
-        def rate(row: PlanRow) -> tuple[bool, float, int]:
-            ranks = row.chosen.summary.world_size
-            return row.fits is not False, ranks / row.chosen.iteration_s, -ranks
+    @property
+    def written(self) -> PlanRow:
+        """The row whose plan a file is to hold: the best, or of one machine that is not ranked its fastest.
 
-        return max(self.rows, key=rate)
+        Raises:
+            InputError: several machines of which none may be ranked.
+        """
+        if self.best is not None:
+            return self.best
+        if len({row.chosen.topology.name for row in self.rows}) > 1:
+            what = "none of these machines is ranked, so that none has the plan to be written"
+            remedy = "plan one machine at a time, or a workload that can be estimated for each"
+            raise InputError(what, place="out", remedy=remedy)
+        return max(self.rows, key=_rate)
 
     def records(self) -> list[dict[str, object]]:
         """Return the rows of the `plan` document, each flat, for `pandas.DataFrame`."""
@@ -195,4 +253,5 @@ class PlanReport:
 
     def document(self) -> dict[str, object]:
         """Return the `plan` document."""
-        return {"rows": [row.document() for row in self.rows], "best": self.best.document()}
+        best = self.best
+        return {"rows": [row.document() for row in self.rows], "best": None if best is None else best.document()}

@@ -12,9 +12,11 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import element
 from ddpsim.options.checks import check_given
+from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
 from ddpsim.prediction.document import check_prediction, flat
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
@@ -70,7 +72,8 @@ class Question:
             InputError: as `predict`; and a figure that JSON lacks.
         """
         prediction = self.predict(point, progress)
-        return entry_of(swept_document(prediction), prediction, str(point))
+        bound = bound_of(prediction, self.calibration)
+        return entry_of(swept_document(prediction) | bound.document(), prediction, str(point))
 
     def task(self, points: Sequence[Point]) -> Task[Point]:
         """Return the entries of points as a task."""
@@ -125,7 +128,7 @@ class Sweep(Iterator[Prediction]):
 
 @taking_names
 def sweep(
-    workload: Workload,
+    workload: Workload | str | Model,
     topology: Topology,
     *,
     nodes: Sequence[int | None],
@@ -139,6 +142,7 @@ def sweep(
     """Predict every cap at every node count, nodes outermost, in the order given.
 
     Args:
+        workload: put on the machine's own GPU, as `Model` does.
         executor: where the predictions are computed: processes on one machine, or a cluster's; None is here, one by
             one. The predictions and their order are the same.
         progress: called with (predictions done, in all), and without an executor now and then while one is made.
@@ -147,7 +151,7 @@ def sweep(
         InputError: no node count, or no cap; and as `predict`.
     """
     points = points_of(nodes, caps, options)
-    question = Question(workload, topology, gpus_per_node, calibration)
+    question = Question(Model.of(workload, options).on(topology, options=options), topology, gpus_per_node, calibration)
     crew = crew_of(executor)
     show, done = progress or silent, 0
     function: Callable[[Point], Prediction] = question.predict

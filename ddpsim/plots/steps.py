@@ -22,7 +22,8 @@ _WIDTH = 0.5
 def plot_steps(panels: Mapping[str, Mapping[str, Sequence[Step]]], path: str | Path, varied: str) -> None:
     """Draw steps with their 80 % bands over what is varied, panels by title, lines by label.
 
-    Values stand in the order in which they first come, at equal distances; all panels share one vertical axis.
+    Values stand at equal distances, numbers ascending, others in the order in which they first come; all panels share
+    one vertical axis.
 
     Args:
         panels: title to label to steps.
@@ -36,7 +37,7 @@ def plot_steps(panels: Mapping[str, Mapping[str, Sequence[Step]]], path: str | P
     for number, (title, lines) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, number + 1, sharey=shared)
         shared = shared or axes
-        values = list(dict.fromkeys(value for steps in lines.values() for value, _ in steps))
+        values = in_order([value for steps in lines.values() for value, _ in steps])
         _draw(axes, lines, values)
         axes.set(yscale="log", xlabel=varied, ylabel="step (ms), 80 % band", title=title)
         axes.set_xticks(range(len(values)), values)
@@ -46,9 +47,23 @@ def plot_steps(panels: Mapping[str, Mapping[str, Sequence[Step]]], path: str | P
     save(figure, path)
 
 
+def in_order(values: Sequence[str]) -> list[str]:
+    """Return the values that differ: ascending where all are numbers, else in the order in which they first come.
+
+    >>> in_order(["2", "4", "1", "2"]), in_order(["default", "25", "1"])
+    (['1', '2', '4'], ['default', '25', '1'])
+    """
+    found = list(dict.fromkeys(values))
+    try:
+        return sorted(found, key=float)
+    except ValueError:
+        return found
+
+
 def _draw(axes: Any, lines: Mapping[str, Sequence[Step]], values: Sequence[str]) -> None:
     for number, (label, steps) in enumerate(lines.items()):
         aside = _WIDTH * ((number + 0.5) / len(lines) - 0.5)
+        steps = sorted(steps, key=lambda step: values.index(step[0]))
         places = [values.index(value) + aside for value, _ in steps]
         middle, low, high = ([1e3 * times[part] for _, times in steps] for part in range(3))
         ends = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]

@@ -14,6 +14,10 @@ from ddpsim.workload.compiled import was_compiled
 
 _AS_MANY = 1.01
 """Bytes over plain ones up to which a codec is said to send as many: scales and indices beside its bits."""
+_REMEDY = (
+    "it cannot be estimated there: make the file with `python -m ddpexec estimate`, which keeps its operators, or take "
+    "a workload of that device"
+)
 
 
 def codec_notes(codec: str, ranks: int, plain_bytes: int, sent_bytes: int) -> Iterator[str]:
@@ -50,7 +54,7 @@ def pace_notes(
     if other_devices:
         yield (
             f"{workload.name} keeps the pace of {workload.device_label}, {machine.name} has {', '.join(other_devices)};"
-            " take a workload of that device, or --scale-compute"
+            f" {_REMEDY if not options.keep_pace else 'as --keep-pace asks for'}, and it is not ranked"
         )
     elif workload.timed:
         pace = workload.device

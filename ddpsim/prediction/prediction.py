@@ -27,6 +27,9 @@ from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.update import clipping_share
 
+Band = tuple[float, float, float]
+"""A time with the ends of its band."""
+
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
 
@@ -78,7 +81,7 @@ class Prediction:
         return summary_card(
             f"{self.workload.name} on {counted(self.nodes, 'node')} of {self.topology.name}",
             {
-                "step": f"{format_time(self.iteration_s)} ({format_time(self.low_s)} to {format_time(self.high_s)})",
+                "step": "{} ({} to {})".format(*map(format_time, self.step_s)),
                 "samples a second": f"{self.samples_per_s:,.0f}",
                 "scaling efficiency": f"{100 * self.scaling_efficiency:.1f} %",
                 "exposed communication": format_time(self.summary.exposed_comm_s),
@@ -141,12 +144,29 @@ class Prediction:
         return self.samples / self.iteration_s
 
     @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens a second; None of a workload that does not know how long its sequences are."""
+        tokens = self.workload.tokens_per_sample
+        return None if tokens is None else tokens * self.samples_per_s
+
+    @property
+    def step_s(self) -> Band:
+        """Time between two steps of the optimizer, of all its micro-batches, with its band."""
+        micro_batches = self.options.accumulate
+        return micro_batches * self.iteration_s, micro_batches * self.low_s, micro_batches * self.high_s
+
+    @property
     def other_devices(self) -> list[str]:
         """Devices whose pace the workload does not keep, of nodes without a workload of their own."""
         classes = (each.template for each in self.placement.classes)
         models = dict.fromkeys(template.gpus[0].model for template in classes if template.workload is None)
         kept = {kind_of(self.workload.device).lower(), *(("cpu",) if self.workload.timed else ())}
         return [model for model in models if kind_of(model).lower() not in kept]
+
+    @property
+    def pace_kept(self) -> bool:
+        """Whether the workload keeps another device's pace on a node with GPUs: the step is not the machine's own."""
+        return any(device != "cpu" for device in self.other_devices)
 
     @property
     def assumed(self) -> dict[str, float]:
@@ -217,7 +237,7 @@ class Prediction:
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "doubts": [doubt.document() for doubt in self.doubts],
-            **self.options.step_times(s.iteration_s),
+            **self.options.step_times(s.iteration_s, self.low_s, self.high_s),
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,
             "exposed_comm_s": s.exposed_comm_s,
@@ -232,9 +252,12 @@ class Prediction:
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
             "samples_per_s": self.samples_per_s,
+            "tokens_per_s": self.tokens_per_s,
             "world_size": s.world_size,
             "nodes": self.nodes,
             "compute_device": self.workload.device_label,
+            "estimated": self.workload.estimated,
+            "pace_kept": self.pace_kept,
             "topology": self.topology.name,
             "workload": self.workload.name,
             "scheme": self.options.scheme,

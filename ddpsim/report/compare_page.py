@@ -7,21 +7,23 @@ from collections.abc import Mapping, Sequence
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
+from ddpsim.planning.ranking import unranked, within
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import GBPS, record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, of_step, over_nodes
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_number, step
+from ddpsim.report.wording import banded_number, step, where
 from ddpsim.units import counted
 
 _KEYS = (
     "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "scheme", "iteration_s",
-    "samples_per_s",
+    "micro_batch_s",
+    "samples_per_s", "tokens_per_s",
     "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
     "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto", "hidden_comm_cost_s",
 )  # fmt: skip
-_TOLD_APART = ("model", "rate", "batch_size", "precision", "cap", "scheme")
+_TOLD_APART = ("micro_batch_s", "tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
 """Keys that a table shows only where rows differ in them."""
 
 _CURVES_NOTE = (
@@ -49,15 +51,19 @@ def compare_report(
         command: that made it.
     """
     found, rows = _records(comparison), comparison.rows
-    keys = [key for key in _KEYS if key not in _TOLD_APART or _differ(found, key)]
-    bests = [comparison.best_of(model) for model in comparison.models]
-    first = next(number for number, row in enumerate(rows) if row is bests[0])
+    accumulates = any(number(row, "accumulate") > 1 for row in found)
+    shown = {*(key for key in _TOLD_APART if _differ(found, key)), *(("micro_batch_s",) if accumulates else ())}
+    shown |= {"tokens_per_s"} if any(row.get("tokens_per_s") for row in found) else set()
+    keys = [key for key in _KEYS if key not in _TOLD_APART or key in shown]
+    bests = {model: comparison.best_of(model) for model in comparison.models}
+    found_best = [row for row in bests.values() if row is not None]
+    first = next((number for number, row in enumerate(rows) if any(row is each for each in found_best[:1])), 0)
     kept = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
     predictions = [row.prediction for row in rows]
     return Report(
         title=f"{', '.join(comparison.models)} on {counted(len({row.machine for row in rows}), 'machine')}",
-        verdict=("; ".join(map(_best, bests)) + ".", _bound(bests[0], comparison)),
-        paste=tuple(_paste(row) for row in bests),
+        verdict=_verdict(comparison, bests),
+        paste=tuple(_paste(row) for row in found_best),
         notes=tuple(notes),
         command=command,
         sections=(
@@ -67,7 +73,7 @@ def compare_report(
             *_curves(comparison, found),
             Timeline("One step", tuple(_choice(rows, found, each) for each in kept), _TIMELINE_NOTE),
             *assumptions(
-                found,
+                [row.document() for row in rows],
                 {p.workload.name: p.workload for p in predictions}.values(),
                 {p.topology.name: p.topology for p in predictions}.values(),
                 calibration,
@@ -89,7 +95,7 @@ def _records(comparison: Comparison) -> list[Row]:
             "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
             "memory_fits": None if memory is None else memory.text(),
         }
-        found.append({**row.document(), **record, **extra})
+        found.append(of_step({**row.document(), **record, **extra}))
     return found
 
 
@@ -118,6 +124,21 @@ def _label(rows: Sequence[Row], each: int) -> str:
     return ", ".join([*model, f"{counted(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
 
 
+def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) -> tuple[str, str]:
+    """Return what is best and what lies within its band; what binds it, and what is not ranked, as the text says it."""
+    said = [_best(row) if row is not None else f"{model}: no machine is ranked" for model, row in bests.items()]
+    first = ["; ".join(said) + "."]
+    for model in bests:
+        if names := comparison.rivals(model):
+            near = within(names)
+            first.append(f"{f'{model}: {near}' if len(bests) > 1 else near[0].upper() + near[1:]}.")
+    best = next((row for row in bests.values() if row is not None), None)
+    second = [] if best is None else [_bound(best, comparison)]
+    for why, kept in unranked(row.prediction for row in comparison.rows):
+        second.append(f"Not ranked: {', '.join(dict.fromkeys(map(where, kept)))}: {why}.")
+    return " ".join(first), " ".join(second)
+
+
 def _best(row: ComparisonRow) -> str:
     scheme = row.prediction.options.scheme
     place = f"{counted(row.nodes, 'node')} of {row.machine}" + (f" by {scheme}" if scheme != "ddp" else "")
@@ -136,8 +157,9 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
     it = "It does not fit its GPUs, as nothing here does; it" if best.fits is False else "It"
     said = f"{it} is bound by {bound.by}{over}, and {exposed}"
-    rows = [row for row in comparison.of(best.model) if row.fits is not False]
-    fastest = max(rows or comparison.of(best.model), key=lambda row: row.samples_per_s[0])
+    ranked = comparison.ranked(best.model)
+    rows = [row for row in ranked if row.fits is not False]
+    fastest = max(rows or ranked, key=lambda row: row.samples_per_s[0])
     if fastest.samples_per_s[0] <= best.samples_per_s[0]:
         return f"{said}."
     cost = fastest.per_million_samples

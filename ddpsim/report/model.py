@@ -250,7 +250,7 @@ class Report:
     """A report answers first, and then shows what the answer rests on.
 
     Attributes:
-        verdict: two sentences.
+        verdict: what is best and how sure that is; why, and what is not ranked.
         paste: lines to paste, each with where it holds; empty where there is nothing to change.
         notes: what a reader must know of the assumptions, a sentence each.
         command: that made it; empty where a script did.

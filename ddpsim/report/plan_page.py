@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.ranking import unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
 from ddpsim.prediction.document import flat
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, milliseconds, rate, step, where
 from ddpsim.units import counted
 
 _KEYS = (
     "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
-    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "binding_link", "memory_fits",
-    "compute_device",
+    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "bound_by", "binding_link",
+    "memory_fits", "compute_device",
 )  # fmt: skip
 
 _LEAST_CAP = 0.1
@@ -48,13 +50,13 @@ def plan_report(
     workloads = {p.workload.name: p.workload for p in chosen}.values()
     machines = {p.topology.name: p.topology for p in chosen}.values()
     backends = [p.options.backend_for(p.workload) for p in chosen]
-    named = _Places(len(workloads) > 1)
+    named = _Places(len(reports) > 1)
     changed_first = sorted(range(len(rows)), key=lambda each: rows[each].keep_default)
     shown = [rows[each] for each in sorted(changed_first[:MOST_TIMELINES])]
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
-        title=f"Plan for {', '.join(p.name for p in workloads)}",
-        verdict=("; ".join(_fastest(report) for report in reports) + ".", _advice(rows)),
+        title=f"Plan for {', '.join(report.name for report in reports)}",
+        verdict=("; ".join(map(_fastest, reports)) + ".", " ".join((_advice(rows), *_unranked(chosen)))),
         paste=_paste(rows, named),
         notes=tuple(notes),
         command=command,
@@ -62,7 +64,11 @@ def plan_report(
             record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
             *_savings(rows, named),
             Bars("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
-            Charts("Curves", (*(_caps(group) for group in _by_machine(rows)), *over_nodes(documents)), _CURVES_NOTE),
+            Charts(
+                "Curves",
+                (*(_caps(group) for group in _by_machine(rows)), *over_nodes(list(map(of_step, documents)))),
+                _CURVES_NOTE,
+            ),
             Timeline("One step", tuple(_choice(row, named) for row in shown), _TIMELINE_NOTE, _most_telling(shown)),
             *assumptions(documents, workloads, machines, calibration, backends),
             record_table("All values", records[:MOST_ROWS], folded=True),
@@ -100,9 +106,20 @@ _TIMELINE_NOTE = (
 
 def _fastest(report: PlanReport) -> str:
     """Return where a model trains fastest: a sentence without its end, for several may stand in one."""
+    if report.best is None:
+        return (
+            f"{report.name}: no machine is ranked, for each row keeps the pace of a GPU that its machine does not have"
+        )
     best = report.best.chosen
     unfit = ", though it does not fit its GPUs, as nothing here does" if report.best.fits is False else ""
     return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
+
+
+def _unranked(predictions: Sequence[Prediction]) -> list[str]:
+    """Return which rows no verdict ranks, a sentence a reason."""
+    return [
+        f"Not ranked: {', '.join(dict.fromkeys(map(where, found)))}: {why}." for why, found in unranked(predictions)
+    ]
 
 
 def _advice(rows: Sequence[PlanRow]) -> str:
@@ -131,7 +148,7 @@ def _paste(rows: Sequence[PlanRow], named: _Places) -> tuple[tuple[str, str], ..
 
 def _record(row: PlanRow) -> dict[str, object]:
     """Return the row's record, its ends of the gain those of what is advised, with the memory of a rank."""
-    record = flat(row.document())
+    record = of_step(flat(row.document()))
     count = len(row.chosen.plan.buckets)
     record["buckets"] = f"default ({count})" if row.keep_default else f"{count}"
     if row.keep_default:
@@ -156,8 +173,8 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
 
 
 def _bars(row: PlanRow, named: _Places) -> list[Bar]:
-    default = bar(row.default.document(), f"{named.of(row)}: torch's default")
-    return [default] if row.keep_default else [default, bar(row.best.document(), f"{named.of(row)}: plan")]
+    default = bar(of_step(row.default.document()), f"{named.of(row)}: torch's default")
+    return [default] if row.keep_default else [default, bar(of_step(row.best.document()), f"{named.of(row)}: plan")]
 
 
 def _by_machine(rows: Sequence[PlanRow]) -> list[list[PlanRow]]:

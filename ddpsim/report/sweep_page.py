@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Step, Timeline
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, of_step, over_nodes
 from ddpsim.report.steps import of_document
 from ddpsim.report.wording import banded_time
 from ddpsim.topology.graph import Cluster
@@ -44,7 +44,9 @@ def sweep_report(
         notes: what else a reader must know, a sentence each.
         command: that made them.
     """
-    rows = [dict(document) | {"cap": cap} for document, cap in zip(documents, caps, strict=True)]
+    rows = [
+        of_step(document) | {"cap": cap, "document": document} for document, cap in zip(documents, caps, strict=True)
+    ]
     groups = _by_nodes(rows)
     told = sorted(groups, key=_spread, reverse=True)[:MOST_TIMELINES]
     told = [group for group in groups if group in told]
@@ -61,7 +63,7 @@ def sweep_report(
             Bars("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
             *_curves(rows, groups),
             Timeline("One step", tuple(_choice(group) for group in told), _TIMELINE_NOTE, told.index(_widest(groups))),
-            *assumptions(rows, [workload], [machine], calibration, [backend]),
+            *assumptions(documents, [workload], [machine], calibration, [backend]),
             record_table("All values", [flat(row) for row in shown], folded=True),
         ),
     )
@@ -97,6 +99,9 @@ def _cap(row: Row) -> str:
 
 def _best(rows: Sequence[Row]) -> str:
     best = max(rows, key=lambda row: number(row, "samples_per_s"))
+    if best["pace_kept"]:
+        kept = f"{best['workload']} keeps the pace of {best['compute_device']}, which {best['topology']} does not have"
+        return f"{kept}: its steps say what that device would do there."
     step = banded_time(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
     return f"{best['workload']} trains fastest on {_where(best)} with {_cap(best)}: {rate}, a step of {step}."
@@ -160,7 +165,13 @@ def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[Point, .
     return tuple(Point(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
 
 
+def _document(row: Row) -> Mapping[str, object]:
+    document = row["document"]
+    return document if isinstance(document, Mapping) else row
+
+
 def _choice(rows: Sequence[Row]) -> Choice:
     slow, fast = _slowest(rows), _fastest(rows)
-    steps: list[Step] = [of_document(row, _cap(row)) for row in ([fast] if slow is fast else [slow, fast])]
+    # One micro-batch is drawn, whose buckets are launched in it.
+    steps: list[Step] = [of_document(_document(row), _cap(row)) for row in ([fast] if slow is fast else [slow, fast])]
     return Choice(_where(fast), tuple(steps))

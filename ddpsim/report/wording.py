@@ -7,8 +7,10 @@ from ddpsim.units import counted, format_time
 
 
 def step(prediction: Prediction) -> str:
-    """Return a step with its band: `178.5 ms (80 % band 135.8 to 253.6 ms)`."""
-    return banded_time(prediction.iteration_s, prediction.low_s, prediction.high_s)
+    """Return the optimizer's step with its band, `178.5 ms (80 % band 135.8 to 253.6 ms)`, and its micro-batches."""
+    count, one_s = prediction.options.accumulate, prediction.iteration_s
+    each = "" if count == 1 else f" of {count} micro-batches, {format_time(one_s)} each"
+    return banded_time(*prediction.step_s) + each
 
 
 def banded_time(seconds: float, low_s: float | None, high_s: float | None) -> str:

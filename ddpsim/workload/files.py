@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
-from ddpsim.errors import WorkloadError
+from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import encoded, json_text, named, read_json, write_whole
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.on_gpu import on_gpu
 from ddpsim.workload.operators_schema import operators_document, operators_from
 from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
 from ddpsim.workload.schema import WorkloadFile
@@ -22,15 +25,69 @@ _TIMED = "timed "
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
 
 
+RECORDED = "recorded"
+"""Behind a name and @: at the pace that it was recorded or estimated at."""
+
+
 def load_workload(name_or_path: str | Path) -> Workload:
     """Return the workload in a file, `.json` or `.json.gz`, `-` for standard input, or the shipped one of that name.
 
+    Args:
+        name_or_path: with `@H200` behind it, at that GPU's pace; `@recorded` is as it is.
+
     Raises:
-        UnknownNameError: neither a file nor a shipped name; the nearest names are given.
-        WorkloadError: truncated, not JSON, another schema, a field missing or of the wrong kind, shapes that disagree.
+        UnknownNameError: neither a file nor a shipped name, or no such GPU; the nearest names are given.
+        WorkloadError: truncated, not JSON, another schema, a field missing or of the wrong kind, shapes that disagree;
+            or a GPU behind a workload whose operators are not known.
     """
-    path = shipped.find("workload", str(name_or_path))
-    return workload_from(read_json(path, WorkloadError, _REMEDY), named(name_or_path))
+    path, where = located(name_or_path)
+    workload = read_workload(path, name_or_path)
+    return workload if where in (None, RECORDED) else on_gpu(with_operators(workload), gpu_named(str(where)))
+
+
+def located(name_or_path: str | Path) -> tuple[Path, str | None]:
+    """Return the path of a workload's file, and what stands behind the `@` of `resnet50@H200`; None where nothing does.
+
+    Raises:
+        UnknownNameError: as `load_workload`.
+    """
+    name = str(name_or_path)
+    try:
+        return shipped.find("workload", name), None
+    except UnknownNameError:
+        base, _, where = name.rpartition("@")
+        if not base:
+            raise
+    try:
+        return shipped.find("workload", base), where
+    except UnknownNameError as error:
+        # Of a shipped name's whole form, the nearest whole forms help more than those of its part.
+        raise (UnknownNameError.among("workload", name, shipped.names("workload")) if "-" in where else error) from None
+
+
+def read_workload(path: Path, name: str | Path) -> Workload:
+    """Return the workload in the file at `path`, which errors call `name`.
+
+    Raises:
+        WorkloadError: as `load_workload`.
+    """
+    return workload_from(read_json(path, WorkloadError, _REMEDY), named(name))
+
+
+def with_operators(workload: Workload) -> Workload:
+    """Return `workload` with the operators of the shipped model it is of, where it has none and there is such a model.
+
+    A shipped model has its operators in one file, that of its bare name: `resnet50@a100-amp-b32` is of `resnet50`.
+    """
+    base = workload.name.partition("@")[0]
+    if workload.operators is not None or workload.one_clock or base not in shipped.names("workload"):
+        return workload
+    model = read_workload(shipped.path("workload", base), base)
+    ours, theirs = ([(p.name, p.shape) for p in each.parameters] for each in (workload, model))
+    if model.operators is None or ours != theirs:
+        return workload
+    dtypes = model.operators.dtypes or tuple(parameter.dtype for parameter in model.parameters)
+    return replace(workload, operators=replace(model.operators.of_batch(workload.batch_size), dtypes=dtypes))
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
@@ -82,6 +139,8 @@ def _known(workload: Workload) -> dict[str, object]:
         known["optimizer_kind"] = workload.optimizer_kind
     if workload.input_stage is not None:
         known["input_stage"] = workload.input_stage.document()
+    if workload.sequence_length is not None:
+        known["sequence_length"] = workload.sequence_length
     if workload.operators is not None:
         known["operators"] = operators_document(workload.operators)
     return known
@@ -125,6 +184,7 @@ def _workload(read: WorkloadFile) -> Workload:
         optimizer_kind=read.optimizer_kind,
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters)),
+        sequence_length=read.sequence_length,
     )
 
 

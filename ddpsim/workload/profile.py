@@ -6,6 +6,7 @@ queued, and the gradient exists when the device completes that kernel. On a CPU 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -20,6 +21,8 @@ from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]
+
+_TOKENS = re.compile(r"sequence of (\d+) tokens")
 
 SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 
@@ -91,6 +94,7 @@ class Workload:
         operators: of the step, from which it is estimated on other GPUs and for other batches; None where they are not
             known.
         input_stage: how the recorded step's batches are loaded and copied; None where it is not known.
+        sequence_length: tokens of a sample, where the file says so; `tokens_per_sample` knows estimates' too.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
@@ -120,6 +124,7 @@ class Workload:
     optimizer_kind: str | None = None
     operators: StepOperators | None = None
     input_stage: InputStage | None = None
+    sequence_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
@@ -197,6 +202,11 @@ class Workload:
         return f"timed {self.device}" if self.timed else self.device
 
     @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens of a sample: the file's, or those of `sequence of 128 tokens` that an estimate says a sample is."""
+        return self.sequence_length or tokens_of(str(self.provenance.get("sample")))
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients."""
         return sum(parameter.size_bytes for parameter in self.parameters)
@@ -252,6 +262,16 @@ class Workload:
     def missing_gradients(self) -> list[frozenset[int]]:
         """Return, by recorded iteration, the registration indices of the parameters that had no gradient."""
         return [frozenset(map(int, np.flatnonzero(np.isnan(hooks)))) for hooks in self.gradient_hook_s]
+
+
+def tokens_of(sample: str) -> int | None:
+    """Return the tokens of a sample, by what is said of it; None where it is no sequence of them.
+
+    >>> tokens_of("sequence of 128 tokens"), tokens_of("sample of 3x224x224")
+    (128, None)
+    """
+    found = _TOKENS.fullmatch(sample)
+    return None if found is None else int(found[1])
 
 
 def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:

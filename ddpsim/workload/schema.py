@@ -147,3 +147,4 @@ class WorkloadFile(File):
     optimizer_kind: Text | None = None
     operators: OperatorsEntry | None = None
     input_stage: InputStageEntry | None = None
+    sequence_length: Count | None = None

@@ -47,7 +47,7 @@ than convolutions, which a roofline with one share for both does not know. Elsew
 @lru_cache(maxsize=32)
 def workload(model: str, batch: int) -> Workload:
     """Return a model's step on a V100 in fp32; ResNet-50's is shared by forward and backward as it was measured."""
-    from ddpsim.planning.models import Model
+    from ddpsim.prediction.models import Model
 
     made = Model.of(model).on(cluster(EXCLUSIVE, CENTRAL), batch)
     return _shared(made) if model == RESNET else made

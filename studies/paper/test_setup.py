@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
-from ddpsim.planning.models import Model
+from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB

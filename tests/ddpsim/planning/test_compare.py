@@ -6,6 +6,7 @@ from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
 from ddpsim.planning.goal import Goal
 from ddpsim.planning.prices import Price
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import NEGLIGIBLE, predict
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.spec import load_topology
@@ -16,18 +17,17 @@ PRICES = {"dgx-1v": Price(10.0, "USD", "2026-11-22"), "dgx-a100": Price(30.0, "U
 
 @pytest.fixture(scope="module")
 def found():
-    return compare(
-        ["resnet50@recorded"], ["dgx-1v", "dgx-a100"], nodes=(1, 2), prices=PRICES, samples_per_epoch=1_281_167
-    )
+    return compare(["resnet50"], ["dgx-1v", "dgx-a100"], nodes=(1, 2), prices=PRICES, samples_per_epoch=1_281_167)
 
 
 def test_rows_are_predictions_of_each_machine_and_node_count(found):
     assert [(row.machine, row.nodes) for row in found.rows] == [
         (machine, count) for machine in ("dgx-1v", "dgx-a100") for count in (1, 2)
     ]
-    workload = load_workload("resnet50")
+    model = Model.of("resnet50")
     for row in found.rows:
-        alone = predict(workload, load_topology(row.machine), nodes=row.nodes)
+        machine = load_topology(row.machine)
+        alone = predict(model.on(machine), machine, nodes=row.nodes)
         assert row.prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
         assert row.step_s[1:] == pytest.approx((alone.low_s, alone.high_s), rel=NEGLIGIBLE)
         assert row.prediction.local_s == alone.local_s

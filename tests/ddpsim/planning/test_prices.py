@@ -1,7 +1,8 @@
 import pytest
 
-from ddpsim.errors import InputError
-from ddpsim.planning.prices import Price, parse_price, prices_of, read_prices
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.planning.compare import compare
+from ddpsim.planning.prices import Price, by_machine, machine_names, parse_price, prices_of, read_prices
 
 
 def test_a_price_has_a_machine_a_currency_and_perhaps_a_day():
@@ -59,7 +60,7 @@ def test_a_file_of_prices_that_lacks_something_is_refused(tmp_path, text, says):
 
 def test_an_option_takes_the_place_of_the_file_and_currencies_must_agree(tmp_path):
     path = tmp_path / "prices.yaml"
-    path.write_text("currency: USD\ndate: 2026-11-01\nper_hour: {dgx-1v: 9.5, elsewhere: 1}\n")
+    path.write_text("currency: USD\ndate: 2026-11-01\nper_hour: {dgx-1v: 9.5, dgx-a100: 1}\n")
     assert prices_of(["dgx-1v=8USD/h"], path, ["dgx-1v"]) == {"dgx-1v": Price(8.0, "USD")}
     with pytest.raises(InputError, match="dgx-a100 in EUR and dgx-1v in USD do not compare"):
         prices_of(["dgx-a100=8EUR/h"], path, ["dgx-1v", "dgx-a100"])
@@ -67,3 +68,33 @@ def test_an_option_takes_the_place_of_the_file_and_currencies_must_agree(tmp_pat
         prices_of(["dgx-1w=8EUR/h"], None, ["dgx-1v"])
     with pytest.raises(InputError, match="given twice"):
         prices_of(["dgx-1v=8EUR/h", "dgx-1v=9EUR/h"], None, ["dgx-1v"])
+
+
+def test_a_price_under_a_name_that_nothing_has_is_refused_with_the_names_there_are(tmp_path):
+    """A price that is not found would make another machine the cheapest."""
+    path = tmp_path / "prices.yaml"
+    path.write_text("currency: USD\ndate: 2026-11-01\nper_hour: {dgx-1v: 9.5, elsewhere: 1}\n")
+    with pytest.raises(UnknownNameError, match="unknown machine 'elsewhere'") as caught:
+        prices_of([], path, ["dgx-1v", "dgx-a100"])
+    assert "dgx-1v" in caught.value.remedy
+    with pytest.raises(UnknownNameError, match="unknown machine 'elsewhere'"):
+        compare(["mlp"], ["dgx-1v"], prices={"elsewhere": "1USD/h"})
+
+
+@pytest.mark.parametrize("name", ["rack.yaml", "rack", "PATH", "inside"])
+def test_a_machine_is_priced_by_its_own_name_and_by_its_files(tmp_path, name):
+    machine = tmp_path / "rack.yaml"
+    machine.write_text("name: inside\nnodes: 2\nnode: dgx-1v\nfabric: {kind: flat}\n")
+    asked = str(machine)
+    path = tmp_path / "prices.yaml"
+    path.write_text(f"currency: USD\ndate: 2026-11-01\nper_hour: {{{name.replace('PATH', asked)}: 9.5}}\n")
+    names = machine_names([(asked, "inside")])
+    assert prices_of([], path, names) == {asked: Price(9.5, "USD", "2026-11-01")}
+    [row] = compare(["mlp"], [asked], prices=read_prices(path)).rows
+    assert row.per_hour == 19.0
+
+
+def test_two_prices_of_one_machine_are_refused(tmp_path):
+    names = machine_names([("rack.yaml", "inside")])
+    with pytest.raises(InputError, match=r"rack.yaml has two prices"):
+        by_machine({"inside": Price(1.0, "USD"), "rack": Price(2.0, "USD")}, names)

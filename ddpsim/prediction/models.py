@@ -1,0 +1,119 @@
+"""Whose pace a workload has on a machine: that of the machine's own GPU wherever it can be estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ddpsim.errors import WorkloadError
+from ddpsim.gpus.table import shipped_gpu
+from ddpsim.jobs.simulated import Options
+from ddpsim.prediction.carry import carried
+from ddpsim.topology.declared import Cluster
+from ddpsim.workload import Workload
+from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.files import RECORDED, located, read_workload, with_operators
+from ddpsim.workload.gpus import gpu_named, kind_of
+from ddpsim.workload.on_gpu import on_gpu
+
+Key = tuple[str | None, int | None, str | None]
+
+
+@dataclass(slots=True)
+class Model:
+    """A model is one training step, put on the GPU of each machine that is asked about.
+
+    Attributes:
+        name: as it was asked for.
+        source: the workload of its file, with its operators where they are known.
+        keeps_pace: whether it keeps its own pace on every machine.
+        gpu: the GPU whose pace it has whatever the machine has; None is the machine's own.
+    """
+
+    name: str
+    source: Workload
+    keeps_pace: bool = False
+    gpu: str | None = None
+    _found: dict[Key, Workload] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, asked: str | Workload | Model, options: Options | None = None) -> Model:
+        """Return the model that a name, a path or a workload means.
+
+        Args:
+            asked: `resnet50`, `resnet50@a100-amp-b32`, a file or a workload, put on each machine's GPU;
+                `resnet50@H200`, at that GPU's pace everywhere; `resnet50@recorded`, at its file's.
+            options: whether the pace is kept; None does not ask for it.
+
+        Raises:
+            UnknownNameError: neither a file nor a shipped name, or no such GPU.
+        """
+        keep = options is not None and options.keep_pace
+        if isinstance(asked, Model):
+            return asked
+        if isinstance(asked, Workload):
+            return cls(asked.name, with_operators(asked), keep)
+        path, where = located(asked)
+        source = with_operators(read_workload(path, asked))
+        if where in (None, RECORDED):
+            return cls(asked, source, keep or where == RECORDED)
+        return cls(asked, source, gpu=gpu_named(str(where)).name)
+
+    def on(
+        self,
+        topology: Cluster,
+        batch_size: int | None = None,
+        precision: str | None = None,
+        options: Options | None = None,
+    ) -> Workload:
+        """Return the workload at the pace of the GPUs of `topology`, without its operators, which no prediction needs.
+
+        Where it cannot be estimated for them it keeps its pace: `Prediction.other_devices` then names them.
+
+        Args:
+            topology: of several kinds of nodes the first decides.
+            batch_size, precision: other than the workload's own; None is its own.
+            options: of the run; a CPU's workload under gloo trains on the machine's CPUs.
+
+        Raises:
+            WorkloadError: another batch, precision or GPU was asked for, for which its file says too little.
+        """
+        target = None if self.keeps_pace else self.gpu or self._gpu_of(topology, options)
+        key = (target, batch_size, precision)
+        if key not in self._found:
+            self._found[key] = replace(self._made(*key), operators=None)
+        return self._found[key]
+
+    def _gpu_of(self, topology: Cluster, options: Options | None) -> str | None:
+        """Return the machine's GPU; None where it has none, or where the host computes."""
+        by_host = self.source.on_cpu and options is not None and options.backend == "gloo"
+        return None if by_host else gpu_model_of(topology)
+
+    def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:
+        source = self.source
+        other = batch_size not in (None, source.batch_size) or precision not in (None, source.precision)
+        if not other and (gpu is None or kind_of(source.device).lower() == kind_of(gpu).lower()):
+            return source
+        if other and (self.keeps_pace or (gpu is None and source.one_clock)):
+            what = f"keeps the pace of its file, of batch {source.batch_size} in {source.precision}"
+            remedy = f"leave out @{RECORDED} and `keep_pace`, so that it is estimated, or `batch_size` and `precision`"
+            raise WorkloadError(what, place=self.name, remedy=remedy)
+        if not (other or self.gpu or self._estimable(str(gpu))):
+            return source
+        if (
+            gpu is not None
+            and not other
+            and not source.one_clock
+            and (not source.estimated or source.operators is None)
+        ):
+            shape = None if source.operators is None else ModelShape.of(source, source.operators)
+            return carried(source, gpu_named(gpu).fitted(), shape).workload
+        return on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
+
+    def _estimable(self, gpu: str) -> bool:
+        spec = shipped_gpu(gpu)
+        return self.source.operators is not None and spec is not None and self.source.precision in spec.peaks
+
+
+def gpu_model_of(topology: Cluster) -> str | None:
+    """Return the GPU of a machine, of its first node where they differ; None where it has none."""
+    return None if topology.compute_device == "cpu" else topology.compute_device

@@ -1,0 +1,53 @@
+"""A step whose operators are known, estimated on another GPU, or for another batch or precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.anchors import RooflineFactors
+from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.gpus import AchievedGpu, kind_of
+from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
+from ddpsim.workload.profile import Workload
+
+REMEDY = "make the file with `python -m ddpexec estimate --step ...` or `--model ...`, which keeps the operators in it"
+_CLIPPED = " with gradient clipping"
+
+
+def on_gpu(
+    source: Workload, gpu: AchievedGpu, *, batch_size: int | None = None, precision: str | None = None
+) -> Workload:
+    """Return the step of `source` as it is estimated on `gpu`; on its own GPU, with nothing else asked, `source`.
+
+    Args:
+        source: a workload with its operators.
+        gpu: of the table, or described.
+        batch_size: samples a rank and step; None is the workload's own.
+        precision: of the computation; None is the workload's own.
+
+    Raises:
+        WorkloadError: a workload without operators, a precision that the GPU lacks, or a pace that cannot be read.
+    """
+    same_gpu = kind_of(source.device).lower() == kind_of(gpu.name).lower()
+    wanted, batch = precision or source.precision, batch_size or source.batch_size
+    if same_gpu and (wanted, batch) == (source.precision, source.batch_size):
+        return source
+    if source.operators is None:
+        asked = f"batch {batch} in {wanted}" + ("" if same_gpu else f" on {gpu.name}")
+        what = f"is of batch {source.batch_size} in {source.precision}, without the operators that {asked} needs"
+        raise WorkloadError(what, place=source.name, remedy=REMEDY)
+    # Another batch on the file's own GPU keeps the shares that it was estimated with: its pace is relative to them.
+    same_pace = same_gpu and wanted == source.precision
+    as_shipped = same_pace and source.provenance.get("shares_source") == gpu.achieved.source
+    target = gpu if as_shipped else gpu.fitted()
+    pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
+    shape = ModelShape.of(source, source.operators.of_batch(batch))
+    made = estimate(shape, target, wanted, None, _optimizer(source), pace)
+    return replace(made, sequence_length=source.sequence_length)
+
+
+def _optimizer(source: Workload) -> Optimizer | None:
+    """Return the optimizer that a file was estimated with; None is that of the shipped workloads."""
+    name, clipped, _ = str(source.provenance.get("optimizer")).partition(_CLIPPED)
+    return optimizer_named(name, clipping=bool(clipped)) if name in OPTIMIZERS else None

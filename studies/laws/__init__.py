@@ -1,1 +1,0 @@
-"""Laws that a simulated step must keep, over random jobs."""

@@ -1,0 +1,78 @@
+"""What binds a step is what it would lose if that took no time, whatever the shares of its parts say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.causes import HOST_COSTS
+from ddpsim.planning.bound import binds, bound_of
+from ddpsim.prediction.models import Model
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.topology.link_rates import with_link_rate
+from ddpsim.topology.spec import load_topology
+
+FREE = 2e-9
+JOBS = list(
+    product(
+        ("resnet50", "bert-large", "gpt2-small@a100-amp-b8", "mlp", "vgg16"),
+        ("dgx-1v", "dgx-a100", "dgx-b200", "p3.16xlarge", "4x1080ti-pcie"),
+        (Options(), Options(accumulate=4), Options(scale_compute=0.1), Options(scale_host=5)),
+    )
+)
+"""A hundred jobs."""
+
+
+def at(name: str, machine: str, options: Options, calibration: Calibration | None = None) -> Prediction:
+    topology = load_topology(machine)
+    nodes = 1 if machine == "4x1080ti-pcie" else 2
+    workload = Model.of(name).on(topology)
+    return predict(
+        workload, topology, nodes=nodes, options=options, calibration=calibration, local_s=1.0, band=False, brief=True
+    )
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(4))
+def test_a_hundred_jobs_are_bound_by_what_they_would_lose(part: int) -> None:
+    """Predicted again by the options that everybody has: a device or a host that takes no time, no communication."""
+    priors = Calibration.priors("nccl")
+    hosts = {f"nccl.ddp.{name}": 0.0 for name in HOST_COSTS}
+    free_host = priors.with_values({k: v for k, v in hosts.items() if k in priors.constants}, source="test")
+    for name, machine, options in JOBS[part::4]:
+        found = at(name, machine, options)
+        bound = bound_of(found)
+        without = {
+            "computation": at(name, machine, replace(options, scale_compute=FREE)),
+            "communication": at(name, machine, replace(options, comm="noop")),
+            "host": at(name, machine, replace(options, scale_host=FREE), free_host),
+        }
+        lost = {by: max(0.0, found.iteration_s - each.iteration_s) for by, each in without.items()}
+        assert bound.lost == pytest.approx(lost, rel=1e-6, abs=1e-9), (name, machine, options)
+        assert bound.lost[bound.by] == max(bound.lost.values())
+
+
+def test_a_host_bound_step_is_not_bound_by_its_gpu() -> None:
+    """On a DGX B200 the step is as long whatever the GPU's speed, so that the host binds, though the GPU is busy."""
+    found = [at("bert-large@b200-amp-b8", "dgx-b200", Options(scale_compute=factor)) for factor in (0.5, 0.8, 1.0, 1.2)]
+    assert len({round(each.iteration_s, 9) for each in found}) == 1
+    for each in found:
+        bound = bound_of(each)
+        assert bound.by == "host"
+        assert bound.lost["computation"] < 1e-3 * each.iteration_s
+        assert binds(bound, each.workload) == "host (launch prior)"
+
+
+def test_a_faster_network_is_worth_what_communication_loses_at_most() -> None:
+    slow = at("mlp", "p3.16xlarge", Options())
+    bound = bound_of(slow)
+    assert bound.by == "communication"
+    fast = predict(
+        slow.workload, with_link_rate(load_topology("p3.16xlarge"), "nic", 1e12), nodes=2, band=False, brief=True
+    )
+    assert 0 < slow.iteration_s - fast.iteration_s <= bound.lost["communication"]
