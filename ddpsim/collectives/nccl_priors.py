@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpsim.collectives.constant import Constant
 
 _TUNING = "NCCL src/graph/tuning.cc"
-_TABLES = "pooled fit to public nccl-tests tables (studies/accuracy/accuracy.md)"
+_TABLES = "pooled fit to public nccl-tests tables; `python -m studies.accuracy.accuracy`"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
 _SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
