@@ -7,6 +7,9 @@ PIP_INSTALL := flock .venv $(BIN)/python -m pip install -q --disable-pip-version
 COMPILE := -flock .venv $(BIN)/python -m compileall -q -j 0 -x '/tests?/|py312' .venv/lib ddpsim ddpexec
 OUT ?= out
 
+# Random cases of studies: another seed each time, printed; STUDIES_SEED=N runs those of N again.
+STUDIES_SEED := $(or $(STUDIES_SEED),$(shell date +%s))
+
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: check check-studies test-rest test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
@@ -63,7 +66,8 @@ test-rest: .venv/.dev
 
 # Tests of the studies: fits and kept runs that hold the committed figures.
 check-studies: .venv/.dev
-	$(BIN)/python -m pytest studies -n 2 --dist=worksteal --durations=10
+	@echo "seed of random cases: $(STUDIES_SEED)"
+	STUDIES_SEED=$(STUDIES_SEED) $(BIN)/python -m pytest studies -n 2 --dist=worksteal --durations=10
 
 # Everything, random tests with all their examples.
 check: .venv/.dev
@@ -82,8 +86,8 @@ smoke: .venv/.dev
 	$(BIN)/python -m ddpexec campaign traces/smoke.yaml --out $(OUT)/smoke
 
 fuzz: .venv/.dev
-	$(BIN)/python -m tests.fuzz --count 100000
-	$(BIN)/python -m tests.fuzz --count 2000 --commands
+	$(BIN)/python -m studies.fuzz --count 100000
+	$(BIN)/python -m studies.fuzz --count 2000 --commands
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

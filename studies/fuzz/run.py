@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz import commands, loaders
-from tests.fuzz.running import MOST_S, Failure, Progress, bounded_memory, bounded_time, emptied, judged, random_of
+from studies.fuzz import commands, loaders
+from studies.fuzz.running import MOST_S, Failure, Progress, bounded_memory, bounded_time, emptied, judged, random_of
 
 Say = Callable[[str], object]
 

@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
-from tests.fuzz.values import DEEP
+from studies.fuzz.values import DEEP
 
 
 def parsed(text: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A bounded number of mutated files, always the same; `python -m tests.fuzz` runs others, and more."""
+"""A hundred mutated files for each loader, of a fresh seed; `python -m studies.fuzz --seed N` makes more of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from random import Random
 import pytest
 
 from ddpsim.errors import InputError
-from tests.fuzz import loaders
-from tests.fuzz.run import run_commands, run_loaders
-from tests.fuzz.running import judged, random_of
+from studies.fresh import seed
+from studies.fuzz import loaders
+from studies.fuzz.run import run_commands, run_loaders
+from studies.fuzz.running import judged, random_of
 
-SEED = 22
-CASES, COMMANDS = 150, 120
+SEED = seed()
+CASES, COMMANDS = 100, 100
 HANGS_S = 60.0
 """Beyond it a case hangs, on however busy a machine."""
 

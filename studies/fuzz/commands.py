@@ -13,9 +13,9 @@ from random import Random
 from ddpexec.__main__ import _exit_code as ddpexec
 from ddpsim.cli.app import run as ddpsim
 from ddpsim.workload.files import save_workload
-from tests.fuzz import loaders, seeds
-from tests.fuzz.running import LONGEST
-from tests.fuzz.values import TEXTS
+from studies.fuzz import loaders, seeds
+from studies.fuzz.running import LONGEST
+from studies.fuzz.values import TEXTS
 
 HERE = ("--topology", "dgx-1v", "--gpus-per-node", "2")
 

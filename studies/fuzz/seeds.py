@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import tempfile
+import zlib
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from functools import cache
@@ -257,3 +259,28 @@ def record() -> dict[str, Any]:
 def workload_json() -> dict[str, Any]:
     """Return `workload` as a document."""
     return workload_document(workload())
+
+
+PRICES = "currency: USD\ndate: 2026-11-22\nper_hour: {dgx-1v: 24.48, p3.16xlarge: 31.22}\n"
+
+
+def recorder() -> bytes:
+    """Return a dump of torch's flight recorder."""
+    entries = [
+        {
+            "collective_seq_id": number, "time_created_ns": 10**18 + number, "profiling_name": "nccl:all_reduce",
+            "process_group": ("0", "default_pg"), "input_sizes": [[1024, 8]], "state": "completed", "is_p2p": False,
+            "retired": True, "frames": [{"name": "step", "filename": "train.py", "line": number}],
+        }
+        for number in range(4)
+    ]  # fmt: skip
+    return pickle.dumps({"version": "2.4", "entries": entries}, protocol=2)
+
+
+def journal() -> bytes:
+    """Return a journal of two points."""
+    lines = []
+    for point in ("a1", "b2"):
+        body = b'"notes": ["said"], "document": {"iteration_s": 0.5, "nodes": 2}'
+        lines.append(b'{"point": "%s", "crc32": %d, ' % (point.encode(), zlib.crc32(body)) + body + b"}\n")
+    return b"".join(lines)

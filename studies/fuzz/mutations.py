@@ -6,7 +6,7 @@ import re
 from random import Random
 from typing import Any
 
-from tests.fuzz.values import DEEP, deep, token, value, written
+from studies.fuzz.values import DEEP, deep, token, value, written
 
 _NUMBER = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MOST_NODES = 400

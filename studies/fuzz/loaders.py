@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pickle
@@ -18,12 +19,15 @@ import yaml
 from ddpexec.campaign.record import unpack
 from ddpexec.campaign.spec import parse_campaign
 from ddpsim.errors import InputError
+from ddpsim.explaining.explain import explain
+from ddpsim.explaining.recorder import read_recorder
 from ddpsim.files import compress, read_json, read_text
 from ddpsim.gpus.table import read_gpu
 from ddpsim.measured import read_table
 from ddpsim.order import arrivals_of, order_report
 from ddpsim.order.traces import fit_document, plan_fits
 from ddpsim.planning.plan_file import plan_from
+from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.document import load_prediction
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
@@ -31,12 +35,14 @@ from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.json import read_trace
+from ddpsim.workers.journal import Entry, journal_beside
+from ddpsim.workers.kept import Task, compute
 from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.kineto.ddp import read_ddp
 from ddpsim.workload.kineto.workload import import_trace
-from tests.fuzz import seeds, trees
-from tests.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
+from studies.fuzz import seeds, trees
+from studies.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
 
 Load = Callable[[Path], object]
 _SHARE_OF_BYTES = 0.2
@@ -86,6 +92,10 @@ def targets() -> dict[str, Target]:
 
     graph_machine = load_topology("hgx-a100-4")
     found = [
+        Target("recorder", "dumps/nccl_trace_rank_0", _recorded, [seeds.recorder()]),
+        _documents("explain", "run/rank0.json.gz", _explained, *seeds.kineto(), seeds.rank_file()),
+        _texts("prices", "p.yaml", read_prices, seeds.PRICES),
+        Target("journal", "out.jsonl.partial", _journal, [seeds.journal()]),
         _documents("workload", "w.json", lambda path: workload_document(load_workload(path)), seeds.workload_json()),
         _documents("workload.gz", "w.json.gz", load_workload, seeds.workload_json()),
         _documents("kineto", "t.json", import_trace, *seeds.kineto()),
@@ -146,6 +156,26 @@ def _has_numbered_keys(document: object) -> bool:
     inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     keys = document if isinstance(document, dict) else ()
     return not all(isinstance(key, str) for key in keys) or any(map(_has_numbered_keys, inner))
+
+
+def _recorded(path: Path) -> None:
+    recorded = read_recorder(path.parent)
+    recorded.document()
+    recorded.lines()
+
+
+def _explained(path: Path) -> None:
+    found = explain(path)
+    json.dumps(found.document())
+
+
+def _journal(path: Path) -> None:
+    with contextlib.suppress(RuntimeError), journal_beside(path.with_suffix("")) as journal:
+        assert journal is not None
+        task = Task(lambda item, progress=None: Entry("{}"), [0], ["a1"])
+        for entry in compute(task, journal=journal):
+            json.loads(entry.document)
+        raise RuntimeError  # so that the journal stays, as that of a command that ends early does
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --count N --seed S [--commands] [--only TARGET] [--show NUMBER]`."""
+"""`python -m studies.fuzz --count N --seed S [--commands] [--only TARGET] [--show NUMBER]`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz import loaders
-from tests.fuzz.run import run_commands, run_loaders
-from tests.fuzz.running import random_of
+from studies.fuzz import loaders
+from studies.fuzz.run import run_commands, run_loaders
+from studies.fuzz.running import Failure, random_of
 
 
 def main() -> int:
     """Run the cases, print each kind of failure once, and return 1 where there was one."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.fuzz", description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="cases in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commands", action="store_true", help="whole commands instead of loaders")
@@ -35,8 +36,17 @@ def main() -> int:
     for kind, count in kinds.most_common():
         first = next(failure for failure in found if failure.kind == kind)
         print(f"\n{count} x {kind}\n  first: {first.case}\n{first.detail[-1500:]}")
-    print(f"{given.count} cases, {len(found)} failed in {len(kinds)} kinds")
+    if not given.commands:
+        _print_by_loader([given.only] if given.only else sorted(loaders.targets()), given.count, found)
+    print(f"seed {given.seed}: {given.count} cases, {len(found)} failed in {len(kinds)} kinds")
     return 1 if found else 0
+
+
+def _print_by_loader(names: Sequence[str], count: int, found: Sequence[Failure]) -> None:
+    """Print how many mutated files each loader was given, and how many of them failed."""
+    failed = Counter(failure.case.split()[0] for failure in found)
+    for position, name in enumerate(names):
+        print(f"{name:16} {len(range(position, count, len(names))):8} cases {failed[name]:6} failed")
 
 
 if __name__ == "__main__":

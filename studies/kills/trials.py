@@ -1,0 +1,172 @@
+"""Trials: a command that keeps something, what is done to it and when, and what is wrong with what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+MODEL = ("--workload", "mlp", "--topology", "dgx-1v")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "predict": ("predict", *MODEL, "--trace", "{out}"),
+    "sweep": ("sweep", *MODEL, "--nodes", "1,2", "--bucket-cap-mb", "1,5", "--workers", "1", "-o", "{out}"),
+    "sweep, workers": ("sweep", *MODEL, "--nodes", "1,2", "--bucket-cap-mb", "1,5", "--workers", "2", "-o", "{out}"),
+    "plan": ("plan", *MODEL, "--nodes", "1,2", "--workers", "1", "-o", "{out}"),
+    "compare": ("compare", *MODEL, "--nodes", "1,2", "--workers", "1", "-o", "{out}"),
+    "report": ("compare", *MODEL, "--nodes", "1,2", "--workers", "1", "--report", "{out}"),
+    "buckets": ("buckets", "--workload", "mlp", "-o", "{out}"),
+}
+ACTIONS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "full", "read-only")
+GRACE_S = 60.0
+"""How long a command may take to end after a signal, on however busy a machine."""
+_FULL_BYTES = 300
+"""Bytes after which a file takes no more, as on a disk that is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a command leaves that nobody disturbs: files by name, and the seconds it takes."""
+
+    files: dict[str, bytes]
+    seconds: float
+
+
+def left_in(folder: Path) -> dict[str, bytes]:
+    """Return the files under a folder by their names in it, without its own name, which pages have of the command."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes().replace(bytes(folder), b".") for path in files}
+
+
+def started(name: str, out: Path, *, full: bool = False) -> subprocess.Popen[str]:
+    """Start a command in a session of its own; with `full` no file takes more than a few bytes."""
+    words = [word.replace("{out}", str(out)) for word in COMMANDS[name]]
+
+    def bound() -> None:
+        if full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL_BYTES, _FULL_BYTES))
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddpsim", *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=bound,
+    )  # fmt: skip
+
+
+def expected(name: str, folder: Path) -> Expected:
+    """Run a command that nobody disturbs."""
+    folder.mkdir(parents=True)
+    begin_s = time.monotonic()
+    process = started(name, folder / "out")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    return Expected(left_in(folder), time.monotonic() - begin_s)
+
+
+def trial(name: str, action: str, whole: Expected, folder: Path, random: Random) -> list[str]:
+    """Do `action` to a command at a random moment, and return what is wrong with what it left, and with a run after it.
+
+    Args:
+        name: of `COMMANDS`.
+        action: of `ACTIONS`.
+        whole: what the command leaves that nobody disturbs.
+        folder: an empty one.
+    """
+    folder.mkdir(parents=True)
+    out = Path("/proc/out") if action == "read-only" else folder / "out"
+    process = started(name, out, full=action == "full")
+    if action.startswith("SIG"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(0, whole.seconds))
+        _signal(process, action)
+    try:
+        _, said = process.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return [f"runs {GRACE_S:.0f} s after {action}"]
+    wrong = [*_said_wrong(process.returncode, said, action), *_left_wrong(folder, whole, action)]
+    if not _gone(process.pid):
+        wrong.append("a process of it lives")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    again = started(name, folder / "out")
+    _, said = again.communicate()
+    found = {name: content for name, content in left_in(folder).items() if not name.endswith(".tmp")}
+    if again.returncode != 0 or found != whole.files:
+        wrong.append(f"the same command again: {again.returncode}, {sorted(found)}, {said[-300:]}")
+    return wrong
+
+
+def _signal(process: subprocess.Popen[str], action: str) -> None:
+    """Send a signal; one that stops is followed by those that go on and end."""
+    process.send_signal(getattr(signal, action))
+    if action == "SIGSTOP":
+        time.sleep(0.2)
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+
+
+def _said_wrong(code: int, said: str, action: str) -> Iterator[str]:
+    errors = said.count("error:")
+    if "Traceback" in said:
+        yield f"a traceback: {said[-400:]}"
+    if action in ("full", "read-only") and (code, errors) not in ((2, 1), (0, 0)):
+        yield f"exit code {code} and {errors} messages of {action}: {said[-300:]}"
+    # Before Python runs the program's first line a signal does what it does to any process.
+    codes = {"SIGINT": (0, 130, -signal.SIGINT), "SIGTERM": (0, 143, -signal.SIGTERM)}
+    codes["SIGSTOP"] = codes["SIGTERM"]
+    if action in codes and code not in codes[action]:
+        yield f"exit code {code} after {action}: {said[-300:]}"
+    if action in codes and errors > 1:
+        yield f"{errors} messages after {action}: {said[-300:]}"
+
+
+def _left_wrong(folder: Path, whole: Expected, action: str) -> Iterator[str]:
+    """Tell files that are neither whole, nor a journal, nor lines that are done; a killed one's temporary may stay."""
+    for name, content in left_in(folder).items():
+        if name.endswith(".partial") or content == whole.files.get(name):
+            continue
+        if name.endswith(".tmp") and action == "SIGKILL":
+            continue
+        lines = whole.files.get(name, b"").splitlines()
+        if lines and set(content.splitlines()) <= set(lines) and content.endswith(b"\n"):
+            continue
+        yield f"left {name} of {len(content)} bytes"
+
+
+def _gone(session: int) -> bool:
+    """Return whether no process of the session is left within a moment."""
+    for _ in range(100):
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def trials(count: int, seed: int, folder: Path, say: Callable[[str], object]) -> list[str]:
+    """Carry out `count` trials and return what was wrong, a line each."""
+    wholes: dict[str, Expected] = {}
+    wrong: list[str] = []
+    for number in range(count):
+        random = Random(f"{seed} {number}")
+        name, action = random.choice(list(COMMANDS)), ACTIONS[number % len(ACTIONS)]
+        if name not in wholes:
+            wholes[name] = expected(name, folder / "whole" / name)
+        found = trial(name, action, wholes[name], folder / str(number), random)
+        wrong += [f"trial {number}, {action} to {name}: {each}" for each in found]
+        for line in wrong[len(wrong) - len(found) :]:
+            say(line)
+    return wrong
+
+
+def counted(count: int) -> Sequence[str]:
+    """Return how often each action is tried in `count` trials."""
+    return [f"{action}: {len(range(position, count, len(ACTIONS)))}" for position, action in enumerate(ACTIONS)]

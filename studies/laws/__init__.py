@@ -1,0 +1,1 @@
+"""Laws that a simulated step must keep, over random jobs."""
