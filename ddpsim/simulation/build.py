@@ -177,7 +177,7 @@ class IterationBuilder:
         costs, buffers, sizes = setting.costs, setting.workload.buffers, setting.broadcast_bytes()
         if self._device:
             to.host(len(buffers) * costs.buffer_s)
-            copies_s = costs.copies_s(len(buffers), setting.workload.buffer_bytes)
+            copies_s = costs.copies_s(len(buffers), sum(sizes))
             to.copies(copies_s)
             for size in sizes:
                 to.host(costs.launch_s)

@@ -180,9 +180,10 @@ class StepGraph:
 
     def add(self, kind: Kind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
         """Add a node and return its number; the caller puts it on a resource."""
+        node = len(self.kind)
         self.kind.append(kind)
         self.seconds.append(seconds)
         self.queued.append(queued)
         self.after.append(after)
         self.cause.append(self.writing)
-        return len(self.kind) - 1
+        return node

@@ -70,7 +70,8 @@ class RankBuilder:
 
     def on_stream(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
-        node = self.graph.add(kind, seconds, self._queued(), after)
+        self._extensible = False
+        node = self.graph.add(kind, seconds, self._host, after)
         self.rank.compute.append(node)
         return node
 

@@ -308,6 +308,7 @@ class _Resources:
     def _queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
         """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
         graph, nodes, end = self._run.graph, self._rank.compute, self._run.times.end
+        compute, mark, not_before = Kind.COMPUTE, Kind.MARK, Kind.NOT_BEFORE
         kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
         seconds = lasts[nodes[place - 1]]
         parts, count = [(seconds, nodes[place - 1])], len(nodes)
@@ -316,9 +317,9 @@ class _Resources:
             kind, queued_s = kinds[node], end[queued[node]]
             if queued_s > now_s:
                 break
-            if kind is Kind.COMPUTE:
+            if kind is compute:
                 seconds += lasts[node]
-            elif kind is not Kind.MARK and (kind is not Kind.NOT_BEFORE or queued_s + lasts[node] > now_s):
+            elif kind is not mark and (kind is not not_before or queued_s + lasts[node] > now_s):
                 break
             parts.append((seconds, node))
             place += 1

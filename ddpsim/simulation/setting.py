@@ -58,6 +58,7 @@ class Setting:
     confers: Callable[[int], Conferring | None] = lambda iteration: None
     kernel_s: float = field(init=False, repr=False)
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
+    _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
@@ -145,10 +146,12 @@ class Setting:
 
     def broadcast_bytes(self) -> list[int]:
         """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""
-        sizes: dict[str, int] = {}
-        for buffer in self.workload.buffers:
-            sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
-        return list(sizes.values())
+        if self._broadcast_bytes is None:
+            sizes: dict[str, int] = {}
+            for buffer in self.workload.buffers:
+                sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
+            self._broadcast_bytes = list(sizes.values())
+        return self._broadcast_bytes
 
     def write_back_s(self, bucket: Bucket) -> float:
         """Return the device time of copying `bucket` out; nothing where gradients are its views."""
