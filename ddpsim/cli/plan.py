@@ -69,7 +69,7 @@ def plan(
     check_destination(out, as_json=output.as_json)
     check_destination(plot)
     check_report(report, output, {"-o": out, "--plot": plot})
-    models = [Model.of(name, options) for name in workload]
+    models = _apart([Model.of(name, options) for name in workload])
     if schemes is not None:
         _refuse_beside_schemes(
             {"out": out, "plot": plot, "report": report, "bucket_cap_mb": bucket_cap_mb, "plan": plan}
@@ -93,13 +93,13 @@ def plan(
             gpus_per_node,
             given.calibration_in_force(options.backend_for(model.source)),
         )
-        for model in models
+        for model in models.values()
     ]
     every = [cell for each in cells for cell in each]
     with keeping(by, len(every), out, report) as done:
         entries = iter(done.computed(task_of(every), "plans"))
         reports = [
-            report_of(model, each, list(islice(entries, len(each)))) for model, each in zip(models, cells, strict=True)
+            report_of(name, each, list(islice(entries, len(each)))) for name, each in zip(models, cells, strict=True)
         ]
         if out is not None:
             write_plan(reports[0], out)
@@ -114,9 +114,15 @@ def plan(
     output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
 
 
+def _apart(models: Sequence[Model]) -> dict[str, Model]:
+    """Return each model by its workload's name, or as it was asked for where several have one: `resnet50@H200`."""
+    names = [model.source.name for model in models]
+    return {model.name if names.count(name) > 1 else name: model for name, model in zip(names, models, strict=True)}
+
+
 def _chosen(
     schemes: Sequence[str],
-    models: Sequence[Model],
+    models: Mapping[str, Model],
     topology: Sequence[str],
     nodes: str | None,
     gpus_per_node: int | None,
@@ -129,22 +135,21 @@ def _chosen(
     from ddpsim.topology.spec import load_topology
 
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    calibrations = [given.calibration_in_force(options.backend_for(model.source)) for model in models]
     machines = [load_topology(name) for name in topology]
     with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
         return {
-            model.source.name: choose(
+            name: choose(
                 model,
                 machines,
                 schemes,
                 nodes=node_counts,
                 options=options,
                 gpus_per_node=gpus_per_node,
-                calibration=calibration,
-                progress=Progress(f"schemes for {model.source.name}"),
+                calibration=given.calibration_in_force(options.backend_for(model.source)),
+                progress=Progress(f"schemes for {name}"),
                 executor=crew,
             )
-            for model, calibration in zip(models, calibrations, strict=True)
+            for name, model in models.items()
         }
 
 

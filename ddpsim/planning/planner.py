@@ -76,7 +76,7 @@ def plan(
     """
     model = Model.of(workload, options)
     cells = cells_of(model, topologies, nodes, caps, options or Options(), gpus_per_node, calibration)
-    return report_of(model, cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
+    return report_of(model.source.name, cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,10 @@ def _recalled_row(cell: Cell, entry: Entry) -> PlanRow:
     return cell.row(entry)
 
 
-def report_of(model: Model, cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
-    """Return the report of the rows that were kept of a model's cells."""
+def report_of(name: str, cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
+    """Return the report of the rows that were kept of the cells of one model, which is called `name`."""
     rows = (cell.row(entry) for cell, entry in zip(cells, entries, strict=True))
-    return PlanReport(tuple(rows), model.source.name)
+    return PlanReport(tuple(rows), name)
 
 
 def _kept(row: PlanRow) -> dict[str, object]:

@@ -41,6 +41,16 @@ def test_plan_takes_several_workloads_and_says_so_of_each(ddpsim: Callable, tiny
     ddpsim(*both, "-o", tmp_path / "plan.json").refused("--out", "2 workloads", "one workload at a time")
 
 
+def test_plan_keeps_workloads_of_one_name_apart(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(tiny.read_text())
+    both = ("plan", "--workload", tiny, "--workload", other, *HERE)
+    for more in (("--bucket-cap-mb", "1"), ("--schemes", "ddp")):
+        document = ddpsim(*both, *more, "--json").document
+        assert len(document["rows"]) == 2
+        assert list(document["best_by_workload"]) == [str(tiny), str(other)]
+
+
 def test_plan_reads_a_machine_from_standard_input_once(
     ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
