@@ -108,7 +108,14 @@ class ScheduledDataParallel(nn.Module):
         self._points = ForwardPoints(module, model, self._forward_point)
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local, self._serving = False, None
-        handles = [*hook_gradients(model, self._gradient), *self._points.handles]
+        # torch holds a gradient's hooks where no collector of garbage sees them: they must not hold this module.
+        noted = weakref.WeakMethod(self._gradient)
+
+        def gradient(index: int, parameter: Tensor) -> None:
+            if (note := noted()) is not None:
+                note(index, parameter)
+
+        handles = [*hook_gradients(model, gradient), *self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         weakref.finalize(self, _end, handles, self._lanes).atexit = False

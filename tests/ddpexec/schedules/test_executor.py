@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -259,6 +262,24 @@ def refused(rank: int) -> list[str]:
     with pytest.raises(ExecutionError, match="sharded"):
         wrapped(rank, "zero1").optimizer.state_dict()
     return said
+
+
+def freed(rank: int, scheme: str) -> tuple[bool, list[str]]:
+    made = wrapped(rank, scheme)
+    step(made, 0, rank)
+    made.complete()
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    until_s = time.monotonic() + 5
+    while (left := [t.name for t in threading.enumerate() if t.name == "ddpexec lane"]) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return gone() is None, left
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "zero2", "priority"])
+def test_what_nobody_holds_any_more_is_freed_with_its_threads(scheme: str) -> None:
+    assert ranks.run(2, freed, scheme) == [(True, [])] * 2
 
 
 def test_what_cannot_be_carried_out_is_refused() -> None:
