@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 PINGS = 15
 """Messages there and back, of which the quickest tells the offset of two clocks; as `ddpexec.timing.clock` has it."""
@@ -53,8 +54,8 @@ def is_local(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def serve_clock(address: str, token: str) -> int:
-    """Answer with `time.perf_counter` who begins with `token`, on a thread that ends with the process; return the port.
+def serve_clock(address: str, token: str) -> tuple[int, Callable[[], None]]:
+    """Answer with `time.perf_counter` who begins with `token`, on a thread; return the port, and what ends the thread.
 
     Raises:
         OSError: `address` is not of this machine.
@@ -73,13 +74,18 @@ def serve_clock(address: str, token: str) -> int:
                 caller.sendall(struct.pack("!d", time.perf_counter()))
 
     def accept() -> None:
-        while True:
-            with contextlib.suppress(OSError):
+        with listener, contextlib.suppress(OSError):
+            while True:
                 caller, _ = listener.accept()
                 threading.Thread(target=answer, args=(caller,), daemon=True).start()
 
-    threading.Thread(target=accept, daemon=True, name="ddpexec.trace clock").start()
-    return int(listener.getsockname()[1])
+    def stop() -> None:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+    port = int(listener.getsockname()[1])
+    threading.Thread(target=accept, daemon=True, name=f"ddpexec.trace clock {port}").start()
+    return port, stop
 
 
 def offset_to(address: str, port: int, token: str) -> float:

@@ -32,6 +32,10 @@ _QUEUED = 16
 """Intervals that wait for a slow store; later ones go untold to the others."""
 _ERRORS = (RuntimeError, ValueError, KeyError, TypeError, OSError)
 
+_ROOT = "ddpexec/trace"
+_followed = set[str]()
+"""Names of the traces that this process has taken part in: of two loops, the first may still be the one of rank 0."""
+
 Words = Mapping[str, Any]
 Heard = Callable[[int, Words, Mapping[int, Words]], None]
 """Called on the thread with an interval, this rank's words of it and, on rank 0, those of the others that came."""
@@ -40,14 +44,18 @@ Heard = Callable[[int, Words, Mapping[int, Words]], None]
 class Exchange:
     """One rank's thread.
 
+    Rank 0 names the trace, and says so in the store as long as it traces: ranks may have traced other loops before,
+    some of them alone.
+
     Args:
         rank, world_size: in the default process group; one rank alone tells nobody.
-        name: of the trace; the same on every rank.
         heard: see `Heard`.
     """
 
-    def __init__(self, rank: int, world_size: int, name: str, heard: Heard) -> None:
-        self._rank, self._world, self._name, self._heard = rank, world_size, name, heard
+    def __init__(self, rank: int, world_size: int, heard: Heard) -> None:
+        self._rank, self._world, self._heard = rank, world_size, heard
+        self._name: str | None = None
+        self._stop_clock: Callable[[], None] = lambda: None
         self._queue: queue.Queue[tuple[int, Words] | None] = queue.Queue(_QUEUED)
         self._aligned = threading.Event()
         self._leaving = False
@@ -91,8 +99,15 @@ class Exchange:
                     store = None  # its keeper is gone: the lines of this rank go on
             with contextlib.suppress(*_ERRORS):
                 self._heard(*told, others)
+        self._stop_clock()
+        if self._rank == 0 and store is not None:
+            with contextlib.suppress(*_ERRORS):
+                if json.loads(store.get(f"{_ROOT}/clock"))["name"] == self._name:
+                    store.delete_key(f"{_ROOT}/clock")
 
     def _say(self, store: Any, interval: int, words: Words) -> None:
+        if self._name is None and self._follow(store) is None:
+            return
         store.set(self._key(interval, self._rank), json.dumps(words))
         with contextlib.suppress(*_ERRORS):
             store.delete_key(self._key(interval - 2, self._rank))
@@ -120,16 +135,26 @@ class Exchange:
             return
         until = time.monotonic() + ALIGN_S
         if (mine := own_address()) is not None:
-            store.set(self._key("caller", 0), mine)
-        while not store.check([self._key("clock", 0)]):
+            store.set(f"{_ROOT}/caller", mine)
+        while (told := self._follow(store)) is None:
             if time.monotonic() > until:
                 return
             time.sleep(_POLL_S)
-        told = json.loads(store.get(self._key("clock", 0)))
         if told["machine"] == here()[0]:
             self.offset_s = 0.0
         elif told["port"] is not None:
             self.offset_s = offset_to(told["address"], told["port"], told["token"])
+
+    def _follow(self, store: Any) -> dict[str, Any] | None:
+        """Take part in what rank 0 traces, and return where its clock is; None where that has not begun."""
+        if not store.check([f"{_ROOT}/clock"]):
+            return None
+        told: dict[str, Any] = json.loads(store.get(f"{_ROOT}/clock"))
+        if told["name"] in _followed:
+            return None
+        _followed.add(told["name"])
+        self._name = told["name"]
+        return told
 
     def _answer(self, store: Any) -> None:
         """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""
@@ -138,9 +163,10 @@ class Exchange:
         token, port = new_token(), None
         if address is not None:
             with contextlib.suppress(OSError):
-                port = serve_clock(address, token)
-        clock = {"machine": here()[0], "address": address, "port": port, "token": token}
-        store.set(self._key("clock", 0), json.dumps(clock))
+                port, self._stop_clock = serve_clock(address, token)
+        self._name = new_token()
+        clock = {"name": self._name, "machine": here()[0], "address": address, "port": port, "token": token}
+        store.set(f"{_ROOT}/clock", json.dumps(clock))
 
     def _address(self, store: Any) -> str | None:
         """Return where to listen; where the master's name means this machine alone, on the way back to another rank."""
@@ -148,12 +174,12 @@ class Exchange:
         if address is not None and not is_local(address):
             return address
         until = time.monotonic() + ALIGN_S / 2
-        while not store.check([self._key("caller", 0)]):
+        while not store.check([f"{_ROOT}/caller"]):
             if time.monotonic() > until:
                 return address
             time.sleep(_POLL_S)
-        caller = store.get(self._key("caller", 0)).decode()
+        caller = store.get(f"{_ROOT}/caller").decode()
         return address if is_local(caller) else own_address(caller)
 
-    def _key(self, what: object, rank: int) -> str:
-        return f"ddpexec/trace/{self._name}/{what}/{rank}"
+    def _key(self, interval: int, rank: int) -> str:
+        return f"{_ROOT}/{self._name}/{interval}/{rank}"

@@ -33,9 +33,7 @@ _ALONE = "gloo"
 class Session:
     """What there is once the traced module is known."""
 
-    def __init__(
-        self, folder: Path, settings: TraceSettings, number: int, root: nn.Module, inputs: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, folder: Path, settings: TraceSettings, root: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._folder, self._settings = folder, settings
         known = dist.is_available() and dist.is_initialized()
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
@@ -51,7 +49,7 @@ class Session:
         self._first_step, self._steps_in_file = 0, 0
         self._due: tuple[int, int] | None = None
         self._watcher = Watcher()
-        self.exchange = Exchange(self.rank, self.world_size, str(number), self._heard)
+        self.exchange = Exchange(self.rank, self.world_size, self._heard)
         offset_s = self.exchange.align()
         self._records = Records(self.rank, self.observer.clock, self._backend, offset_s=offset_s or 0.0)
         self._batch_size = next((int(i.shape[0]) for i in inputs if isinstance(i, Tensor) and i.dim() > 0), None)

@@ -17,7 +17,6 @@ it: what fails is warned of, once, and the loop goes on untraced.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,6 @@ from ddpexec.tracing.session import Session
 from ddpexec.tracing.settings import TraceSettings
 from ddpsim.files import check_writable_folder
 
-_traces = itertools.count()
 _tracing: list[Path] = []
 
 
@@ -74,7 +72,6 @@ class Tracer:
             what = f"{_tracing[0]} is being traced into"
             raise OptionError(what, place="ddpexec.trace", remedy="trace one loop at a time")
         _tracing.append(self._folder)
-        self._number = next(_traces)
         self._hooks.install()
         return self
 
@@ -100,7 +97,7 @@ class Tracer:
             self._give_up("a module under a schedule of ddpexec is traced by `ddpexec run` alone")
             return None
         with self._guarded():
-            self._session = Session(self._folder, self._settings, self._number, module, inputs)
+            self._session = Session(self._folder, self._settings, module, inputs)
             # Hooks on what is compiled would be compiled with it.
             return module if isinstance(getattr(module, "_orig_mod", None), nn.Module) else self._session.subject.module
         return None

@@ -18,8 +18,6 @@ from torch.nn.modules import module
 ENDING_S = 3.0
 """How long threads that are about to end may take: notes are read for a while after a failure."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-KEPT = ("ddpexec lane", "ddpexec.trace clock")
-"""Names of threads that stay to the end: with a schedule's wrapper, which hooks of its gradients keep; with a clock."""
 HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -90,4 +88,4 @@ def found(before: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _others(before: set[threading.Thread]) -> set[threading.Thread]:
-    return {thread for thread in set(threading.enumerate()) - before if thread.name not in KEPT}
+    return set(threading.enumerate()) - before

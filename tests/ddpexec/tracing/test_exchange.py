@@ -28,11 +28,11 @@ def joined(connection: Callable[[], Any]) -> Iterator[None]:
 
 def test_a_clock_of_this_machine_is_not_off() -> None:
     token = new_token()
-    assert abs(offset_to("127.0.0.1", serve_clock("127.0.0.1", token), token)) < 2e-3
+    assert abs(offset_to("127.0.0.1", serve_clock("127.0.0.1", token)[0], token)) < 2e-3
 
 
 def test_a_clock_is_told_to_nobody_without_the_token() -> None:
-    port = serve_clock("127.0.0.1", new_token())
+    port, _ = serve_clock("127.0.0.1", new_token())
     with pytest.raises(OSError, match=r"closed|reset"):
         offset_to("127.0.0.1", port, new_token())
     with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
@@ -42,7 +42,7 @@ def test_a_clock_is_told_to_nobody_without_the_token() -> None:
 
 
 def test_a_clock_listens_on_the_address_of_the_group_alone() -> None:
-    port = serve_clock("127.0.0.2", new_token())
+    port, _ = serve_clock("127.0.0.2", new_token())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
@@ -62,7 +62,7 @@ def test_the_groups_address_is_the_named_interfaces_else_the_way_to_the_master(
 def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host whose name is 127.0.1.1 in its own /etc/hosts: other machines cannot come there."""
     store = torch.distributed.HashStore()
-    store.set("ddpexec/trace/test/caller/0", "192.0.2.7")
+    store.set("ddpexec/trace/caller", "192.0.2.7")
     asked: list[str | None] = []
     served: list[str] = []
 
@@ -71,27 +71,36 @@ def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(mo
         return "127.0.1.1" if peer is None else "192.0.2.1"
 
     monkeypatch.setattr(exchange, "own_address", address)
-    monkeypatch.setattr(exchange, "serve_clock", lambda where, token: served.append(where) or 4242)
+    monkeypatch.setattr(exchange, "serve_clock", lambda where, token: served.append(where) or (4242, lambda: None))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with joined(lambda: store):
-        alone = Exchange(0, 2, "test", lambda *words: None)
+        alone = Exchange(0, 2, lambda *words: None)
         alone.align()
+        told = json.loads(store.get("ddpexec/trace/clock"))
         alone.close()
     assert asked == [None, "192.0.2.7"]
     assert served == ["192.0.2.1"]
-    told = json.loads(store.get("ddpexec/trace/test/clock/0"))
     assert (told["address"], told["port"], len(told["token"])) == ("192.0.2.1", 4242, 32)
 
 
-def pair(machines: tuple[int, int]) -> list[tuple[float | None, list[Any]]]:
+def test_a_clock_that_is_stopped_answers_no_more_and_leaves_no_thread() -> None:
+    port, stop = serve_clock("127.0.0.1", new_token())
+    (thread,) = (each for each in threading.enumerate() if each.name == f"ddpexec.trace clock {port}")
+    stop()
+    thread.join(5)
+    assert not thread.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def pair(machines: tuple[int, int], store: Any) -> list[tuple[float | None, list[Any]]]:
     """Return the offset that each of two ranks found, and what it heard of one interval."""
     found: list[Any] = [None, None]
-    store = torch.distributed.HashStore()
 
     def rank(number: int) -> None:
         heard: list[Any] = []
-        ours = Exchange(number, 2, "test", lambda *words: heard.append(words))
+        ours = Exchange(number, 2, lambda *words: heard.append(words))
         offset_s = ours.align()
         ours.tell(0, {"step_s": number})
         ours.close()
@@ -112,7 +121,7 @@ def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
     machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    (first, heard), (second, own) = pair(machines)
+    (first, heard), (second, own) = pair(machines, torch.distributed.HashStore())
     assert first == 0.0
     assert second is not None
     assert second == 0.0 if machines == (1, 1) else 0.0 < abs(second) < 2e-3
@@ -120,11 +129,23 @@ def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
     assert own == [(0, {"step_s": 1}, {})]
 
 
+@pytest.mark.parametrize("alone", [0, 1])
+def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(alone: int) -> None:
+    store = torch.distributed.HashStore()
+    with joined(lambda: store), mock.patch.object(exchange, "ALIGN_S", 0.1):
+        before = Exchange(alone, 2, lambda *words: None)
+        before.align()
+        before.close()
+    for _ in range(2):
+        (_, heard), _ = pair((1, 1), store)
+        assert heard == [(0, {"step_s": 0}, {1: {"step_s": 1}})]
+
+
 def test_who_does_not_speak_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "PATIENCE_S", 0.1)
     heard: list[Any] = []
     with joined(torch.distributed.HashStore):
-        alone = Exchange(0, 3, "test", lambda *words: heard.append(words))
+        alone = Exchange(0, 3, lambda *words: heard.append(words))
         alone.tell(0, {})
         alone.close()
     assert heard == [(0, {}, {})]
@@ -138,7 +159,7 @@ def test_a_store_that_is_gone_leaves_this_ranks_own_words() -> None:
 
     heard: list[Any] = []
     with joined(Gone):
-        alone = Exchange(1, 2, "test", lambda *words: heard.append(words))
+        alone = Exchange(1, 2, lambda *words: heard.append(words))
         assert alone.align() is None
         alone.tell(0, {"step_s": 1})
         alone.close()

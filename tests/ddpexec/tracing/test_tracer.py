@@ -215,7 +215,7 @@ def one_is_late(rank: int, folder: str, phase: str) -> None:
 @pytest.mark.shares_clock
 @pytest.mark.parametrize("phase", ["forward", "input"])
 def test_a_late_rank_is_named_with_its_phase(tmp_path: Path, phase: str) -> None:
-    ranks.run_own(2, one_is_late, str(tmp_path), phase)
+    ranks.run(2, one_is_late, str(tmp_path), phase)
     first, second = ((tmp_path / f"summary-rank{rank}.jsonl").read_text() for rank in range(2))
     (event,) = json.loads(first)["events"]
     assert event.startswith("rank 1 is late by ")
