@@ -27,6 +27,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.BACKWARD: "backward",
     Cause.OPTIMIZER: "optimizer",
     Cause.DDP: "hooks and copies of DDP",
+    Cause.HOST: HOST,
 }
 RESOURCES: Mapping[str, tuple[str, ...]] = {
     "computation": tuple(CAUSES[each] for each in (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)),
@@ -117,8 +118,6 @@ def _latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: flo
 def _cause(graph: StepGraph, node: int) -> str:
     """Return what the time is of that a node takes after all that it comes after."""
     kind = graph.kind[node]
-    if kind is Kind.DELAY:
-        return HOST
     if kind is Kind.COLLECTIVE:
         return LATENCY
     return CAUSES[Cause.INPUT] if kind in (Kind.LOAD, Kind.COPY) else CAUSES[graph.cause[node]]

@@ -27,7 +27,8 @@ class Cause(IntEnum):
     FORWARD = 2
     BACKWARD = 3
     OPTIMIZER = 4
-    DDP = 5  # hooks, copies into buckets and out of them
+    DDP = 5  # hooks, copies into buckets and out of them, codecs
+    HOST = 6  # launches, of whatever
 
 
 class Kind(IntEnum):

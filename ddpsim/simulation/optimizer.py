@@ -37,7 +37,8 @@ def update_before_use(to: RankBuilder, nodes: IterationNodes, launches: Launches
         to.host(pace.optimizer_host * update.share)
         to.on_stream(Kind.NOT_BEFORE)
     elif to.timed:
-        to.thread(Kind.DELAY, pace.optimizer_host * update.share)  # it sleeps so long, wherever in a phase that is
+        # It sleeps so long, wherever in a phase that is.
+        to.graph.cause[to.thread(Kind.DELAY, pace.optimizer_host * update.share)] = Cause.OPTIMIZER
     else:
         to.compute(pace.optimizer_host * update.share)
     to.graph.writing = writing

@@ -46,8 +46,7 @@ class RankBuilder:
         if self._extensible:
             self.graph.seconds[self._host] += seconds
         elif seconds > 0:
-            self._host = self.graph.add(Kind.DELAY, seconds)
-            self.rank.host.append(self._host)
+            self._on_host(Kind.DELAY, seconds)
             self._extensible = True
 
     def host_waits(self, *nodes: int) -> None:
@@ -204,18 +203,19 @@ class RankBuilder:
         wait = self.thread if self.one_thread else self.on_stream
         iteration.exposed.append(wait(Kind.WAIT, after=(done,)))
 
-    def later(self, after: tuple[int, ...], seconds: float) -> int:
+    def later(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
         """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""
         if seconds <= 0 and len(after) == 1:
             return after[0]
         node = self.graph.add(Kind.DELAY, seconds, ORIGIN, after)
+        self.graph.cause[node] = cause
         self.rank.delays.append(node)
         return node
 
     def _send(self, iteration: IterationNodes, message: PlannedMessage, ready: int, after: tuple[int, ...]) -> None:
         encoding = message.encoding
         if message.delay_s > 0:
-            after = (self.later(after, message.delay_s),)
+            after = (self.later(after, message.delay_s, Cause.OTHER),)
         nodes: list[int] = []
         for pause_s, size_bytes in encoding.messages:
             if nodes:
@@ -237,6 +237,8 @@ class RankBuilder:
 
     def _on_host(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         self._host = self.graph.add(kind, seconds, ORIGIN, after)
+        if kind is Kind.DELAY:
+            self.graph.cause[self._host] = Cause.HOST
         self.rank.host.append(self._host)
         self._extensible = False
         return self._host

@@ -68,3 +68,21 @@ def test_one_per_cent_faster_nics_save_what_a_simulation_shows(name, nodes):
     shown = found.iteration_s - faster.iteration_s
     assert shown > 1e-3 * found.iteration_s
     assert saved(found, "bandwidth between nodes") == pytest.approx(shown, rel=0.1)
+
+
+def seconds_of(prediction):
+    return dict(prediction.critical_path.seconds)
+
+
+def test_what_a_codec_computes_beside_the_step_is_no_launch():
+    plain, coded = (seconds_of(predicted("resnet50", "dgx-1v", 2, given)) for given in ({}, {"compression": "onebit"}))
+    assert coded["hooks and copies of DDP"] > 2 * plain["hooks and copies of DDP"]
+    assert coded["host launches"] == pytest.approx(plain["host launches"], rel=0.02)
+
+
+def test_an_optimizer_that_sleeps_is_the_optimizer():
+    machine = load_topology("loopback")
+    found = predict(
+        load_workload("resnet50"), machine, gpus_per_node=2, options=Options(scheme="priority"), band=False, brief=True
+    )
+    assert seconds_of(found)["optimizer"] == pytest.approx(found.summary.optimizer_s, rel=0.02)
