@@ -170,7 +170,7 @@ def foretell(
         [machine.topology],
         nodes=[machine.nodes],
         gpus_per_node=machine.gpus_per_node,
-        options=replace(options, plan=None, iterations=None),
+        options=replace(options, plan=None, iterations=None, keep_pace=True),
         calibration=calibration,
     )
     row = report.rows[0]

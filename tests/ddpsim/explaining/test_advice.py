@@ -10,6 +10,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.plan import plan_buckets
 from ddpsim.cli.explain_text import text
+from ddpsim.explaining import foretold
 from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.basis import Basis
 from ddpsim.explaining.bucket_origin import bucket_origin
@@ -20,6 +21,7 @@ from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
 from ddpsim.explaining.recorded import recorded_rank, run_caps
 from ddpsim.explaining.splits import splits_of
+from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job
@@ -53,6 +55,15 @@ def test_messages_of_one_size_leave_open_what_other_sizes_take(tmp_path):
     sure = advised(basis, replace(machine, one_size=None), rank.steps[0].parts)
     assert told.gain_high - told.gain_low > sure.gain_high - sure.gain_low
     assert told.document()["gain_doubts"][0]["remedy"].startswith("trace a few steps")
+
+
+def test_buckets_are_planned_at_the_pace_that_was_traced(tmp_path, monkeypatch):
+    rank, basis, machine = traced(tmp_path, bucket=6)
+    asked = []
+    monkeypatch.setattr(foretold, "best_plan", lambda *given, **named: asked.append(named) or plan(*given, **named))
+    told = advised(basis, machine, rank.steps[0].parts)
+    assert [named["options"].keep_pace for named in asked] == [True]
+    assert told.row.default.workload.device == told.prediction.workload.device
 
 
 def test_messages_of_sizes_far_apart_tell_them_apart(tmp_path):
