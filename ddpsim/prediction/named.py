@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
@@ -21,18 +21,20 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
+Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def taking_names(function: Callable[..., Answer]) -> Callable[..., Answer]:
+def taking_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Return `function` with its arguments as it is written for, found by their parameters' names.
 
-    A name is loaded where the function takes none itself. What can be no such argument raises InputError.
+    A name is loaded where the function takes none itself. What can be no such argument raises InputError. To type
+    checkers the function stays what it is written for: names are for people.
     """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def named(*given: Any, **by_name: Any) -> Answer:
+    def named(*given: Arguments.args, **by_name: Arguments.kwargs) -> Answer:
         bound = signature.bind(*given, **by_name)
         for name, value in bound.arguments.items():
             if name in _TAKEN:

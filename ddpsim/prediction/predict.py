@@ -11,7 +11,6 @@ from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Assumptions, Doubt, Ends
-from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
 from ddpsim.simulation import Options, simulate, simulate_local
@@ -34,7 +33,6 @@ Chosen by hand; `python -m studies.bands.coarse_bands` prints how far coarse ban
 """
 
 
-@taking_names
 def predict(
     workload: Workload,
     topology: Cluster,
