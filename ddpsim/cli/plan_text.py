@@ -12,6 +12,7 @@ from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
+    from ddpsim.prediction.memory import Memory
     from ddpsim.prediction.prediction import Prediction
 
 _RUN = ("machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band")
@@ -183,12 +184,11 @@ def _cells(row: PlanRow, *, waits: bool) -> tuple[object, ...]:
     waited = ("" if summary.input_s is None else ms(micro_batches * summary.input_s),) if waits else ()
     timed = (ms(step_s), band, *waited, *parts, *shares)
     bound = "" if row.bound is None else binds(row.bound, chosen.workload)
-    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, _memory(row), bound
+    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, memory_cell(chosen.memory), bound
 
 
-def _memory(row: PlanRow) -> str:
+def memory_cell(memory: Memory | None) -> str:
     """Return what a rank needs and its GPU has, and whether it fits where that is in doubt."""
-    memory = row.chosen.memory
     if memory is None:
         return ""
     known = memory.activations_bytes is not None

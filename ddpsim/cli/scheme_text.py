@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.output import ms, percent, table
-from ddpsim.units import GIB, counted
+from ddpsim.cli.plan_text import memory_cell
+from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow
@@ -59,14 +60,4 @@ def _cells(row: SchemeRow) -> tuple[object, ...]:
     band = f"{ms(low_s)} to {ms(high_s)}"
     gain = ("", "") if p is row.default else (percent(row.gain), f"{percent(row.gain_low)} to {percent(row.gain_high)}")
     place = (p.topology.name, p.nodes, p.summary.world_size, row.scheme)
-    return (*place, ms(step_s), band, ms(p.options.accumulate * p.summary.exposed_comm_s), *gain, _memory(row))
-
-
-def _memory(row: SchemeRow) -> str:
-    memory = row.prediction.memory
-    if memory is None:
-        return ""
-    known = memory.activations_bytes is not None
-    mark = {False: ", does NOT fit", None: ", may not fit" if known else ""}.get(memory.fits, "")
-    of = "" if memory.capacity_bytes is None else f" of {memory.capacity_bytes / GIB:.0f}"
-    return f"{'' if known else '> '}{memory.step_bytes / GIB:.1f}{of}{mark}"
+    return (*place, ms(step_s), band, ms(p.options.accumulate * p.summary.exposed_comm_s), *gain, memory_cell(p.memory))
