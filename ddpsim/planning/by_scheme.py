@@ -103,12 +103,19 @@ class Choice:
     rows: tuple[SchemeRow, ...]
 
     @property
+    def default(self) -> SchemeRow:
+        """The row of DDP, which was predicted whether it is among those asked for or not."""
+        own = (row for row in self.rows if row.scheme == DDP)
+        return next(own, SchemeRow(self.rows[0].default, self.rows[0].default))
+
+    @property
     def best(self) -> SchemeRow:
         """The fastest that may fit and is worth leaving DDP for; DDP where none is, and it may fit."""
-        fitting = [row for row in self.rows if row.fits is not False] or list(self.rows)
-        default = next((row for row in fitting if row.scheme == DDP), None)
-        worth = [row for row in fitting if row.worth_it or default is None]
-        return min(worth, key=lambda row: row.prediction.iteration_s) if worth else default or fitting[0]
+        default = self.default
+        every = [default, *(row for row in self.rows if row.scheme != DDP)]
+        fitting = [row for row in every if row.fits is not False] or every
+        worth = [row for row in fitting if row.worth_it or fitting[0] is not default]
+        return min(worth, key=lambda row: row.prediction.iteration_s) if worth else default
 
     @property
     def keep_ddp(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.cli.app import run
+from ddpsim.cli.scheme_text import text
 from ddpsim.errors import InputError
 from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow, choose
 from ddpsim.planning.compare import compare
@@ -49,6 +50,14 @@ def choice_of(report: SchemeReport, **changes: float) -> Choice:
         other.prediction, summary=replace(other.prediction.summary, iteration_s=0.5 * ddp.default.iteration_s)
     )
     return Choice((ddp, replace(SchemeRow(fast, ddp.default), **changes)))  # type: ignore[arg-type]
+
+
+def test_ddp_is_kept_where_it_was_not_asked_for_and_nothing_surely_gains(report: SchemeReport) -> None:
+    ddp, other, _ = report.choices[0].rows
+    alone = Choice((replace(other, gain_low=-0.01),))
+    assert alone.keep_ddp
+    assert alone.best.prediction is ddp.prediction
+    assert "keep DDP; the most gains fsdp2" in text(SchemeReport((alone,)))
 
 
 def test_ddp_is_kept_where_the_gain_does_not_survive_its_band(report: SchemeReport) -> None:
