@@ -20,8 +20,4 @@ def launch_priors(backend: str, calibration: Calibration | None) -> list[Constan
 
 def constants_in_force(backend: str, calibration: Calibration | None) -> Mapping[str, Constant]:
     """Return the constants of a calibration by name; None stands for the priors."""
-    return _calibration(backend, calibration).constants
-
-
-def _calibration(backend: str, calibration: Calibration | None) -> Calibration:
-    return calibration or Calibration.priors(backend)
+    return (calibration or Calibration.priors(backend)).constants
