@@ -9,6 +9,7 @@ import pytest
 
 from studies.paper.panels import Box, Line, Panel, Stack, plot_panels
 from studies.validation.plot_errors import plot_errors
+from tests.pictures import check_picture
 
 STACKS = [Stack("x", [("f", 0.4), ("b", 0.6)]), Stack("y", [("f", 0.4)], (0.3, 0.6), 0.5)]
 PANELS = (
@@ -25,13 +26,4 @@ PICTURES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: str) -> None:
-    contents = []
-    for number in (1, 2):
-        path = tmp_path / f"{number}.png"
-        PICTURES[name](path)
-        contents.append(path.read_bytes())
-    assert contents[0] == contents[1]
-    assert contents[0].startswith(b"\x89PNG")
-    width, height = (int.from_bytes(contents[0][start : start + 4], "big") for start in (16, 20))
-    assert 400 < width < 3500
-    assert 300 < height < 2000
+    check_picture(PICTURES[name], tmp_path)

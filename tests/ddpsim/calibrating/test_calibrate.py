@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.calibrate import CalibrationReport, calibrate
 from ddpsim.calibrating.misfit import MEAN_FACTOR
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
@@ -32,8 +33,19 @@ def gloo_table(noise: float = 0.0, ranks: int = 2, sizes: list[int] = SIZES, **f
     return MeasuredTable("t", rows, ranks=ranks, **fields)  # type: ignore[arg-type]
 
 
+@functools.cache
+def fitted() -> CalibrationReport:
+    """Return the fit to two ranks' rows with some noise; several tests look at it, none changes it."""
+    return calibrate([gloo_table(0.02)], LOOPBACK)
+
+
+@functools.cache
+def fitted_to_two_rank_counts() -> CalibrationReport:
+    return calibrate([gloo_table(0.02), gloo_table(0.02, ranks=4)], LOOPBACK)
+
+
 def test_constants_come_back_from_two_rank_counts_and_predict_a_third() -> None:
-    report = calibrate([gloo_table(0.02), gloo_table(0.02, ranks=4)], LOOPBACK)
+    report = fitted_to_two_rank_counts()
     for name, value in TRUTH.items():
         assert report.calibration[name] == pytest.approx(value, rel=0.15)
     unseen = Collectives(None, LOOPBACK.place(1, 8), backend="gloo", calibration=report.calibration)
@@ -59,9 +71,9 @@ def test_the_held_out_error_is_of_the_largest_sizes_where_one_rank_count_was_mea
 
 def test_the_held_out_error_is_of_a_rank_count_that_took_no_part_where_several_were_measured() -> None:
     tables = [gloo_table(0.02), gloo_table(0.02, ranks=4)]
-    report = calibrate(tables, LOOPBACK)
+    report = fitted_to_two_rank_counts()
     assert report.held_out == "a rank count"
-    without = [calibrate([table], LOOPBACK).calibration for table in reversed(tables)]
+    without = [calibrate(tables[1:], LOOPBACK).calibration, fitted().calibration]
     models = [
         Collectives(None, LOOPBACK.place(1, ranks), backend="gloo", calibration=calibration)
         for ranks, calibration in zip((2, 4), without, strict=True)
@@ -158,9 +170,8 @@ def test_a_host_cost_that_no_machine_has_is_refused() -> None:
 
 
 def test_a_calibration_survives_its_file() -> None:
-    report = calibrate([gloo_table(0.02)], LOOPBACK)
-    text = json.dumps(report.calibration.document())
-    assert calibration_from(text, "c.json") == report.calibration
+    calibration = fitted().calibration
+    assert calibration_from(json.dumps(calibration.document()), "c.json") == calibration
 
 
 @pytest.mark.parametrize(
@@ -171,7 +182,7 @@ def test_a_calibration_survives_its_file() -> None:
     ],
 )  # fmt: skip
 def test_a_constant_that_says_nonsense_is_refused(key: str, value: object) -> None:
-    document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
+    document = fitted().calibration.document()
     document["constants"][0][key] = value  # type: ignore[index]
     with pytest.raises(CalibrationError, match=rf"^c.json: constants.0.{key}: .* is not "):
         calibration_from(json.dumps(document), "c.json")
@@ -179,7 +190,7 @@ def test_a_constant_that_says_nonsense_is_refused(key: str, value: object) -> No
 
 @pytest.mark.parametrize("key", ["nodes", "gpus_per_node", "gpus_per_process"])
 def test_a_curve_of_no_count_is_refused(key: str) -> None:
-    document = calibrate([gloo_table(0.02)], LOOPBACK).calibration.document()
+    document = fitted().calibration.document()
     document["curves"][0][key] = "two"  # type: ignore[index]
     with pytest.raises(CalibrationError, match=rf"^c.json: curves.0.{key}: 'two' is not a whole number"):
         calibration_from(json.dumps(document), "c.json")

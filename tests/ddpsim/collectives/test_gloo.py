@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.operations import Operation
-from ddpsim.topology.graph import Placement
+from ddpsim.topology.graph import Placement, Topology
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import SHAPED
@@ -161,6 +162,14 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
     assert collectives.env.now == pytest.approx(alone, rel=0.05)
 
 
+@functools.cache
+def recorded(network: str) -> tuple[Topology, Calibration]:
+    """Return a shaped network, and the constants fitted to the allreduces measured on it."""
+    folder = Path(__file__).parent / "recorded" / network
+    topology = load_topology(str(folder / "topology.yaml"))
+    return topology, calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration
+
+
 @pytest.mark.parametrize(
     ("network", "sizes_mib", "measured_s"),
     [
@@ -174,9 +183,7 @@ def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
 )
 def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
     """`netlab --topology recorded/pair-1ms/topology.yaml -- MB --together 8M,8M`; constants are of other runs."""
-    folder = Path(__file__).parent / "recorded" / network
-    topology = load_topology(str(folder / "topology.yaml"))
-    constants = calibrate([read_table(folder / "allreduce.json")], topology, backend="gloo").calibration
+    topology, constants = recorded(network)
     collectives = Collectives(None, topology.place(), backend="gloo", calibration=constants)
     env, left, ends = collectives.env, list(sizes_mib), list[float]()
 

@@ -17,6 +17,7 @@ from ddpsim.plots import (
     plot_validation,
 )
 from ddpsim.topology.spec import load_topology
+from tests.pictures import check_picture
 from tests.traces import example_trace
 
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
@@ -47,16 +48,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: str) -> None:
-    contents = []
-    for number in (1, 2):
-        path = tmp_path / f"{number}.png"
-        PICTURES[name](path)
-        contents.append(path.read_bytes())
-    assert contents[0] == contents[1]
-    assert contents[0].startswith(b"\x89PNG")
-    width, height = (int.from_bytes(contents[0][start : start + 4], "big") for start in (16, 20))
-    assert 400 < width < 3500
-    assert 300 < height < 2000
+    check_picture(PICTURES[name], tmp_path)
 
 
 @pytest.mark.parametrize(
