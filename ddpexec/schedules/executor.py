@@ -227,7 +227,7 @@ class Executor:
         work = (
             self._trainers.launch(Operation.ALLREDUCE, self._used, ())
             if self._trainers is not None
-            else (self._communicator.all_reduce(self._used, 0))
+            else self._communicator.all_reduce(self._used, 0)
         )
         wait(work, self._communicator, "the exchange of what was used")
         unused = {index for index, used in enumerate(self._used.tolist()) if not used}

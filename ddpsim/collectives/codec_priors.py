@@ -2,7 +2,7 @@
 
 A scheme's kernels and bytes (`ddpsim.compression.CodecWork`) become time by two constants, as a roofline has them. On
 a core they come out 0.4 to 5.5 times what those of plain copies tell, so that each scheme has its own
-(`docs/reference/order-findings.md`).
+(`studies/orders/order-findings.md`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from ddpsim.topology.graph import Placement
 _CARRIED = 0.02
 """Doubt that an operation's time has beyond that of the allreduce whose rows correct it.
 
-Chosen by hand: with it 19 of the 24 rows of docs/reference/operations.md lie in their 80 % bands, without it 15. It is
-judged on no other box.
+Chosen by hand: with it 19 of the 24 rows of studies/accuracy/operations.md lie in their 80 % bands, without it 15. No
+other box has judged it.
 """
 
 

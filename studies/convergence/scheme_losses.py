@@ -1,7 +1,7 @@
 """Train on real images by the schemes that give up equal weights, beside DDP, and keep where the loss ends.
 
 python -m studies.convergence.scheme_losses          # trains what studies/convergence/scheme_losses.json lacks; minutes
-python -m studies.convergence.scheme_losses --page   # writes docs/reference/scheme-losses.md of what is kept
+python -m studies.convergence.scheme_losses --page   # writes the page of what is kept
 
 The images are scikit-learn's digits, as in `studies.convergence.convergence`. Four ranks train over gloo; servers come
 beside them. What a scheme may cost was stated before any was trained: `WITHIN`.
