@@ -51,6 +51,20 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise _unwritable(path, error) from error
 
 
+def replace(path: str | Path, content: str | bytes) -> None:
+    """Write `content` to `path` under a temporary name, then rename: what stands there, a link too, is replaced.
+
+    For files beside those that people name, as `open_regular`.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    try:
+        _replace(Path(path), content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def check_writable(path: str | Path) -> None:
     """Refuse a `path` that `write_whole` cannot write, before the work whose result is to go there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import torch.distributed as dist
 
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpsim.files import json_text, write_whole
+from ddpsim.bounded import MOST_BYTES
+from ddpsim.errors import InputError
+from ddpsim.files import json_text, open_regular, replace
 
 Progress = Callable[[str], None]
 
@@ -24,7 +27,8 @@ def part_of(path: Path) -> Path:
 class Stages:
     """Carries out stages in turn; rank 0 keeps what they returned in `PATH.part`, and every rank begins with that.
 
-    What another command has kept there, or what cannot be read, is begun anew.
+    What another command has kept there, or what is no such document, is begun anew; a symbolic link or a pipe that
+    stands there is not followed, and refused on every rank.
 
     Args:
         communicator: whose ranks measure together; every rank makes one.
@@ -43,10 +47,12 @@ class Stages:
         self._part = None if path is None else part_of(path)
         self._first, self._progress = communicator.rank == 0, progress
         self._asked = json.loads(json.dumps(asked or {}))
-        box: list[Any] = [self._kept() if self._first else None]
+        box: list[Any] = [self._kept_or_refusal() if self._first else None]
         if communicator.world_size > 1:
             with naming_the_lost(communicator, "the exchange of what was measured before"):
                 dist.broadcast_object_list(box, group_src=0, group=communicator.main)
+        if isinstance(box[0], InputError):
+            raise box[0]
         self._done: dict[str, Any] = box[0]
         if self._done:
             progress(f"goes on after {len(self._done)} stages of {self._part}")
@@ -57,16 +63,29 @@ class Stages:
             self._done[name] = work()
             if self._first and self._part is not None:
                 document = {"asked": self._asked, "stages": self._done}
-                write_whole(self._part, json_text(document))
+                replace(self._part, json_text(document))
         return self._done[name]
 
+    def _kept_or_refusal(self) -> dict[str, Any] | InputError:
+        """Return what was kept, or why it cannot be, which every rank is to end with."""
+        try:
+            return self._kept()
+        except InputError as error:
+            return error
+
     def _kept(self) -> dict[str, Any]:
-        if self._part is None or not self._part.is_file():
+        if self._part is None or not os.path.lexists(self._part):
             return {}
         try:
-            document = json.loads(self._part.read_text())
+            with os.fdopen(open_regular(self._part, os.O_RDONLY), "rb") as file:
+                raw = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            what, remedy = f"cannot be read: {error.strerror}", "remove it, or name another file to write"
+            raise InputError(what, place=str(self._part), remedy=remedy) from error
+        try:
+            document = json.loads(raw) if len(raw) <= MOST_BYTES else None
             asked, stages = document["asked"], dict(document["stages"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             asked, stages = None, {}
         if asked != self._asked:
             self._progress(f"begins anew: {self._part} was kept for something else")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench.microbench import forget, measure_allreduce, microbench  # noqa: E402
 from ddpexec.microbench.stages import Stages, part_of  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
 
 SIZES = [64, 4096]
@@ -69,6 +71,40 @@ def test_what_was_kept_for_something_else_is_begun_anew(tmp_path: Path, kept: st
     part_of(path).write_text(kept)
     assert Stages(alone(), path, {"sizes": [1]}, lines.append).do("one", lambda: 1) == 1
     assert lines == [f"begins anew: {path}.part was kept for something else"]
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.timeout(60)
+def test_a_link_or_a_pipe_where_stages_are_kept_is_not_followed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "a.json", tmp_path / "victim"
+    victim.write_text('{"asked": {}, "stages": {"one": 1}}')
+    part_of(path).symlink_to(victim)
+    with pytest.raises(InputError, match=r"a.json.part: cannot be read: it is a symbolic link"):
+        Stages(alone(), path)
+    part_of(path).unlink()
+    os.mkfifo(part_of(path))
+    with pytest.raises(InputError, match=r"a.json.part: cannot be read: it is no regular file"):
+        Stages(alone(), path)
+    part_of(path).unlink()
+    stages = Stages(alone(), path)
+    part_of(path).symlink_to(victim)
+    stages.do("two", lambda: 2)
+    assert victim.read_text() == '{"asked": {}, "stages": {"one": 1}}'
+    assert not part_of(path).is_symlink()
+
+
+def refused(rank: int, path: str) -> str:
+    try:
+        Stages(Communicator([dist.group.WORLD]), Path(path))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_every_rank_refuses_such_a_link(tmp_path: Path) -> None:
+    part_of(tmp_path / "a.json").symlink_to(tmp_path / "victim")
+    first, second = ranks.run(2, refused, str(tmp_path / "a.json"))
+    assert first == second != ""
 
 
 @pytest.mark.usefixtures("one_rank")
