@@ -1,4 +1,4 @@
-"""SIGINT while a command imports is one line and 130, whatever was imported just then."""
+"""SIGINT while a command imports is one line and 130, in every command and whatever was imported just then."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+
+from ddpexec.commands import COMMANDS as DDPEXEC
+from ddpsim.cli.app import COMMANDS as DDPSIM
 
 RUN = """
 import os, runpy, signal, sys
@@ -20,17 +23,32 @@ runpy.run_module(package, run_name="__main__")
 """
 """Runs a package's command, which gets a signal where it imports a module."""
 
+PREDICT = ("predict", "--workload", "mlp", "--topology", "dgx-1v")
+CAPTURE = ("capture", "--model", "mlp", "-o", "/dev/null")
+
+
+def interrupted(package: str, imported: str, words: tuple[str, ...]) -> tuple[int, str, str]:
+    ended = subprocess.run([sys.executable, "-c", RUN, package, imported, *words], capture_output=True, text=True)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def own_module(command: str) -> str:
+    listed = next(each for each in DDPSIM if each.name == command)
+    return f"ddpsim.cli.{listed.module or command.replace('-', '_')}"
+
 
 @pytest.mark.parametrize(
-    ("package", "imported", "command"),
+    ("package", "imported", "words"),
     [
-        ("ddpsim", "typer", ("predict", "--workload", "mlp", "--topology", "dgx-1v")),
-        ("ddpsim", "numpy", ("predict", "--workload", "mlp", "--topology", "dgx-1v")),
-        ("ddpsim", "simpy.core", ("sweep", "--workload", "mlp", "--topology", "dgx-1v")),
-        ("ddpexec", "typer", ("capture", "--model", "mlp", "-o", "/dev/null")),
-        ("ddpexec", "torch.nn", ("capture", "--model", "mlp", "-o", "/dev/null")),
+        *(("ddpsim", "typer", (each.name,)) for each in DDPSIM),
+        *(("ddpsim", own_module(each.name), (each.name,)) for each in DDPSIM),
+        *(("ddpexec", "ddpexec.commands", (name,)) for name in DDPEXEC),
+        *(("ddpexec", f"ddpexec.commands.{name.replace('-', '_')}", (name,)) for name in DDPEXEC),
+        ("ddpsim", "numpy", PREDICT),
+        ("ddpsim", "simpy.core", PREDICT),
+        ("ddpexec", "torch.nn", CAPTURE),
     ],
+    ids=lambda given: given if isinstance(given, str) else given[0],
 )
-def test_an_interrupt_in_an_import(package: str, imported: str, command: tuple[str, ...]) -> None:
-    ended = subprocess.run([sys.executable, "-c", RUN, package, imported, *command], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "error: interrupted\n")
+def test_an_interrupt_in_an_import(package: str, imported: str, words: tuple[str, ...]) -> None:
+    assert interrupted(package, imported, words) == (130, "", "error: interrupted\n")
