@@ -86,8 +86,8 @@ smoke: .venv/.dev
 	$(BIN)/python -m ddpexec campaign traces/smoke.yaml --out $(OUT)/smoke
 
 fuzz: .venv/.dev
-	$(BIN)/python -m studies.fuzz --count 100000
-	$(BIN)/python -m studies.fuzz --count 2000 --commands
+	$(BIN)/python -m studies.fuzz --count 100000 --workers 2
+	$(BIN)/python -m studies.fuzz --count 2000 --commands --workers 2
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

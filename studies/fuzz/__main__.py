@@ -1,17 +1,15 @@
-"""`python -m studies.fuzz --count N --seed S [--commands] [--only TARGET] [--show NUMBER]`."""
+"""`python -m studies.fuzz --count N --seed S [--workers W] [--commands] [--only LOADER] [--show NUMBER]`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 
 from studies.fuzz import loaders
-from studies.fuzz.run import run_commands, run_loaders
-from studies.fuzz.running import Failure, random_of
+from studies.fuzz.run import Found, Run, case_folder, run_cases
+from studies.fuzz.running import random_of
 
 
 def main() -> int:
@@ -19,6 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.fuzz", description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="cases in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--commands", action="store_true", help="whole commands instead of loaders")
     parser.add_argument("--only", choices=sorted(loaders.targets()), help="one loader")
     parser.add_argument("--show", type=int, help="with --only: print the file of one case and run nothing")
@@ -27,26 +26,28 @@ def main() -> int:
         content = loaders.targets()[given.only].content(random_of(given.seed, given.only, given.show))
         sys.stdout.buffer.write(content)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        if given.commands:
-            found = run_commands(given.count, given.seed, Path(folder), say=print)
-        else:
-            found = run_loaders(given.count, given.seed, Path(folder), only=given.only, say=print)
-    kinds = Counter(failure.kind for failure in found)
+    begin_s = time.monotonic()
+    with case_folder() as folder:
+        run = Run(given.seed, folder, "commands" if given.commands else given.only)
+        found = run_cases(given.count, run, workers=given.workers, say=lambda line: print(line, flush=True))
+    kinds = Counter(failure.kind for failure in found.failures)
     for kind, count in kinds.most_common():
-        first = next(failure for failure in found if failure.kind == kind)
+        first = next(failure for failure in found.failures if failure.kind == kind)
         print(f"\n{count} x {kind}\n  first: {first.case}\n{first.detail[-1500:]}")
-    if not given.commands:
-        _print_by_loader([given.only] if given.only else sorted(loaders.targets()), given.count, found)
-    print(f"seed {given.seed}: {given.count} cases, {len(found)} failed in {len(kinds)} kinds")
-    return 1 if found else 0
+    _print_by_loader(found)
+    failed, took_s = len(found.failures), time.monotonic() - begin_s
+    print(f"seed {given.seed}: {given.count} cases, {failed} failed in {len(kinds)} kinds, {took_s:.0f} s")
+    return 1 if failed else 0
 
 
-def _print_by_loader(names: Sequence[str], count: int, found: Sequence[Failure]) -> None:
-    """Print how many mutated files each loader was given, and how many of them failed."""
-    failed = Counter(failure.case.split()[0] for failure in found)
-    for position, name in enumerate(names):
-        print(f"{name:16} {len(range(position, count, len(names))):8} cases {failed[name]:6} failed")
+def _print_by_loader(found: Found) -> None:
+    """Print how many mutated files each loader was given, how many of them failed, and how fast it was."""
+    failed = Counter(failure.case.split()[0].rstrip(":") for failure in found.failures)
+    for name in [*sorted(found.cases), "all"]:
+        cases, wrong, seconds = (
+            counted.total() if name == "all" else counted[name] for counted in (found.cases, failed, found.seconds)
+        )
+        print(f"{name:16} {cases:8} cases {wrong:6} failed {cases / max(seconds, 1e-9):8.0f} cases a CPU-second")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ddpexec.__main__ import _exit_code as ddpexec
 from ddpsim.cli.app import run as ddpsim
 from ddpsim.workload.files import save_workload
 from studies.fuzz import loaders, seeds
-from studies.fuzz.running import LONGEST
+from studies.fuzz.running import LONGEST, longest
 from studies.fuzz.values import TEXTS
 
 HERE = ("--topology", "dgx-1v", "--gpus-per-node", "2")
@@ -136,9 +136,9 @@ def _run(program: Callable[[Sequence[str]], object], arguments: Sequence[str], f
         raise AssertionError(f"exit code {code}")
     if code == 2 and "error: " not in message:
         raise AssertionError(f"no message but {message!r}")
-    longest = max(map(len, message.split("\nerror: ")))
-    if code == 2 and longest > LONGEST:
-        raise AssertionError(f"message of {longest} characters: {message[:200]}")
+    most = max(map(longest, message.split("\nerror: ")))
+    if code == 2 and most > LONGEST:
+        raise AssertionError(f"message of {most} characters: {message[:200]}")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -38,9 +39,9 @@ def mutated_bytes(content: bytes, random: Random) -> bytes:
 def _holders(document: Any) -> list[tuple[Any, Any]]:
     """Return every list or mapping with each of its keys."""
     found: list[tuple[Any, Any]] = []
-    waiting = [document]
+    waiting = deque([document])
     while waiting and len(found) < _MOST_NODES:
-        holder = waiting.pop(0)
+        holder = waiting.popleft()
         items = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list) else ()
         for key, inner in items:
             found.append((holder, key))
@@ -64,13 +65,14 @@ def _change(document: Any, random: Random) -> Any:
     elif kind < 0.8:
         other, name = random.choice(holders)
         holder[key], other[name] = other[name] if name in _keys(other) else None, old
+        return _cut_cycles(document)
     elif kind < 0.9 and isinstance(holder, list):
         holder.extend([old] * random.choice((1, 2, 30)))
     elif isinstance(holder, dict):
         holder[token(random) if random.random() < 0.5 else f"{key}x"] = old
         if random.random() < 0.5:
             del holder[key]
-    return _cut_cycles(document)
+    return document
 
 
 def _keys(holder: Any) -> Any:

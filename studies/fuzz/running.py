@@ -16,7 +16,7 @@ from random import Random
 from ddpsim.errors import InputError
 
 MOST_S, MOST_BYTES, LONGEST = 5.0, 2 << 30, 1000
-"""Bounds of a case: seconds of processor time, memory, characters of a message."""
+"""Bounds of a case: seconds of processor time, memory, characters of a message or of a line that lists a problem."""
 
 
 class TooLongError(BaseException):
@@ -51,9 +51,14 @@ def judged(case: str, action: Callable[[], object]) -> Failure | None:
         return Failure(case, f"too long at {_where(error)}", _shown(error))
     except Exception as error:
         return Failure(case, f"{type(error).__name__} at {_where(error)}", _shown(error))
-    if len(message) > LONGEST:
-        return Failure(case, f"message too long of {case.split()[0]}", f"{len(message)} characters: {message[:300]}")
+    if (most := longest(message)) > LONGEST:
+        return Failure(case, f"message too long of {case.split()[0]}", f"{most} characters: {message[:300]}")
     return None
+
+
+def longest(message: str) -> int:
+    """Return the characters of a message, or of the longest line of one that lists problems of a file."""
+    return max(map(len, message.split("\n  ")))
 
 
 def _message(action: Callable[[], object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,8 +11,8 @@ import pytest
 from ddpsim.errors import InputError
 from studies.fresh import seed
 from studies.fuzz import loaders
-from studies.fuzz.run import run_commands, run_loaders
-from studies.fuzz.running import judged, random_of
+from studies.fuzz.run import Run, run_cases
+from studies.fuzz.running import LONGEST, judged, random_of
 
 SEED = seed()
 CASES, COMMANDS = 100, 100
@@ -21,11 +22,11 @@ HANGS_S = 60.0
 
 @pytest.mark.parametrize("name", sorted(loaders.targets()))
 def test_loaders_refuse_mutated_files_in_one_short_message(name: str, tmp_path: Path) -> None:
-    assert run_loaders(CASES, SEED, tmp_path, only=name, most_s=HANGS_S) == []
+    assert run_cases(CASES, Run(SEED, tmp_path, name, HANGS_S)).failures == []
 
 
 def test_commands_refuse_mutated_files_in_one_short_message(tmp_path: Path) -> None:
-    assert run_commands(COMMANDS, SEED, tmp_path, most_s=HANGS_S) == []
+    assert run_cases(COMMANDS, Run(SEED, tmp_path, "commands", HANGS_S)).failures == []
 
 
 @pytest.mark.parametrize("name", sorted(loaders.targets()))
@@ -46,6 +47,17 @@ def test_the_same_seed_makes_the_same_case() -> None:
     assert first == again != other
 
 
+def test_processes_run_the_cases_that_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path) -> None:
+        raise KeyError(path.read_bytes()[:50])
+
+    monkeypatch.setitem(loaders.targets(), "workload", replace(loaders.targets()["workload"], load=load))
+    alone, shared = (run_cases(1100, Run(1, tmp_path, most_s=HANGS_S), workers=workers) for workers in (1, 2))
+    assert [each.case for each in alone.failures] == [each.case for each in shared.failures] != []
+    assert alone.cases == shared.cases
+    assert set(alone.cases) == set(loaders.targets())
+
+
 def test_what_a_case_is_judged_by() -> None:
     def raises(error: Exception) -> object:
         raise error
@@ -55,3 +67,5 @@ def test_what_a_case_is_judged_by() -> None:
     failed = judged("x 1", lambda: raises(ValueError("bad")))
     assert failed is not None
     assert failed.kind.startswith("ValueError at ")
+    assert judged("x 1", lambda: raises(InputError("\n  a line" * 500))) is None
+    assert judged("x 1", lambda: raises(InputError("\n  a line" + "x" * LONGEST))) is not None
