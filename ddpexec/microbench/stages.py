@@ -83,7 +83,7 @@ class Stages:
             what, remedy = f"cannot be read: {error.strerror}", "remove it, or name another file to write"
             raise InputError(what, place=str(self._part), remedy=remedy) from error
         try:
-            document = json.loads(raw) if len(raw) <= MOST_BYTES else None
+            document: Any = json.loads(raw) if len(raw) <= MOST_BYTES else None
             asked, stages = document["asked"], dict(document["stages"])
         except (ValueError, KeyError, TypeError, RecursionError):
             asked, stages = None, {}
