@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from io import TextIOWrapper
 
 from studies.fuzz import loaders
 from studies.fuzz.run import Found, Run, case_folder, run_cases
@@ -26,6 +27,8 @@ def main() -> int:
         content = loaders.targets()[given.only].content(random_of(given.seed, given.only, given.show))
         sys.stdout.buffer.write(content)
         return 0
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # cases hold what is no text
     begin_s = time.monotonic()
     with case_folder() as folder:
         run = Run(given.seed, folder, "commands" if given.commands else given.only)
