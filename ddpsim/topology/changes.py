@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ddpsim.strict import whole_number
+from ddpsim.topology.bounds import MOST_GPUS, MOST_SOCKETS
+
 _PLACED = ("switches", "slots")
 _STATED = ("rings", "trees", "ring_bandwidth", "tree_bandwidth")
 
@@ -33,24 +36,25 @@ def changed(machine: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     if isinstance(nvlink := node.get("nvlink"), dict) and "nvlink" not in changes:
         pairs = [pair for pair in nvlink.get("pairs", ()) if max(pair[:2]) < gpus]
         node["nvlink"] = {**nvlink, "pairs": pairs} if pairs else None
-    if isinstance(own, dict) and not (isinstance(pcie, dict) and any(key in pcie for key in _PLACED)):
+    placed = not isinstance(node.get("pcie"), dict) or (isinstance(pcie, dict) and any(key in pcie for key in _PLACED))
+    if isinstance(own, dict) and not placed:
         node["pcie"] = _placed(node["pcie"], gpus, nics, _sockets(node))
     return node
 
 
 def _counts(node: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the GPUs and NICs of a node; None where it does not say them."""
+    """Return the GPUs and NICs of a node; None where it does not say them, or more than there may be."""
     try:
-        nics = sum(int(entry.get("count", 1)) for entry in node.get("nics") or ())
-        return int(node["gpus"]["count"]), nics
-    except (AttributeError, KeyError, TypeError, ValueError):
+        gpus, *nics = (int(node["gpus"]["count"]), *(int(entry.get("count", 1)) for entry in node.get("nics") or ()))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
+    return (gpus, sum(nics)) if max(gpus, *nics, 0) <= MOST_GPUS else None
 
 
 def _sockets(node: Mapping[str, Any]) -> int:
     cpu = node.get("cpu")
     sockets = cpu.get("sockets", 1) if isinstance(cpu, dict) else 1
-    return sockets if isinstance(sockets, int) and sockets > 0 else 1
+    return sockets if isinstance(sockets, int) and 0 < sockets <= MOST_SOCKETS else 1
 
 
 def _placed(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict[str, Any]:
@@ -65,12 +69,16 @@ def _placed(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict
         }
         if any(left.values()):
             tree["slots"].append({"socket": socket, **left})
-    devices = {
-        name: width
-        for name, width in pcie.get("devices", {}).items()
-        if int(name[3:]) < (gpus if name.startswith("gpu") else nics)
-    }
+    devices = pcie.get("devices", {})
+    if isinstance(devices, dict):
+        devices = {name: width for name, width in devices.items() if not _beyond(str(name), gpus=gpus, nics=nics)}
     return {**pcie, **tree, "devices": devices}
+
+
+def _beyond(name: str, *, gpus: int, nics: int) -> bool:
+    """Whether `gpu7`, or `nic7`, is more than there are; what is no device's name is not."""
+    most, number = {"gpu": gpus, "nic": nics}.get(name[:3]), whole_number(name[3:])
+    return most is not None and number is not None and number >= most
 
 
 def _kept(branch: Mapping[str, Any], gpus: int, nics: int) -> dict[str, Any]:

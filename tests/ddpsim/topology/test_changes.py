@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.errors import InputError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.spec import load_topology, parse_topology
 
@@ -43,3 +44,22 @@ def test_fewer_gpus_keep_the_links_among_them() -> None:
         for link in theirs.links
         if link.kind == "nvlink" and max(int(e[3:]) for e in (link.source, link.target)) < 4
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("nics: [], pcie: {devices: {foo: 3}}", "devices"),
+        ("nics: [], pcie: {devices: [1]}", "devices"),
+        ("nics: [], pcie: {devices: {1: 2}}", "devices"),
+        ("nics: [], pcie: [1]", "pcie"),
+        ("nics: [], pcie: 3", "pcie"),
+        ("gpus: {model: V100, count: 1000000000000}", "count"),
+        ("gpus: {model: V100, count: .inf}", "count"),
+        ("nics: [{rate: 100Gb/s, count: 1000000000000}]", "count"),
+        ("gpus: {model: V100, count: 4}, cpu: {sockets: 1000000000000}", "sockets"),
+    ],
+)
+def test_what_is_malformed_is_left_for_the_schema_to_name(change: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        machine(f"{{machine: dgx-1v, {change}}}")
