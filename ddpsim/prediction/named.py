@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.checks import at_least_one
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.spec import load_topology
@@ -72,6 +74,41 @@ def _count(name: str, value: Any, wanted: str) -> Any:
     if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
         raise InputError(f"{_shown(value)} is not a count", place=name, remedy=f"give a whole number, e.g. `{name}=4`")
     return None if value is None else value.__index__()
+
+
+def _batch_size(name: str, value: Any, wanted: str) -> Any:
+    count = _count(name, value, wanted)
+    if count is not None:
+        at_least_one(name, count)
+    return count
+
+
+def _number(name: str, value: Any, wanted: str) -> Any:
+    if value is None and wanted.endswith("None"):
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise InputError(f"{_shown(value)} is no number above 0", place=name, remedy="give e.g. 0.8, or 1281167")
+    return value
+
+
+def _link_rates(name: str, value: Any, wanted: str) -> Any:
+    """Return rates as they are typed, or pairs of a link and its bytes per second."""
+    del wanted
+    for each in () if isinstance(value, str) else value if isinstance(value, Iterable) else [value]:
+        named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
+        if each is not None and not named:
+            raise InputError(f"{_shown(each)} is no link with its rate", place=name, remedy="give e.g. '25,100Gb/s'")
+        if each is not None:
+            _number(name, each[1], "float")
+    return value
+
+
+def _prices(name: str, value: Any, wanted: str) -> Any:
+    del wanted
+    if not isinstance(value, Mapping):
+        remedy = "give them by machine, e.g. {'dgx-a100': '32.77USD/h'}"
+        raise InputError(f"{_shown(value)} is no prices by machine", place=name, remedy=remedy)
+    return value
 
 
 def _cap(name: str, value: Any, wanted: str) -> Any:
@@ -135,10 +172,14 @@ _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
     "topologies": _one_or_several(_topology),
     "nodes": _nodes,
     "gpus_per_node": _count,
-    "batch_sizes": _one_or_several(_count),
+    "batch_sizes": _one_or_several(_batch_size),
     "precisions": _one_or_several(_text),
     "schemes": _one_or_several(_text),
     "caps": _one_or_several(_cap),
+    "link_rates": _link_rates,
+    "prices": _prices,
+    "samples_per_epoch": _number,
+    "efficiency": _number,
     "options": _options,
     "calibration": _calibration,
 }

@@ -61,3 +61,25 @@ def test_several_are_checked_each() -> None:
         ddpsim.sweep("mlp", "dgx-1v", nodes=1, caps="25")
     with pytest.raises(InputError, match="no workload"):
         ddpsim.compare([None], "dgx-1v")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_sizes", 0),
+        ("batch_sizes", [8, -8]),
+        ("samples_per_epoch", -1),
+        ("samples_per_epoch", "1281167"),
+        ("efficiency", "80%"),
+        ("efficiency", float("nan")),
+        ("link_rates", [("nic", -1.0)]),
+        ("link_rates", ["25Gb/s"]),
+        ("link_rates", 25),
+        ("prices", [("dgx-1v", "3USD/h")]),
+    ],
+)
+def test_a_comparison_takes_no_figure_that_none_has(name: str, value: Any) -> None:
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(InputError) as refused:
+        ddpsim.compare("mlp", "dgx-1v", **given)
+    assert refused.value.place == name
