@@ -1,11 +1,18 @@
-"""Whether torch.compile compiles what is captured."""
+"""Whether torch.compile compiles what is captured or counted, and by what."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from torch import nn
+
+from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS
+
+_GRAPHS = "triton.cudagraphs"
+_CALLER = "torch/_dynamo/eval_frame.py"
 
 
 class Compiles:
@@ -26,10 +33,41 @@ class Compiles:
 
 def compiled(module: nn.Module) -> bool:
     """Return whether torch.compile was called on `module` or on a part of it."""
-    return any(
-        type(each).__name__ == "OptimizedModule" or getattr(each, "_compiled_call_impl", None) is not None
-        for each in module.modules()
-    )
+    return any(True for _ in _calls(module))
+
+
+def compiler_of(module: nn.Module) -> str | None:
+    """Return which of `fusing.COMPILERS` torch.compile was asked for; None where it was not, or for another backend."""
+    configs = [getattr(call, "get_compiler_config", lambda: None)() for call in _calls(module)]
+    return next((found for config in configs if (found := _compiler(config))), None)
+
+
+def calling_compiler() -> tuple[bool, str | None]:
+    """Return whether what runs now was called through torch.compile, as a step is, and by which compiler."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.replace("\\", "/").endswith(_CALLER):
+            context = frame.f_locals.get("self")
+            if type(context).__name__ == "OptimizeContext":
+                return True, _compiler(getattr(context, "compiler_config", None))
+        frame = frame.f_back
+    return False, None
+
+
+def _calls(module: nn.Module) -> Iterator[Any]:
+    """Yield what torch.compile made, of the module and of its parts."""
+    for each in module.modules():
+        if type(each).__name__ == "OptimizedModule":
+            yield each
+        elif (call := getattr(each, "_compiled_call_impl", None)) is not None:
+            yield call
+
+
+def _compiler(config: object) -> str | None:
+    """Return the compiler with `config`; backends other than inductor have none."""
+    if not isinstance(config, Mapping):
+        return None
+    return INDUCTOR_GRAPHS if config.get(_GRAPHS) else INDUCTOR
 
 
 def _graphs() -> int:

@@ -13,7 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
+from ddpexec.capturing.compiles import calling_compiler, compiled, compiler_of
 from ddpexec.capturing.fixed import FixedBytes
+from ddpexec.capturing.intermediates import Intermediates
 from ddpexec.capturing.live import LiveBytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
@@ -39,6 +41,7 @@ class Counted:
         precision: the step's own.
         optimizers: as `optimizer_name` calls them.
         synchronises: phases after which the host read a value of the device's.
+        compiled: whether torch.compile compiles it, and `compiler` by what; see `ModelShape`.
     """
 
     forward: list[Operator] = field(default_factory=list)
@@ -49,6 +52,8 @@ class Counted:
     precision: str = "fp32"
     optimizers: list[str] = field(default_factory=list)
     synchronises: set[str] = field(default_factory=set)
+    compiled: bool = False
+    compiler: str | None = None
 
     @property
     def optimizer_kind(self) -> str | None:
@@ -65,11 +70,15 @@ class StepCounter(TorchDispatchMode):
         real: whether tensors have values; without, attention computes nothing and the optimizer changes nothing, and
             values that the host reads after backward are 1.
         as_is: whether 16-bit tensors count as they are in what stays alive, rather than as in fp32.
+        original: of which `module` is a copy, and which torch.compile was called on; None is `module`.
     """
 
-    def __init__(self, module: nn.Module, *, real: bool = False, as_is: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, *, real: bool = False, as_is: bool = False, original: nn.Module | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counted, self.live = Counted(), LiveBytes(as_is=as_is)
+        self._original, self._intermediates = original or module, Intermediates()
         self.parameters = collect(module)
         if not self.parameters.tensors:
             raise WorkloadError("no parameter of the module needs a gradient", place="estimate")
@@ -117,6 +126,8 @@ class StepCounter(TorchDispatchMode):
             activations=self.live.peak,
             optimizer_kind=counted.optimizer_kind,
             synchronises=tuple(point for point in _WHERE.values() if point in counted.synchronises),
+            compiled=counted.compiled,
+            compiler=counted.compiler,
         )
 
     def _backward(self) -> Iterator[Operator]:
@@ -129,10 +140,14 @@ class StepCounter(TorchDispatchMode):
         self.counted.batch_size = batch_size_of(inputs)
         on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
         self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
+        called, caller = calling_compiler()
+        self.counted.compiled = called or compiled(self._original)
+        self.counted.compiler = caller or compiler_of(self._original)
         self._phase = "forward"
 
     def on_backward(self) -> None:
         """Count as backward from here on."""
+        self._intermediates.end_run()
         self._phase = "backward"
 
     def on_gradient(self, index: int, parameter: Tensor) -> None:
@@ -170,7 +185,7 @@ class StepCounter(TorchDispatchMode):
                 fixed = self._fixed.of(func, read, tensors_in(out))
                 if self._phase == "backward":
                     self._fixed.note(len(self.counted.backward), func, fixed, operator.flops, read, tensors_in(out))
-                self._count(replace(operator, fixed_bytes=fixed), read)
+                self._count(replace(operator, fixed_bytes=fixed), read, tensors_in(out))
         elif self._phase == "gap":
             self.counted.gap.append(name)
         return out
@@ -179,9 +194,12 @@ class StepCounter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled meanwhile, and torch's way to say so is slow
 
-    def _count(self, operator: Operator, read: Sequence[Tensor]) -> None:
+    def _count(self, operator: Operator, read: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
         if self._phase in ("forward", "backward"):
             self._note_use(read)
+            if self.counted.compiler is not None:
+                left_out = self._intermediates.fused_bytes(operator.kind, read, written)
+                operator = replace(operator, fused_bytes=left_out)
             getattr(self.counted, self._phase).append(operator)
 
     def _note_use(self, read: Sequence[Tensor]) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.autocast import autocasting
-from ddpexec.capturing.compiles import compiled
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import faked, faking
 from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
@@ -143,22 +142,24 @@ def module_shape(
 
     def fake() -> OwnShape:
         with faking() as mode:
-            return _counted(lambda: own(*faked(module, batch, mode)), batch_size, real=False)
+            return _counted(lambda: own(*faked(module, batch, mode)), batch_size, real=False, original=module)
 
     def real() -> OwnShape:
-        return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True)
+        return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True, original=module)
 
     found = _fake_or_real(fake, real, note)
     kind = None if optimizer is None else optimizer_name(optimizer)
-    return replace(found, shape=replace(found.shape, optimizer_kind=kind, compiled=compiled(module)))
+    return replace(found, shape=replace(found.shape, optimizer_kind=kind))
 
 
-def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool) -> OwnShape:
+def _counted(
+    make: Callable[[], OwnStep], batch_size: int | None, *, real: bool, original: nn.Module | None = None
+) -> OwnShape:
     with _autocast_on_gpus() as wanted:
         own = make()
         for parameter in own.module.parameters():
             parameter.grad = None
-        counter = StepCounter(own.module, real=real)
+        counter = StepCounter(own.module, real=real, original=original)
         with counter.watching():
             own.train()
     size = batch_size or counter.counted.batch_size
@@ -167,7 +168,7 @@ def _counted(make: Callable[[], OwnStep], batch_size: int | None, *, real: bool)
         raise InputError(what, place="batch_size", remedy=remedy)
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
     precision = "amp" if wanted else counter.counted.precision
-    return OwnShape(replace(shape, counted=REAL if real else FAKE, compiled=compiled(own.module)), precision)
+    return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
 
 
 def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bool = False) -> ModelShape:

@@ -86,7 +86,9 @@ def estimate(
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
+    from ddpsim.workload.compiled import COMPILED
     from ddpsim.workload.files import load_workload
+    from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of
     from ddpsim.workload.jittered import jittered
     from ddpsim.workload.optimizers import optimizer_named
@@ -130,6 +132,10 @@ def estimate(
     else:
         assert model is not None
         workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
+    if workload.provenance.get(COMPILED) is True:
+        compiled_as = CompiledAs.of(workload.provenance)
+        other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
+        _note(f"{workload.name} is {other if compiled_as is None else compiled_as.text()}")
     _warn(workload)
     _deliver(jittered(workload, job.jitter), output)
 

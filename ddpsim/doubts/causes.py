@@ -21,12 +21,14 @@ from ddpsim.doubts.spreads import (
     PACE,
     UNPRICED,
     Spread,
+    fusing,
 )
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
+from ddpsim.workload.fusing import CompiledAs
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
 
@@ -83,6 +85,10 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     names = {"roofline": "estimated pace", "anchored": "estimated pace, anchored", "captured": "captured pace"}
     low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
     yield Doubt(names[how], f"{_CAPTURE}{' again' if how == 'captured' else ''}", low, high, min(left, 1.0))
+    if how != "anchored" and (compiled := CompiledAs.of(workload.provenance)) is not None:
+        device, host = fusing(compiled)
+        eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
+        yield Doubt("what torch.compile saves", _CAPTURE, None, eager)
     if workload.estimated and not workload.one_clock:
         low, high = (replace(now, host=math.exp(end)) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
         yield Doubt("host launches", _CAPTURE, low, high)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from ddpsim.collectives.bands import NINETIETH
+from ddpsim.workload.fusing import SOURCE, CompiledAs
 
 _HALF_OF_MEDIAN = NINETIETH / 0.6745
 """Of a normal distribution: half an 80 % band over the median absolute error."""
@@ -75,6 +76,13 @@ HOST_LAUNCH = Spread(
     -math.log(2), math.log(1.5), "eager-mode operators take 15 to 45 us of the host where 30 are taken"
 )
 """Of an estimated workload's host time."""
+
+
+def fusing(compiled: CompiledAs) -> tuple[Spread, Spread]:
+    """Return the spreads of device and host time of a step priced as compiled: from that price to eager mode's."""
+    device, host = compiled.device_factor, compiled.host_factor
+    return Spread(0.0, math.log(device), SOURCE, "device"), Spread(0.0, math.log(host), SOURCE, "host")
+
 
 DDP_HOST = Spread(-0.5, 0.5, "launch costs of DDP range from 26 to 70 us on gloo, hooks from 4 to 10 us on CUDA")
 """Of DDP's own host costs at their priors: they scale together with a host's speed."""

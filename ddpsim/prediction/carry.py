@@ -10,6 +10,7 @@ import numpy as np
 from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.workload import Workload
+from ddpsim.workload.compiled import was_compiled
 from ddpsim.workload.estimate import ModelShape, estimate, roofline_s
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 
@@ -53,9 +54,12 @@ def carried(
         if shape is None:
             what = f"recorded on {source.device}, whose times say nothing of a GPU; the file has no operators"
             raise WorkloadError(what, place=source.name, remedy=_REMEDY)
-        made = estimate(shape, target, precision or source.precision)
-        note = f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"
-        return Carried(replace(made, provenance={**made.provenance, "carried_from": source.name}), (note,))
+        made = estimate(replace(shape, compiled=was_compiled(source)), target, precision or source.precision)
+        notes = [f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"]
+        if was_compiled(source) and shape.compiler is None:
+            remedy = "estimate the compiled step itself for what fusing saves: `python -m ddpexec estimate --step ...`"
+            notes.append(f"{source.name} was compiled by torch.compile, and is priced operator by operator; {remedy}")
+        return Carried(replace(made, provenance={**made.provenance, "carried_from": source.name}), tuple(notes))
     if precision not in (None, source.precision):
         what, remedy = f"recorded in {source.precision}, not {precision}", "leave --precision out, or use --model alone"
         raise WorkloadError(what, place=source.name, remedy=remedy)
@@ -70,7 +74,7 @@ def carried(
                 f"{gpu.name} has no figures for precision {source.precision!r}", place=source.name, remedy=remedy
             )
     here = known.fitted()
-    factors, how, notes = _by_operators(source, here, target, shape) if shape else _by_share(source, here, target)
+    factors, how, assumed = _by_operators(source, here, target, shape) if shape else _by_share(source, here, target)
     workload = retimed(source, factors)
     return Carried(
         replace(
@@ -80,7 +84,7 @@ def carried(
             estimated=True,
             provenance=_provenance(source, target, factors, how),
         ),
-        notes,
+        assumed,
     )
 
 

@@ -11,6 +11,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.units import format_bandwidth
 from ddpsim.workload import Workload
 from ddpsim.workload.compiled import was_compiled
+from ddpsim.workload.fusing import CompiledAs
 
 _AS_MANY = 1.01
 """Bytes over plain ones up to which a codec is said to send as many: scales and indices beside its bits."""
@@ -64,6 +65,8 @@ def pace_notes(
             f"{workload.name} is compiled by torch.compile, which splits it at bucket bounds under DDP: predict with "
             "--compiled; without it the step is taken as it was recorded"
         )
+    if (compiled_as := CompiledAs.of(workload.provenance)) is not None:
+        yield f"{workload.name} is {compiled_as.text()}"
     for name, value in assumed.items():
         yield (
             f"nobody gave the memory bandwidth of {workload.device}: {name} is assumed, {format_bandwidth(value)}; "

@@ -16,8 +16,9 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
-from ddpsim.workload.compiled import COMPILED
+from ddpsim.workload.compiled import COMPILED, was_compiled
 from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
@@ -50,6 +51,7 @@ class ModelShape:
         synchronises: where the host waits for the device in each step.
         counted: how the operators were counted, where not as the shipped models' are.
         compiled: whether torch.compile compiles the step; operators are counted as if it did not.
+        compiler: of `fusing.COMPILERS`, by which a compiled step is priced; None is operator by operator.
     """
 
     name: str
@@ -65,11 +67,13 @@ class ModelShape:
     synchronises: tuple[str, ...] = ()
     counted: str | None = None
     compiled: bool = False
+    compiler: str | None = None
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
         """Return the step of a workload that keeps its operators, as it was counted or of another batch."""
         dtypes = operators.dtypes or [parameter.dtype for parameter in workload.parameters]
+        compiled = CompiledAs.of(workload.provenance)
         return cls(
             workload.name.partition("@")[0],
             operators.batch_size,
@@ -83,6 +87,8 @@ class ModelShape:
             workload.optimizer_kind,
             operators.synchronises,
             operators.counted,
+            was_compiled(workload),
+            None if compiled is None else compiled.compiler,
         )
 
     def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
@@ -130,11 +136,13 @@ def estimate(
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
+    counted, shape = shape, _as_compiled(shape, precision)
     works = roofline_s(shape, gpu, precision)
     works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     floors_s = _floors_s(shape, gpu, precision, used, parameters)
     check_floor(targets, floors_s, shape.name, accumulate)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
+    timeline.graphs = shape.compiler == INDUCTOR_GRAPHS
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = pace or pace_of(
         of_step(list(map(sum, works)), accumulate),
@@ -146,11 +154,42 @@ def estimate(
     timeline.works = [[work * factor for work in phase] for phase, factor in zip(works, pace.phases, strict=True)]
     timeline.host_factor = pace.host
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
+    provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
+    if shape.compiler is not None:
+        provenance = {**provenance, COMPILED_AS: _compiled_as(counted, gpu, precision, timeline, pace).document()}
     return replace(
         workload,
-        provenance=_provenance(shape, gpu, precision, targets, pace, optimizer),
+        operators=counted.operators(parameters),
+        provenance=provenance,
         arithmetic_share=_arithmetic_share(shape, gpu, precision, works),
         optimizer_kind=shape.optimizer_kind if optimizer in (None, own) else used.kind,
+    )
+
+
+def _as_compiled(shape: ModelShape, precision: str) -> ModelShape:
+    """Return `shape` as its compiler runs it in `precision`; one that is run operator by operator is unchanged."""
+    if shape.compiler is None:
+        return shape
+    forward, backward = fused(shape.forward, precision), fused(shape.backward, precision)
+    uses = shape.forward_use and tuple(None if use is None else forward.launch_of[use] for use in shape.forward_use)
+    return replace(shape, forward=forward.operators, backward=backward.operators, forward_use=uses)
+
+
+def _compiled_as(
+    counted: ModelShape, gpu: AchievedGpu, precision: str, priced: Timeline, pace: RooflineFactors
+) -> CompiledAs:
+    """Return how the step that was `priced` differs from the one that was `counted`, in eager mode at the same pace."""
+    works = [*roofline_s(counted, gpu, precision), []]
+    eager = Timeline(works, [o.gradients for o in counted.backward], priced.optimizer_host_s, priced.host_factor)
+    device_s = [sum(work) * factor for work, factor in zip(works, pace.phases, strict=True)]
+    return CompiledAs(
+        str(counted.compiler),
+        priced.launches,
+        eager.launches,
+        sum(map(sum, priced.works)),
+        sum(device_s) + sum(priced.works[2]),
+        sum(priced.host_s),
+        sum(eager.host_s),
     )
 
 
@@ -235,7 +274,6 @@ def _workload(
         forward_use_s=_forward_use(shape, timeline),
         activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
         optimizer_kind=shape.optimizer_kind,
-        operators=shape.operators(parameters),
     )
 
 
@@ -266,7 +304,9 @@ def _provenance(
         "scaled_to": "; ".join(anchor.source for anchor in anchors) or None,
         "scale": round(pace.scale, 4),
         "sample": shape.sample,
-        "host": "prior: eager mode, a fixed launch cost an operator",
+        "host": "prior: eager mode, a fixed launch cost an operator"
+        if shape.compiler is None
+        else f"prior: eager mode's launch cost for each launch of {shape.compiler}",
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
         **({} if shape.counted is None else {"counted": shape.counted}),
         **({COMPILED: True} if shape.compiled else {}),

@@ -25,6 +25,7 @@ class PhaseOperators(Document):
     traffic_bytes: list[Amount]
     fixed_bytes: list[Amount]
     fp32: list[bool]
+    fused_bytes: list[Amount] | None = None
     gradients: list[list[Index]] | None = None
 
 
@@ -104,17 +105,19 @@ _COLUMNS = ("kind", "flops", "traffic_bytes", "fixed_bytes", "fp32")
 
 
 def _columns(operators: Sequence[Operator]) -> dict[str, object]:
-    return {name: [getattr(operator, name) for operator in operators] for name in _COLUMNS}
+    columns = (*_COLUMNS, "fused_bytes") if any(operator.fused_bytes for operator in operators) else _COLUMNS
+    return {name: [getattr(operator, name) for operator in operators] for name in columns}
 
 
 def _operators(read: PhaseOperators, place: str) -> tuple[Operator, ...]:
     gradients = read.gradients if read.gradients is not None else [[] for _ in read.kind]
-    columns = (read.kind, read.flops, read.traffic_bytes, read.fp32, gradients, read.fixed_bytes)
+    fused = read.fused_bytes if read.fused_bytes is not None else [0.0] * len(read.kind)
+    columns = (read.kind, read.flops, read.traffic_bytes, read.fp32, gradients, read.fixed_bytes, fused)
     if len({len(column) for column in columns}) > 1:
         raise _wrong(f"columns of {', '.join(str(len(column)) for column in columns)} entries", place)
     return tuple(
-        Operator(kind, flops, traffic, fp32, tuple(done), min(fixed, traffic))
-        for kind, flops, traffic, fp32, done, fixed in zip(*columns, strict=True)
+        Operator(kind, flops, traffic, fp32, tuple(done), min(fixed, traffic), left_out)
+        for kind, flops, traffic, fp32, done, fixed, left_out in zip(*columns, strict=True)
     )
 
 

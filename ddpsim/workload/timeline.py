@@ -27,6 +27,7 @@ class Timeline:
         completes: for each launch of backward the registration indices of the gradients complete with it.
         optimizer_host_s: host time of the optimizer.
         host_factor: on the host's time of everything.
+        graphs: whether forward and backward are each launched at once, as a CUDA graph.
 
     Attributes:
         gradients: by registration index, when its hook fires and when it is complete, from the start of backward.
@@ -37,6 +38,7 @@ class Timeline:
     completes: Sequence[Sequence[int]]
     optimizer_host_s: float
     host_factor: float = 1.0
+    graphs: bool = False
     gradients: dict[int, tuple[float, float]] = field(init=False, default_factory=dict)
     forward: list[tuple[float, float]] = field(init=False, default_factory=list)
     _host: float = field(init=False, default=0.0)
@@ -47,11 +49,23 @@ class Timeline:
         """Host time of forward, backward and optimizer."""
         accumulated = sum(map(len, self.completes))
         times = [
-            FORWARD_LAUNCH_S * len(self.works[0]),
-            BACKWARD_LAUNCH_S * len(self.works[1]) + ACCUMULATE_S * accumulated,
+            FORWARD_LAUNCH_S * self._launches(0),
+            BACKWARD_LAUNCH_S * self._launches(1) + ACCUMULATE_S * accumulated,
             self.optimizer_host_s,
         ]
         return [time * self.host_factor for time in times]
+
+    @property
+    def launches(self) -> int:
+        """Launches of forward and backward."""
+        return self._launches(0) + self._launches(1)
+
+    def _launches(self, phase: int) -> int:
+        return min(len(self.works[phase]), 1) if self.graphs else len(self.works[phase])
+
+    def _launch_s(self, phase: int) -> float:
+        each_s = (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S)[phase]
+        return each_s * self.host_factor * self._launches(phase) / max(len(self.works[phase]), 1)
 
     def run(self, *, wait: bool) -> None:
         """Run until the steady state, two iterations; the second one's moments are kept.
@@ -67,14 +81,14 @@ class Timeline:
                 self._host = max(self._host, self._device)
 
     def _forward(self) -> None:
-        moments = [(self._host, self._launch([work], FORWARD_LAUNCH_S * self.host_factor)) for work in self.works[0]]
+        moments = [(self._host, self._launch([work], self._launch_s(0))) for work in self.works[0]]
         host_start, device_start = moments[0] if moments else (0.0, 0.0)
         self.forward = [(host - host_start, device - device_start) for host, device in moments]
 
     def _backward(self) -> None:
         host_start, device_start = self._host, None
         for work, gradients in zip(self.works[1], self.completes, strict=True):
-            begin = self._launch([work], BACKWARD_LAUNCH_S * self.host_factor)
+            begin = self._launch([work], self._launch_s(1))
             device_start = begin if device_start is None else device_start
             for index in gradients:
                 self._host += ACCUMULATE_S * self.host_factor
