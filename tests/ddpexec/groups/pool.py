@@ -42,7 +42,8 @@ AFTER_A_FAILURE_S = 3.0
 SIZES = (2, 4)
 MOST_THREADS = 16
 """Of a rank, before its pool is made anew. A group's own thread looks for messages a hundred times a second until the
-last wrapper is gone that holds the group, and a wrapper stays as long as hooks of its gradients do: to the end."""
+next task comes and destroys the group; and beyond that while something, an error's traceback for one, holds a wrapper
+of it."""
 PR_SET_PDEATHSIG = 1
 
 

@@ -175,24 +175,25 @@ def test_a_calibration_survives_its_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("part", "key", "value", "says"),
     [
-        ("log_std", "wide"), ("log_std", -0.1), ("log_std", math.nan), ("log_std", True), ("log_std", 1e9),
-        ("unit", "B/s"), ("unit", 3), ("source", 3), ("fitted", "yes"),
+        *(
+            ("constants", key, value, "is not ")
+            for key, value in [
+                ("log_std", "wide"), ("log_std", -0.1), ("log_std", math.nan), ("log_std", True), ("log_std", 1e9),
+                ("unit", "B/s"), ("unit", 3), ("source", 3), ("fitted", "yes"),
+            ]
+        ),
+        *(
+            ("curves", key, "two", "'two' is not a whole number")
+            for key in ("nodes", "gpus_per_node", "gpus_per_process")
+        ),
     ],
 )  # fmt: skip
-def test_a_constant_that_says_nonsense_is_refused(key: str, value: object) -> None:
+def test_a_file_that_says_nonsense_is_refused(part: str, key: str, value: object, says: str) -> None:
     document = fitted().calibration.document()
-    document["constants"][0][key] = value  # type: ignore[index]
-    with pytest.raises(CalibrationError, match=rf"^c.json: constants.0.{key}: .* is not "):
-        calibration_from(json.dumps(document), "c.json")
-
-
-@pytest.mark.parametrize("key", ["nodes", "gpus_per_node", "gpus_per_process"])
-def test_a_curve_of_no_count_is_refused(key: str) -> None:
-    document = fitted().calibration.document()
-    document["curves"][0][key] = "two"  # type: ignore[index]
-    with pytest.raises(CalibrationError, match=rf"^c.json: curves.0.{key}: 'two' is not a whole number"):
+    document[part][0][key] = value  # type: ignore[index]
+    with pytest.raises(CalibrationError, match=rf"^c.json: {part}.0.{key}: .*{says}"):
         calibration_from(json.dumps(document), "c.json")
 
 
