@@ -19,7 +19,7 @@ from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.critical_path import critical_path
 from ddpsim.simulation.draws import Draw, check_extent, draws_of, each_apart, kinds_of, settings_of
-from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.graph import RankGraph, StepGraph
 from ddpsim.simulation.inputs import alone_on
 from ddpsim.simulation.kinds import Kind
 from ddpsim.simulation.pace import paces
@@ -147,16 +147,21 @@ def simulate(
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
     provenance = _provenance(workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
-    found = _path(graph, times, shared, extent) if path else None
+    # Without a word between them each goes its own way, and the slowest is what a step is told by.
+    own_ways = [rank for rank, _ in ranks] if options.comm != "real" else graph.ranks[:1]
+    found = _path(graph, own_ways, times, shared, extent) if path else None
     spans = spans_of(counted, backend)
     return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=done, path=found)
 
 
-def _path(graph: StepGraph, times: NodeTimes, shared: Communication, extent: Extent) -> Mapping[str, float]:
-    """Return what an iteration of the first rank waits for, in the mean over those that count."""
-    counted = graph.ranks[0].iterations[extent.begin : extent.end]
-    found = critical_path(graph, times, counted[0].start, counted[-1].end, shared.shares)
-    return {cause: seconds / len(counted) for cause, seconds in found.items()}
+def _path(
+    graph: StepGraph, ranks: Sequence[RankGraph], times: NodeTimes, shared: Communication, extent: Extent
+) -> Mapping[str, float]:
+    """Return what an iteration of the slowest of `ranks` waits for, in the mean over those that count."""
+    ends = [(each[0].start, each[-1].end) for each in (r.iterations[extent.begin : extent.end] for r in ranks)]
+    first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
+    found = critical_path(graph, times, first, last, shared.shares)
+    return {cause: seconds / (extent.end - extent.begin) for cause, seconds in found.items()}
 
 
 def _run(

@@ -16,6 +16,7 @@ JOBS = [
     ("mlp", "lab-flat", 3, {}),
     ("gpt2-small@a100-amp-b8", "dgx-1v", 1, {"comm": "noop"}),
     ("resnet50", "dgx-1v", 2, {"scheme": "parameter-server:async"}),
+    ("mlp", "dgx-1v", 1, {"comm": "noop", "stragglers": {1: 2.0}}),
 ]
 
 
