@@ -102,8 +102,7 @@ class Exchange:
         self._stop_clock()
         if self._rank == 0 and store is not None:
             with contextlib.suppress(*_ERRORS):
-                if json.loads(store.get(f"{_ROOT}/clock"))["name"] == self._name:
-                    store.delete_key(f"{_ROOT}/clock")
+                self._take_back(store)
 
     def _say(self, store: Any, interval: int, words: Words) -> None:
         if self._name is None and self._follow(store) is None:
@@ -167,6 +166,12 @@ class Exchange:
         self._name = new_token()
         clock = {"name": self._name, "machine": here()[0], "address": address, "port": port, "token": token}
         store.set(f"{_ROOT}/clock", json.dumps(clock))
+
+    def _take_back(self, store: Any) -> None:
+        """Tell no more ranks of this trace; another may have begun meanwhile."""
+        # A key that is not there is waited for by `get`.
+        if store.check([f"{_ROOT}/clock"]) and json.loads(store.get(f"{_ROOT}/clock"))["name"] == self._name:
+            store.delete_key(f"{_ROOT}/clock")
 
     def _address(self, store: Any) -> str | None:
         """Return where to listen; where the master's name means this machine alone, on the way back to another rank."""

@@ -152,6 +152,16 @@ def test_who_does_not_speak_is_not_waited_for_long(monkeypatch: pytest.MonkeyPat
     assert alone.missing == {1, 2}
 
 
+def test_a_trace_that_could_not_be_told_of_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "new_token", mock.Mock(side_effect=OSError("no random bytes")))
+    before = set(threading.enumerate())
+    with joined(torch.distributed.HashStore):
+        alone = Exchange(0, 2, lambda *words: None)
+        alone.align()
+        alone.close()
+    assert set(threading.enumerate()) <= before
+
+
 def test_a_store_that_is_gone_leaves_this_ranks_own_words() -> None:
     class Gone:
         def __getattr__(self, name: str) -> Any:
