@@ -13,7 +13,7 @@ from ddpsim.bucketing import Bucket, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.costs import KERNELS
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, Kind, StepGraph
+from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import BucketLaunches, Launches, PlannedMessage, ScheduleLaunches
 from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
 from ddpsim.simulation.pace import Pace
@@ -131,17 +131,17 @@ class IterationBuilder:
             if stage.loaders == 0:
                 to.compute(stage.load_s)
             else:
-                to.thread(Kind.LOAD)
+                to.thread(NodeKind.LOAD)
             nodes.input = (begun, to.moment())
             return
         if stage.pipelined:
             batch = self._fetched() if self._batch is None else self._batch
-            to.on_stream(Kind.WAIT, after=(batch,))
+            to.on_stream(NodeKind.WAIT, after=(batch,))
             self._batch = self._fetched()
         else:
             to.host_loads()
             if stage.copy_bytes > 0:
-                to.on_stream(Kind.COPY)
+                to.on_stream(NodeKind.COPY)
                 if not stage.queued:
                     to.host_waits(to.event())
         nodes.input = (nodes.start, to.event())
@@ -160,12 +160,12 @@ class IterationBuilder:
         to.host(host_s) if self._device else to.serve(host_s)
         launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
         if self._device:
-            to.on_stream(Kind.WAIT, after=(launched,))
+            to.on_stream(NodeKind.WAIT, after=(launched,))
             to.host_waits(to.event())
             to.host(conferring.rebuild_s)
-            to.on_stream(Kind.NOT_BEFORE)
+            to.on_stream(NodeKind.NOT_BEFORE)
         else:
-            to.thread(Kind.WAIT, after=(launched,))
+            to.thread(NodeKind.WAIT, after=(launched,))
             to.serve(conferring.rebuild_s)
         nodes.held_up.append((begun, to.event()))
 
@@ -182,17 +182,17 @@ class IterationBuilder:
             for size in sizes:
                 to.host(costs.launch_s)
                 launched = to.collective(size, (to.event(),), BUFFERS, setting.buffers_lane)
-                to.on_stream(Kind.WAIT, after=(launched,))
+                to.on_stream(NodeKind.WAIT, after=(launched,))
             to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
         else:
             begun = to.moment()
-            to.thread(Kind.DELAY, len(buffers) * costs.buffer_s)
+            to.thread(NodeKind.DELAY, len(buffers) * costs.buffer_s)
             waits = []
             for size in sizes:
-                delayed = to.thread(Kind.DELAY, costs.launch_s)
+                delayed = to.thread(NodeKind.DELAY, costs.launch_s)
                 waits.append(to.collective(size, (delayed,), BUFFERS, setting.buffers_lane))
-            to.thread(Kind.WAIT, after=tuple(waits))
+            to.thread(NodeKind.WAIT, after=tuple(waits))
         nodes.broadcast.append((begun, to.event()))
 
     def _forward(self, nodes: IterationNodes, launches: Launches) -> None:
@@ -214,7 +214,7 @@ class IterationBuilder:
             if "after_forward" in setting.workload.synchronises:
                 to.host_waits(to.event())
         elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
-            to.thread(Kind.DELAY, cost_s)
+            to.thread(NodeKind.DELAY, cost_s)
 
     def _compute_forward(self, nodes: IterationNodes, pace: Pace, host: float, work: float) -> None:
         """Compute these shares of forward, on the host and on the device."""
@@ -305,7 +305,7 @@ class IterationBuilder:
             to.host(owed_s + host_s + (costs.hook_s if adds else 0.0))
             owed_s = 0.0
             if lag_s > 0:
-                to.on_stream(Kind.NOT_BEFORE, lag_s)
+                to.on_stream(NodeKind.NOT_BEFORE, lag_s)
             if adds:
                 to.copies(setting.add_s(parameter))
             ready = to.moment()
@@ -338,7 +338,7 @@ class IterationBuilder:
         waited, bitmap = to.outstanding(launches.waits(BACKWARD_END)), None
         costs, searched = setting.costs, setting.options.find_unused_parameters
         if waited and searched:
-            to.host(costs.launch_s) if self._device else to.thread(Kind.DELAY, costs.launch_s)
+            to.host(costs.launch_s) if self._device else to.thread(NodeKind.DELAY, costs.launch_s)
             bitmap = to.collective(BITMAP_BYTES * len(setting.workload.parameters), (to.event(),))
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from ddpsim.simulation.graph import ORIGIN, Cause, Collective, Kind, StepGraph
+from ddpsim.simulation.graph import ORIGIN, Cause, Collective, NodeKind, StepGraph
 from ddpsim.simulation.run import NodeTimes
 
 HOST, LATENCY, BETWEEN_NODES, INSIDE_NODE, ENDS = (
@@ -118,6 +118,6 @@ def _latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: flo
 def _cause(graph: StepGraph, node: int) -> str:
     """Return what the time is of that a node takes after all that it comes after."""
     kind = graph.kind[node]
-    if kind is Kind.COLLECTIVE:
+    if kind is NodeKind.COLLECTIVE:
         return LATENCY
-    return CAUSES[Cause.INPUT] if kind in (Kind.LOAD, Kind.COPY) else CAUSES[graph.cause[node]]
+    return CAUSES[Cause.INPUT] if kind in (NodeKind.LOAD, NodeKind.COPY) else CAUSES[graph.cause[node]]

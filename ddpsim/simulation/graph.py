@@ -31,7 +31,7 @@ class Cause(IntEnum):
     HOST = 6  # launches, of whatever
 
 
-class Kind(IntEnum):
+class NodeKind(IntEnum):
     """A kind says how long a node takes, and what it may be slowed by."""
 
     MARK = 0  # no time; nothing waits for it, so that its moment may be told later
@@ -170,7 +170,7 @@ class StepGraph:
         cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
 
-    kind: list[Kind] = field(default_factory=lambda: [Kind.EVENT])
+    kind: list[NodeKind] = field(default_factory=lambda: [NodeKind.EVENT])
     seconds: list[float] = field(default_factory=lambda: [0.0])
     queued: list[int] = field(default_factory=lambda: [ORIGIN])
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
@@ -179,7 +179,7 @@ class StepGraph:
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
     writing: Cause = Cause.OTHER
 
-    def add(self, kind: Kind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
+    def add(self, kind: NodeKind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
         """Add a node and return its number; the caller puts it on a resource."""
         node = len(self.kind)
         self.kind.append(kind)

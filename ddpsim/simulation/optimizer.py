@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulation.graph import Cause, IterationNodes, Kind
+from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.rank_builder import RankBuilder
@@ -35,10 +35,10 @@ def update_before_use(to: RankBuilder, nodes: IterationNodes, launches: Launches
     if not to.one_thread:
         to.device(pace.optimizer_work * update.share)
         to.host(pace.optimizer_host * update.share)
-        to.on_stream(Kind.NOT_BEFORE)
+        to.on_stream(NodeKind.NOT_BEFORE)
     elif to.timed:
         # It sleeps so long, wherever in a phase that is.
-        to.graph.cause[to.thread(Kind.DELAY, pace.optimizer_host * update.share)] = Cause.OPTIMIZER
+        to.graph.cause[to.thread(NodeKind.DELAY, pace.optimizer_host * update.share)] = Cause.OPTIMIZER
     else:
         to.compute(pace.optimizer_host * update.share)
     to.graph.writing = writing
@@ -92,7 +92,7 @@ def _on_device(
             to.host(pace.optimizer_host * update.share)
         if number + 1 < len(updates):
             to.launch_all(nodes, launches.passed(*update.after))
-    to.on_stream(Kind.NOT_BEFORE)
+    to.on_stream(NodeKind.NOT_BEFORE)
     if updates:
         to.launch_all(nodes, launches.passed(*updates[-1].after))
     if "after_optimizer" in to.workload.synchronises:

@@ -11,7 +11,16 @@ from typing import Literal
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph import ORIGIN, Cause, Collective, IterationNodes, Kind, MessageNodes, RankGraph, StepGraph
+from ddpsim.simulation.graph import (
+    ORIGIN,
+    Cause,
+    Collective,
+    IterationNodes,
+    MessageNodes,
+    NodeKind,
+    RankGraph,
+    StepGraph,
+)
 from ddpsim.simulation.messages import PlannedMessage
 from ddpsim.workload import Workload
 
@@ -46,28 +55,28 @@ class RankBuilder:
         if self._extensible:
             self.graph.seconds[self._host] += seconds
         elif seconds > 0:
-            self._on_host(Kind.DELAY, seconds)
+            self._on_host(NodeKind.DELAY, seconds)
             self._extensible = True
 
     def host_waits(self, *nodes: int) -> None:
         """Let the host wait until `nodes` have ended."""
-        self._on_host(Kind.WAIT, after=nodes)
+        self._on_host(NodeKind.WAIT, after=nodes)
 
     def host_loads(self) -> None:
         """Let the host wait until its loader has a batch."""
-        self._on_host(Kind.LOAD)
+        self._on_host(NodeKind.LOAD)
 
     def device(self, seconds: float) -> None:
         """Let the computing stream work for `seconds`."""
         if seconds > 0:
-            self.on_stream(Kind.COMPUTE, seconds)
+            self.on_stream(NodeKind.COMPUTE, seconds)
 
     def copies(self, seconds: float) -> None:
         """Let the computing stream work for `seconds` on DDP's behalf: copies, codecs, what a collective takes."""
         if seconds > 0:
-            self.graph.cause[self.on_stream(Kind.COMPUTE, seconds)] = Cause.DDP
+            self.graph.cause[self.on_stream(NodeKind.COMPUTE, seconds)] = Cause.DDP
 
-    def on_stream(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+    def on_stream(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
         self._extensible = False
         node = self.graph.add(kind, seconds, self._host, after)
@@ -76,44 +85,44 @@ class RankBuilder:
 
     def copy(self) -> int:
         """Queue a batch's copy on the copy engine, as of now on the host."""
-        node = self.graph.add(Kind.COPY, 0.0, self._queued())
+        node = self.graph.add(NodeKind.COPY, 0.0, self._queued())
         self.rank.copies.append(node)
         return node
 
-    def thread(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+    def thread(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Let the only thread of a rank do something; return the node."""
         return self._on_host(kind, seconds, after)
 
     def begin_phase(self) -> int:
         """Let layers that sleep count from now on; return the node that has just ended."""
         if self.timed:
-            self.thread(Kind.RESUME)
+            self.thread(NodeKind.RESUME)
         return self._host
 
     def resume(self, since: int) -> None:
         """Let what is left of a phase of sleeping layers come later, by what has passed since the end of `since`."""
         if self.timed:
-            self.thread(Kind.RESUME, after=(since,))
+            self.thread(NodeKind.RESUME, after=(since,))
 
     def compute(self, seconds: float) -> None:
         """Let the only thread of a rank compute, or sleep as its layers do."""
         if self.timed:
-            self.thread(Kind.PACED, seconds)
+            self.thread(NodeKind.PACED, seconds)
         elif seconds > 0:
-            self.thread(Kind.COMPUTE, seconds)
+            self.thread(NodeKind.COMPUTE, seconds)
 
     def serve(self, seconds: float, *, lasting: bool = False) -> None:
         """Let the only thread of a rank work for DDP."""
         if seconds > 0:
-            self.graph.cause[self.thread(Kind.LASTING if lasting else Kind.SERVE, seconds)] = Cause.DDP
+            self.graph.cause[self.thread(NodeKind.LASTING if lasting else NodeKind.SERVE, seconds)] = Cause.DDP
 
     def moment(self) -> int:
         """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
-        return self._host if self.one_thread else self.on_stream(Kind.MARK)
+        return self._host if self.one_thread else self.on_stream(NodeKind.MARK)
 
     def event(self) -> int:
         """Return a node that ends here, and that others wait for."""
-        return self._host if self.one_thread else self.on_stream(Kind.EVENT)
+        return self._host if self.one_thread else self.on_stream(NodeKind.EVENT)
 
     # Messages.
 
@@ -132,7 +141,7 @@ class RankBuilder:
         if lane is None:
             lane, self._turn = self._turn, (self._turn + 1) % len(self.rank.lanes)
         nodes = self.rank.lanes[lane]
-        node = self.graph.add(Kind.COLLECTIVE, 0.0, self._queued(), after)
+        node = self.graph.add(NodeKind.COLLECTIVE, 0.0, self._queued(), after)
         self.graph.collectives[node] = Collective(size_bytes, operation, lane, len(nodes))
         nodes.append(node)
         return node
@@ -201,13 +210,13 @@ class RankBuilder:
     def expose(self, iteration: IterationNodes, done: int) -> None:
         """Wait where it counts as exposed: on the stream of a device, else on the thread."""
         wait = self.thread if self.one_thread else self.on_stream
-        iteration.exposed.append(wait(Kind.WAIT, after=(done,)))
+        iteration.exposed.append(wait(NodeKind.WAIT, after=(done,)))
 
     def later(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
         """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""
         if seconds <= 0 and len(after) == 1:
             return after[0]
-        node = self.graph.add(Kind.DELAY, seconds, ORIGIN, after)
+        node = self.graph.add(NodeKind.DELAY, seconds, ORIGIN, after)
         self.graph.cause[node] = cause
         self.rank.delays.append(node)
         return node
@@ -235,9 +244,9 @@ class RankBuilder:
         else:
             self.host_waits(done)
 
-    def _on_host(self, kind: Kind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+    def _on_host(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         self._host = self.graph.add(kind, seconds, ORIGIN, after)
-        if kind is Kind.DELAY:
+        if kind is NodeKind.DELAY:
             self.graph.cause[self._host] = Cause.HOST
         self.rank.host.append(self._host)
         self._extensible = False

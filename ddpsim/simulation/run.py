@@ -14,7 +14,7 @@ import simpy
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, Kind, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.inputs import Copy
 
 _NEVER = float("inf")
@@ -190,9 +190,9 @@ class _Resources:
         for node in self._rank.host:
             kind = kinds[node]
             run.times.begin[node] = clock
-            if kind is Kind.DELAY:
+            if kind is NodeKind.DELAY:
                 clock += seconds[node]
-            elif kind is Kind.LOAD:
+            elif kind is NodeKind.LOAD:
                 assert self._loader is not None
                 clock = self._loader.take(clock)
             else:
@@ -210,22 +210,22 @@ class _Resources:
         for node in self._rank.host:
             kind, seconds = graph.kind[node], graph.seconds[node]
             begin[node] = env.now
-            if kind is Kind.COMPUTE:
+            if kind is NodeKind.COMPUTE:
                 yield from self._processor.work(seconds)
-            elif kind is Kind.PACED:
+            elif kind is NodeKind.PACED:
                 due += seconds
                 if due > env.now:
                     yield env.timeout(due - env.now)
-            elif kind is Kind.SERVE or kind is Kind.LASTING:
-                yield from self._processor.serve(seconds, lasting=kind is Kind.LASTING)
-            elif kind is Kind.DELAY:
+            elif kind is NodeKind.SERVE or kind is NodeKind.LASTING:
+                yield from self._processor.serve(seconds, lasting=kind is NodeKind.LASTING)
+            elif kind is NodeKind.DELAY:
                 yield env.timeout(seconds)
-            elif kind is Kind.WAIT:
+            elif kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
-            elif kind is Kind.RESUME:
+            elif kind is NodeKind.RESUME:
                 after = graph.after[node]
                 due = due + env.now - run.times.end[after[0]] if after else env.now
-            elif kind is Kind.LOAD:
+            elif kind is NodeKind.LOAD:
                 assert self._loader is not None
                 ready_s = self._loader.take(env.now)
                 if ready_s > env.now:
@@ -245,22 +245,22 @@ class _Resources:
             idle_s += now - came_s
             kind = kinds[node]
             place += 1
-            if kind is Kind.COMPUTE:
+            if kind is NodeKind.COMPUTE:
                 place, seconds, parts = self._queued_work(place, max(now, end[queued[node]]))
                 yield from self._processor.work(seconds, parts, self._passed)
                 continue
-            if kind is Kind.WAIT:
+            if kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
                 waited_s += env.now - now
-            elif kind is Kind.COPY:
+            elif kind is NodeKind.COPY:
                 assert self._copy is not None
                 yield self._copy()
-            elif kind is Kind.NOT_BEFORE:
+            elif kind is NodeKind.NOT_BEFORE:
                 moment_s = end[queued[node]] + graph.seconds[node]
                 if moment_s > now:
                     idle_s += moment_s - now
                     yield env.timeout(moment_s - now)
-            elif kind is Kind.EVENT:
+            elif kind is NodeKind.EVENT:
                 run.times.stood[node] = idle_s, waited_s
             run.ended(node)
 
@@ -308,7 +308,7 @@ class _Resources:
     def _queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
         """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
         graph, nodes, end = self._run.graph, self._rank.compute, self._run.times.end
-        compute, mark, not_before = Kind.COMPUTE, Kind.MARK, Kind.NOT_BEFORE
+        compute, mark, not_before = NodeKind.COMPUTE, NodeKind.MARK, NodeKind.NOT_BEFORE
         kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
         seconds = lasts[nodes[place - 1]]
         parts, count = [(seconds, nodes[place - 1])], len(nodes)
