@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
 	@echo "make test    the tests that need no network namespace, browser, wheel or wait: five minutes on two cores"
-	@echo "make check   every test, those of the studies too, and random tests with all their examples"
+	@echo "make check   every test, those of the studies and torch's of DDP too, random ones with all their examples"
 	@echo "make check-studies   every study imported, its quick pages made again and compared, its tests"
 	@echo "make summary  the page on accuracy by system, of the studies' pages"
 	@echo "make test-times   how long make test takes, and its twenty slowest; make test-repeat: is it green each time?"
