@@ -249,9 +249,12 @@ def _cpu(socket: int) -> Vertex:
 
 
 def _with_slots(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
-    """Return the tree of a file; where it places nothing, devices stand in slots, spread evenly over the sockets."""
+    """Return the tree of a file; where it places nothing, devices stand in slots, spread evenly over the sockets.
+
+    Empty lists that are written down place nothing on purpose: an imported machine may have no socket.
+    """
     pcie = spec.pcie or PcieSpec()
-    if pcie.switches or pcie.slots:
+    if pcie.model_fields_set & {"switches", "slots"}:
         return pcie
     sockets = spec.cpu.sockets
     slots = [

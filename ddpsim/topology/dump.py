@@ -129,7 +129,11 @@ class _PcieTree:
             for name in self._switches()
             if self._parents[name].target_kind == VertexKind.CPU
         ]
-        return pcie | ({"switches": switches} if switches else {}) | ({"slots": slots} if slots else {})
+        if switches:
+            pcie["switches"] = switches
+        if slots or not switches:  # an empty list says that nothing stands in a slot, where none would be the default's
+            pcie["slots"] = slots
+        return pcie
 
     def _switches(self) -> list[str]:
         return sorted(

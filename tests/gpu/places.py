@@ -40,7 +40,7 @@ class Place:
         pickle.dumps((function, arguments))
         start = "fork" if self.device == "cpu" else "spawn"
         options = {"start": start, "backend": backend, "timeout_s": 110, "group_timeout_s": 60}
-        return ranks.run(world_size, _on_device, self.device, function, arguments, **options)
+        return ranks.run_own(world_size, _on_device, self.device, function, arguments, **options)
 
     def ddpexec(self, *arguments: object, world_size: int = 1) -> str:
         """Run a command of ddpexec under torchrun on this device; return what it printed."""
