@@ -1,17 +1,8 @@
-"""Results as Markdown and as text: validations side by side."""
+"""Validations side by side, as rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from ddpsim.validation.result import Validation
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; None is a dash."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(" --- " for _ in header) + "|"]
-    lines += ["| " + " | ".join("-" if cell is None else str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def signed_percent(error: float | None) -> str:

@@ -94,11 +94,6 @@ class OrderTrace:
         """Whether some iteration of some rank brings some parameter no gradient, as torch must be told."""
         return any(bool(np.isnan(workload.gradient_hook_s).any()) for workload in self.workloads)
 
-    @property
-    def knows_contexts(self) -> bool:
-        """Whether anything is known of any batch before its forward."""
-        return any(value is not None for row in self.contexts for value in row)
-
 
 class _RankEntry(Document):
     """One rank's iterations, in microseconds; `order` counts the file's `orders`, `gaps` are from hook to hook."""

@@ -9,7 +9,7 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
-from ddpsim.validation.report import markdown_table, validation_row
+from ddpsim.validation.report import validation_row
 from ddpsim.validation.result import Term, Validation
 from ddpsim.validation.validate import validate
 from tests.traces import example_trace
@@ -226,4 +226,3 @@ def test_a_run_is_a_row_of_a_table() -> None:
     trace = example_trace(2)
     found = validate(prediction_of(trace), slower(trace, 1.25))
     assert validation_row("x", found)[:4] == ("x", "50.0", "40.0", "-20.0 %")
-    assert markdown_table(("a", "b"), [(None, 1)]).splitlines()[-1] == "| - | 1 |"
