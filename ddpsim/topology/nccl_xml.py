@@ -163,7 +163,9 @@ class _System:
             slots += [{"socket": socket, **branch}] if branch else []
             switches += [{"socket": socket, **switch} for switch in inner]
         parts = {"devices": devices, "switches": switches, "slots": slots}
-        nothing = {} if switches or slots else {"slots": []}  # not the slots that a file without any is given
+        nothing: dict[str, object] = (
+            {} if switches or slots else {"slots": []}
+        )  # not the slots that a file without any is given
         return pcie | {key: value for key, value in parts.items() if value} | nothing
 
     def _branch(self, parent: Element, devices: dict[str, str]) -> tuple[dict[str, object], list[dict[str, object]]]:
