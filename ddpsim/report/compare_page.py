@@ -11,9 +11,9 @@ from ddpsim.planning.ranking import unranked, within
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import GBPS, record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, of_step, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_number, step, where
+from ddpsim.report.wording import banded_number, one_step, step, where
 from ddpsim.units import counted
 
 _KEYS = (
@@ -23,7 +23,7 @@ _KEYS = (
     "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
     "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto", "hidden_comm_cost_s",
 )  # fmt: skip
-_TOLD_APART = ("micro_batch_s", "tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
+_TOLD_APART = ("tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
 """Keys that a table shows only where rows differ in them."""
 
 _CURVES_NOTE = (
@@ -31,7 +31,7 @@ _CURVES_NOTE = (
     "that no other beats in both."
 )
 _TIMELINE_NOTE = (
-    "One step of rank 0. Small lines under the computation are gradients that come ready; each row below is a bucket."
+    "of rank 0. Small lines under the computation are gradients that come ready; each row below is a bucket."
 )
 
 
@@ -51,8 +51,8 @@ def compare_report(
         command: that made it.
     """
     found, rows = _records(comparison), comparison.rows
-    accumulates = any(number(row, "accumulate") > 1 for row in found)
-    shown = {*(key for key in _TOLD_APART if _differ(found, key)), *(("micro_batch_s",) if accumulates else ())}
+    drawn = one_step(max(map(micro_batches, found), default=1))
+    shown = {key for key in _TOLD_APART if _differ(found, key)}
     shown |= {"tokens_per_s"} if any(row.get("tokens_per_s") for row in found) else set()
     keys = [key for key in _KEYS if key not in _TOLD_APART or key in shown]
     bests = {model: comparison.best_of(model) for model in comparison.models}
@@ -71,7 +71,7 @@ def compare_report(
             *_others(comparison),
             Bars("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
             *_curves(comparison, found),
-            Timeline("One step", tuple(_choice(rows, found, each) for each in kept), _TIMELINE_NOTE),
+            Timeline(drawn, tuple(_choice(rows, found, each) for each in kept), f"{drawn} {_TIMELINE_NOTE}"),
             *assumptions(
                 [row.document() for row in rows],
                 {p.workload.name: p.workload for p in predictions}.values(),
@@ -79,7 +79,7 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            record_table("All values", comparison.records()[:MOST_ROWS], folded=True),
+            record_table("All values", [of_step(r) for r in comparison.records()[:MOST_ROWS]], folded=True),
         ),
     )
 

@@ -16,7 +16,7 @@ from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_share, milliseconds, rate, step, where
+from ddpsim.report.wording import banded_share, milliseconds, one_step, rate, step, where
 from ddpsim.units import counted
 
 _KEYS = (
@@ -53,6 +53,7 @@ def plan_report(
     named = _Places(len(reports) > 1)
     changed_first = sorted(range(len(rows)), key=lambda each: rows[each].keep_default)
     shown = [rows[each] for each in sorted(changed_first[:MOST_TIMELINES])]
+    drawn = one_step(max(p.options.accumulate for p in chosen))
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(report.name for report in reports)}",
@@ -69,7 +70,12 @@ def plan_report(
                 (*(_caps(group) for group in _by_machine(rows)), *over_nodes(list(map(of_step, documents)))),
                 _CURVES_NOTE,
             ),
-            Timeline("One step", tuple(_choice(row, named) for row in shown), _TIMELINE_NOTE, _most_telling(shown)),
+            Timeline(
+                drawn,
+                tuple(_choice(row, named) for row in shown),
+                f"{drawn} {_TIMELINE_NOTE}",
+                _most_telling(shown),
+            ),
             *assumptions(documents, workloads, machines, calibration, backends),
             record_table("All values", records[:MOST_ROWS], folded=True),
         ),
@@ -99,7 +105,7 @@ _CURVES_NOTE = (
 )
 
 _TIMELINE_NOTE = (
-    "One step of rank 0 under torch's default buckets and, where others were found, under these, on one axis of time. "
+    "of rank 0 under torch's default buckets and, where others were found, under these, on one axis of time. "
     "Small lines under the computation are gradients that come ready; each row below is a bucket."
 )
 

@@ -32,13 +32,26 @@ def number(row: Row, key: str) -> float:
 
 
 def of_step(row: Row) -> dict[str, object]:
-    """Return a row whose times are of the optimizer's step, of all its micro-batches; what one takes stands beside."""
-    count = int(number(row, "accumulate")) or 1
+    """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
+
+    Where there are several, what one takes stands beside.
+    """
+    count = micro_batches(row)
+    once = {key: value for key, value in row.items() if key not in _TWICE}
     if count == 1:
-        return dict(row)
+        return once
     times = (*_TIMES, *PARTS, INPUT)
     whole = {key: count * number(row, key) for key in times if isinstance(row.get(key), float)}
-    return {**row, **whole, "micro_batch_s": row["iteration_s"]}
+    return {**once, **whole, "micro_batch_s": row["iteration_s"]}
+
+
+def micro_batches(row: Row) -> int:
+    """Return how many micro-batches a row's step has."""
+    return int(number(row, "accumulate")) or 1
+
+
+_TWICE = ("step_s", "step_low_s", "step_high_s", "micro_batch_s")
+"""Times that a row of the whole step has under other names."""
 
 
 _TIMES = (

@@ -9,9 +9,9 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Step, Timeline
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, number, of_step, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
 from ddpsim.report.steps import of_document
-from ddpsim.report.wording import banded_time
+from ddpsim.report.wording import banded_time, each, one_step
 from ddpsim.topology.graph import Cluster
 from ddpsim.units import counted, format_time
 from ddpsim.workload import Workload
@@ -52,6 +52,7 @@ def sweep_report(
     told = [group for group in groups if group in told]
     shown = sorted(rows, key=lambda row: -number(row, "samples_per_s"))[:MOST_ROWS] if len(rows) > MOST_ROWS else rows
     left = f" The fastest {MOST_ROWS} of {len(rows)} rows; the file of -o has all." if len(rows) > MOST_ROWS else ""
+    drawn = one_step(micro_batches(rows[0]))
     note = f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
     return Report(
         title=f"Sweep of {workload.name} on {machine.name}",
@@ -62,7 +63,12 @@ def sweep_report(
             record_table("Steps", [flat(row) for row in shown], _KEYS, note=note),
             Bars("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
             *_curves(rows, groups),
-            Timeline("One step", tuple(_choice(group) for group in told), _TIMELINE_NOTE, told.index(_widest(groups))),
+            Timeline(
+                drawn,
+                tuple(_choice(group) for group in told),
+                f"{drawn} {_TIMELINE_NOTE}",
+                told.index(_widest(groups)),
+            ),
             *assumptions(documents, [workload], [machine], calibration, [backend]),
             record_table("All values", [flat(row) for row in shown], folded=True),
         ),
@@ -71,7 +77,7 @@ def sweep_report(
 
 _BEST_NOTE = "With the fastest cap at each node count; the line below a bar is its 80 % band."
 _TIMELINE_NOTE = (
-    "One step of rank 0 under the caps that make it longest and shortest, on one axis of time: its parts one after "
+    "of rank 0 under the caps that make it longest and shortest, on one axis of time: its parts one after "
     "another, medians of each bucket's times below."
 )
 
@@ -104,6 +110,7 @@ def _best(rows: Sequence[Row]) -> str:
         return f"{kept}: its steps say what that device would do there."
     step = banded_time(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
+    step += each(micro_batches(best), number(best, "micro_batch_s"))
     return f"{best['workload']} trains fastest on {_where(best)} with {_cap(best)}: {rate}, a step of {step}."
 
 

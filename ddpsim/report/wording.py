@@ -8,9 +8,17 @@ from ddpsim.units import counted, format_time
 
 def step(prediction: Prediction) -> str:
     """Return the optimizer's step with its band, `178.5 ms (80 % band 135.8 to 253.6 ms)`, and its micro-batches."""
-    count, one_s = prediction.options.accumulate, prediction.iteration_s
-    each = "" if count == 1 else f" of {count} micro-batches, {format_time(one_s)} each"
-    return banded_time(*prediction.step_s) + each
+    return banded_time(*prediction.step_s) + each(prediction.options.accumulate, prediction.iteration_s)
+
+
+def each(micro_batches: int, one_s: float) -> str:
+    """Return what stands behind a step's time where it has several micro-batches: ` of 4 micro-batches, 45 ms each`."""
+    return "" if micro_batches == 1 else f" of {micro_batches} micro-batches, {format_time(one_s)} each"
+
+
+def one_step(micro_batches: int) -> str:
+    """Return what a timeline draws, as its title and the first words of its note."""
+    return "One step" if micro_batches == 1 else "One micro-batch of a step"
 
 
 def banded_time(seconds: float, low_s: float | None, high_s: float | None) -> str:
