@@ -64,8 +64,8 @@ def predict(
     if trace:
         check_writable_folder(trace)
     measured = _measured(beside, trace)
-    machine = load_topology(topology)
-    model = Model.of(workload, options).on(machine, options=options)
+    step, machine = Model.of(workload, options), load_topology(topology)
+    model = step.on(machine, options=options)
     prediction = predict_one(
         model,
         machine,
