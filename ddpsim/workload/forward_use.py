@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from ddpsim.errors import WorkloadError
 
+MOST_S = 1e9
+"""Seconds at most of any time of an iteration; chosen by hand, thirty years: sums of times are then numbers too."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardUse:
@@ -63,13 +66,13 @@ class ForwardUse:
         """Hold this against the number of parameters.
 
         Raises:
-            WorkloadError: another number of times, a time that is negative or not finite, or on one clock only.
+            WorkloadError: another number of times, a time that is negative or above `MOST_S`, or on one clock only.
         """
         for clock, times in (("host", self.host_s), ("device", self.device_s)):
             place = f"forward_use_s.{clock}"
             if times.shape != (parameters,):
                 raise WorkloadError(f"{len(times)} times for {parameters} parameters", place=place)
-            if len(bad := np.flatnonzero(np.isinf(times) | (times < 0))):
+            if len(bad := np.flatnonzero((times > MOST_S) | (times < 0))):
                 raise WorkloadError(f"{times[bad[0]]} is not a time in seconds", place=f"{place}.{bad[0]}")
         if len(bad := np.flatnonzero(np.isnan(self.host_s) != np.isnan(self.device_s))):
             what, remedy = "a parameter has one of its two times only", "give both or neither"

@@ -17,7 +17,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.forward_use import MOST_S, ForwardUse
 from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]
@@ -97,8 +97,8 @@ class Workload:
         sequence_length: tokens of a sample, where the file says so; `tokens_per_sample` knows estimates' too.
 
     Raises:
-        WorkloadError: where shapes disagree, two parameters share a name, a time is negative or not finite, one clock
-            lacks a gradient or a forward use, or an iteration has no gradient.
+        WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
+            clock lacks a gradient or a forward use, or an iteration has no gradient.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Workload:
                 if times.shape != (self.iterations,):
                     what = f"{len(times)} iterations, forward has {self.iterations}"
                     raise WorkloadError(what, place=f"{name}.{clock}")
-                if bad := _first(~np.isfinite(times) | (times < 0)):
+                if bad := _first(~(times <= MOST_S) | (times < 0)):
                     raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{clock}.{bad[0]}")
 
     def _check_gradients(self) -> None:
@@ -160,7 +160,7 @@ class Workload:
             times = getattr(self, name)
             if times.shape != shape:
                 raise WorkloadError(f"shape {times.shape}, expected (iterations, parameters) = {shape}", place=name)
-            if bad := _first(np.isinf(times) | (times < 0)):
+            if bad := _first((times > MOST_S) | (times < 0)):
                 raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{bad[0]}.{bad[1]}")
         if bad := _first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
             place = f"gradient_ready_s.{bad[0]}.{bad[1]}"
