@@ -17,6 +17,8 @@ from studies.fuzz import loaders, seeds
 from studies.fuzz.running import LONGEST, longest
 from studies.fuzz.values import TEXTS
 
+WORDS = [text for text in TEXTS if "\0" not in text and "\ud800" not in text]
+"""What a system can hand to a program."""
 HERE = ("--topology", "dgx-1v", "--gpus-per-node", "2")
 
 
@@ -110,7 +112,7 @@ def case(random: Random, whole: Path, own: Path) -> tuple[Callable[[], object], 
     places = {"{file}": file, "{parent}": file.parent, "{folder}": whole}
     arguments = [_filled(argument, places) for argument in command.arguments]
     if random.random() < 0.05:
-        arguments[random.randrange(1, len(arguments))] = random.choice([text for text in TEXTS if "\0" not in text])
+        arguments[random.randrange(1, len(arguments))] = random.choice(WORDS)
     return lambda: _run(command.program, arguments, own), " ".join(arguments)[:300]
 
 
