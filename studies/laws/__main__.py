@@ -22,7 +22,8 @@ def main() -> int:
         last = found[-1]
         if last.what != "holds":
             slower = f"{last.before_s * 1e3:.3f} to {last.after_s * 1e3:.3f} ms"
-            print(f"{last.what}: {last.law}, {last.case}: {slower} (case {number})", flush=True)
+            cause = f", not with {last.cause}" if last.cause else ""
+            print(f"{last.what}: {last.law}, {last.case}: {slower}{cause} (case {number})", flush=True)
     counted = Counter((each.law, each.what) for each in found)
     for law in LAWS:
         kept, chosen, broken = (counted[law.name, what] for what in ("holds", "choice", "broken"))

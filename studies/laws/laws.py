@@ -1,105 +1,19 @@
-"""Random jobs, what is changed of each, and whether the step went the way that it must."""
+"""Laws over random jobs: whether a step goes the way that it must, and if not, whether NCCL's choices are why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from random import Random
 
-from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
-from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.operations.operation import Operation
-from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.costs import Calibration
-from ddpsim.topology.cluster import Topology
-from ddpsim.topology.declared import DegradedLink
-from ddpsim.topology.dump import dump_topology
-from ddpsim.topology.node import Degradation, Link
-from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.trace.metrics import summarise
-from ddpsim.workload import Workload
-from ddpsim.workload.files import load_workload
+from studies.laws import jobs
+from studies.laws.forced import CHOICES, chosen_as_for
+from studies.laws.jobs import Job, job_of
 
-MACHINES = ("dgx-1v", "p3dn.24xlarge", "dgx-a100", "dgx-h100", "4xv100-pcie", "p3.8xlarge", "hgx-a100-4", "abci-v")
-WORKLOADS = ("mlp", "resnet18", "resnet50")
-SCHEMES = (
-    "ddp", "naive", "flat", "priority", "priority:1MiB", "dear", "zero1", "zero2", "zero0", "zero3", "fsdp2", "hsdp:2",
-    "horovod", "multiworker-mirrored", "gradientflow", "parameter-server", "averaging:2", "slowmo:2", "local-sgd:2",
-)  # fmt: skip
 ROUNDING = 1e-3
 """Of a step: times of chunks and shares of a flow are cut at other places when rates differ; less than is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job is what is predicted: a step's seconds follow from it."""
-
-    workload: Workload
-    topology: Topology
-    nodes: int
-    gpus: int
-    options: Options
-
-    def step_s(self) -> float:
-        """Return the simulated step."""
-        placement = self.topology.place(self.nodes, self.gpus)
-        return summarise(simulate(self.workload, placement, self.options)).iteration_s
-
-    def __str__(self) -> str:
-        asked = f"{self.options.scheme}, {self.options.algorithm}"
-        return f"{self.workload.name} on {self.nodes} x {self.gpus} of {self.topology.name} by {asked}"
-
-
-def job_of(random: Random) -> Job:
-    """Return a random job; one that is refused is for the caller to draw again."""
-    topology = load_topology(random.choice(MACHINES))
-    most = topology.place(1).gpus_per_node
-    scheme = random.choice(SCHEMES)
-    options = Options(scheme=scheme, algorithm=random.choice(("auto", "auto", "ring")), iterations=3)
-    return Job(load_workload(random.choice(WORKLOADS)), topology, random.choice((1, 2, 4)), most, options)
-
-
-def _links(topology: Topology, change: Callable[[Link], Link], nics: float = 1.0) -> Topology:
-    groups = []
-    for group in topology.groups:
-        template = group.template
-        links = tuple(map(change, template.links))
-        ports = tuple(replace(nic, bandwidth=nic.bandwidth * nics) for nic in template.nics)
-        groups.append(replace(group, template=replace(template, links=links, nics=ports)))
-    return replace(topology, groups=tuple(groups))
-
-
-def _more_bandwidth(job: Job, random: Random) -> Job:
-    factor = random.choice((1.25, 2.0, 4.0))
-    changed = _links(job.topology, lambda link: replace(link, bandwidth=link.bandwidth * factor), factor)
-    return replace(job, topology=changed)
-
-
-def _less_latency(job: Job, random: Random) -> Job:
-    factor = random.choice((0.5, 0.1))
-    return replace(job, topology=_links(job.topology, lambda link: replace(link, latency_s=link.latency_s * factor)))
-
-
-def _faster_device(job: Job, random: Random) -> Job:
-    return replace(job, options=replace(job.options, scale_compute=random.choice((0.9, 0.5))))
-
-
-def _fewer_ranks(job: Job, random: Random) -> Job:
-    return replace(job, nodes=1) if job.nodes > 1 else replace(job, gpus=max(1, job.gpus // 2))
-
-
-def _same_file(job: Job, random: Random) -> Job:
-    return replace(job, topology=parse_topology(dump_topology(job.topology), "again"))
-
-
-def _slow_node(job: Job, node: int) -> Job:
-    links = [link.name for link in job.topology.groups[0].template.links if link.kind == "nic"]
-    if not links or job.nodes < 2:
-        raise InputError("no node of several has a NIC")
-    name = "-".join(sorted(links[0].split(">")))
-    slow = DegradedLink(name, node, Degradation(1e9))
-    return replace(job, topology=replace(job.topology, degraded=(slow,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +22,15 @@ class Law:
 
     Attributes:
         before: what is made of a random job first.
+        scaled: whether NCCL is to choose as before, whose own table keeps its units, and the step times the job's
+            `pace` is compared.
     """
 
     name: str
     after: Callable[[Job, Random], Job]
-    before: Callable[[Job], Job] = lambda job: job
+    before: Callable[[Job, Random], Job] = lambda job, random: job
     equal: bool = False
+    scaled: bool = False
 
     def holds(self, before_s: float, after_s: float) -> bool:
         """Return whether two steps are as the law has them."""
@@ -121,43 +38,40 @@ class Law:
             return False
         return after_s <= before_s * (1 + ROUNDING)
 
-
-def _by_ring(job: Job) -> Job:
-    return _slow_node(replace(job, options=replace(job.options, algorithm="ring", scheme="ddp")), 0)
+    def after_s(self, before: Job, after: Job) -> float:
+        """Return the step of the changed job, as the law compares it."""
+        with chosen_as_for(before.placement(), CHOICES) if self.scaled else nullcontext():
+            return after.step_s() * (after.pace or 1.0)
 
 
 LAWS = (
-    Law("more bandwidth", _more_bandwidth),
-    Law("less latency", _less_latency),
-    Law("faster device", _faster_device),
-    Law("fewer ranks", _fewer_ranks),
-    Law("permuted nodes", lambda job, random: _slow_node(job, random.randrange(1, job.nodes)), _by_ring, True),
-    Law("units of the file", _same_file, equal=True),
+    Law("more bandwidth", jobs.more_bandwidth),
+    Law("less latency", jobs.less_latency),
+    Law("faster device", jobs.faster_device),
+    Law("more memory", jobs.more_memory, jobs.short_of_memory),
+    Law("fewer nodes", jobs.fewer_nodes),
+    Law("fewer GPUs", jobs.fewer_gpus),
+    Law("permuted nodes", jobs.slow_other_node, jobs.slow_first_node, equal=True),
+    Law("scaled units", jobs.all_faster, jobs.of_known_constants, equal=True, scaled=True),
+    Law("same file", jobs.same_file, equal=True),
 )
-
-SIZES = (*(1 << power for power in range(12, 29, 4)), 25 << 20)
-
-
-def choices(job: Job) -> set[tuple[str, str]]:
-    """Return the algorithms and protocols that NCCL's model takes over sizes of messages, from its `tuning.cc`."""
-    placement = job.topology.place(job.nodes, job.gpus)
-    collectives = Collectives(
-        None, placement, backend="nccl", calibration=Calibration.priors("nccl"),
-        options=CollectiveOptions(algorithm=job.options.algorithm),
-    )  # fmt: skip
-    found = (collectives.choice(size, Operation.ALLREDUCE) for size in SIZES)
-    return {(size, each.algorithm, each.protocol, each.channels) for size, each in zip(SIZES, found, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case: `holds`, `broken`, `choice` where NCCL's model took something else, or `refused`."""
+    """What became of a case.
+
+    Attributes:
+        what: `holds`, `broken`, or `choice` where the law holds once NCCL's choices are forced to be the same.
+        cause: which of its choices.
+    """
 
     law: str
     what: str
     case: str
     before_s: float = 0.0
     after_s: float = 0.0
+    cause: str = ""
 
 
 def judged(seed: int, number: int) -> Outcome:
@@ -166,13 +80,41 @@ def judged(seed: int, number: int) -> Outcome:
     law = LAWS[number % len(LAWS)]
     while True:
         try:
-            before = law.before(job_of(random))
+            before = law.before(job_of(random), random)
             after = law.after(before, random)
-            before_s, after_s = before.step_s(), after.step_s()
+            before_s, after_s = before.step_s(), law.after_s(before, after)
             break
         except InputError:
             continue
     if law.holds(before_s, after_s):
         return Outcome(law.name, "holds", str(before), before_s, after_s)
-    what = "choice" if choices(before) != choices(after) else "broken"
-    return Outcome(law.name, what, str(before), before_s, after_s)
+    cause = next((cause for cause, pair in _forced(law, before, after, before_s, after_s) if law.holds(*pair)), "")
+    return Outcome(law.name, "choice" if cause else "broken", str(before), before_s, after_s, cause)
+
+
+def _forced(
+    law: Law, before: Job, after: Job, before_s: float, after_s: float
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield each of NCCL's choices with the steps before and after once it is the same in both.
+
+    First the earlier machine's is forced on the later one, then the other way round; of nodes that change places, a
+    ring on both, for a node's place in NCCL's trees is by its number (`src/graph/trees.cc`). Of fewer GPUs of a node
+    other channels are found: links are made as much faster as the earlier ones carry more.
+    """
+    if law.scaled:
+        return
+    if law.name == "permuted nodes" and before.options.algorithm != "ring":
+        ring = (replace(job, options=replace(job.options, algorithm="ring")) for job in (before, after))
+        earlier, later = (job.step_s() for job in ring)
+        yield "a node's place in trees", (earlier, later)
+        return
+    if before.gpus != after.gpus:
+        yield "channels that carry as much", (before_s, jobs.with_channels_as_fast(after, before).step_s())
+    other = (before.nodes, before.gpus) != (after.nodes, after.gpus)
+    for choices in CHOICES[:1] if other else (CHOICES[:1], CHOICES[1:], CHOICES):
+        choices = (choices,) if isinstance(choices, str) else choices
+        cause = " and ".join(choices)
+        with chosen_as_for(before.placement(), choices, per_rank=other):
+            yield f"{cause} of before", (before_s, after.step_s())
+        with chosen_as_for(after.placement(), choices, per_rank=other):
+            yield f"{cause} of after", (before.step_s(), after_s)

@@ -1,10 +1,18 @@
-"""A hundred random cases of the laws, of a fresh seed."""
+"""A hundred random cases of the laws, of a fresh seed, and how a case is judged."""
 
 from __future__ import annotations
 
+from itertools import count
+from random import Random
+
 import pytest
 
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
 from studies.fresh import seed
+from studies.laws.forced import CHOICES, chosen_as_for
+from studies.laws.jobs import Job, more_bandwidth
 from studies.laws.laws import LAWS, judged
 
 SEED = seed()
@@ -22,6 +30,35 @@ def test_a_step_that_goes_the_other_way_breaks_its_law() -> None:
         assert law.holds(1.0, 1.0)
         assert not law.holds(1.0, 1.1)
         assert law.holds(1.0, 0.9) != law.equal
+
+
+def test_what_no_choice_explains_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = count(1)
+    monkeypatch.setattr(Job, "step_s", lambda job: float(next(steps)))
+    monkeypatch.setattr("studies.laws.laws._forced", lambda law, *found: iter([("nothing", (1.0, 2.0))]))
+    assert judged(1, 0).what == "broken"
+    monkeypatch.setattr("studies.laws.laws._forced", lambda law, *found: iter([("rings", (2.0, 1.0))]))
+    assert (judged(1, 0).what, judged(1, 0).cause) == ("choice", "rings")
+
+
+def job(scheme: str = "ddp", machine: str = "dgx-1v") -> Job:
+    topology = load_topology(machine)
+    return Job(load_workload("mlp"), topology, 2, topology.place(1).gpus_per_node, Options(scheme=scheme, iterations=3))
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "zero2", "hsdp:2"])
+def test_forcing_what_is_chosen_anyway_changes_nothing(scheme: str) -> None:
+    with chosen_as_for(job(scheme).placement(), CHOICES):
+        forced_s = job(scheme).step_s()
+    assert forced_s == job(scheme).step_s()
+
+
+def test_another_machines_choices_are_forced_within_the_block_only() -> None:
+    here, there = job(machine="p3dn.24xlarge"), more_bandwidth(job(machine="p3dn.24xlarge"), Random(1))
+    alone_s = here.step_s()
+    with chosen_as_for(there.placement(), CHOICES):
+        assert here.step_s() != alone_s
+    assert here.step_s() == alone_s
 
 
 def test_the_same_seed_and_number_make_the_same_case() -> None:
