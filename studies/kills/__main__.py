@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from studies.fresh import seed
+from studies.kills.commands import COMMANDS
 from studies.kills.trials import counted, trials
 
 
@@ -17,9 +18,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.kills", description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=seed())
+    parser.add_argument("--only", action="append", choices=list(COMMANDS), help="a command; may be repeated")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wrong = trials(given.count, given.seed, Path(folder), partial(print, flush=True))
+        wrong = trials(given.count, given.seed, Path(folder), partial(print, flush=True), given.only)
     print(f"seed {given.seed}: {given.count} trials ({', '.join(counted(given.count))}), {len(wrong)} wrong")
     return 1 if wrong else 0
 

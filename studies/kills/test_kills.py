@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 
 from studies.fresh import seed
+from studies.kills.commands import COMMANDS
 from studies.kills.trials import trials
 
 SEED = seed()
+QUICK = [name for name, command in COMMANDS.items() if command.same]
+SLOW = [name for name, command in COMMANDS.items() if not command.same and not command.lab]
 TRIALS, PARTS = 100, 10
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_is_left_of_commands_that_are_ended(part: int, tmp_path: Path) -> None:
-    assert trials(TRIALS // PARTS, SEED + part, tmp_path, print) == [], f"seed {SEED + part}"
+    only = SLOW if part == 0 else QUICK
+    assert trials(TRIALS // PARTS, SEED + part, tmp_path, print, only) == [], f"seed {SEED + part}"
