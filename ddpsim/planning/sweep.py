@@ -72,8 +72,7 @@ class Question:
             InputError: as `predict`; and a figure that JSON lacks.
         """
         prediction = self.predict(point, progress)
-        bound = bound_of(prediction, self.calibration)
-        return entry_of(swept_document(prediction) | bound.document(), prediction, str(point))
+        return entry_of(swept_document(prediction, self.calibration), prediction, str(point))
 
     def task(self, points: Sequence[Point]) -> Task[Point]:
         """Return the entries of points as a task."""
@@ -98,16 +97,20 @@ def _recalled(point: Point, entry: Entry) -> dict[str, object]:
     return check_prediction(json.loads(entry.document), str(point))
 
 
-def swept_document(prediction: Prediction) -> dict[str, object]:
-    """Return the `predict` document with the cap that was swept: null for torch's default, a list or a plan."""
-    return prediction.document() | {"bucket_cap_mb": prediction.options.caps.bucket_cap_mb}
+def swept_document(prediction: Prediction, calibration: Calibration | None = None) -> dict[str, object]:
+    """Return the `predict` document with what binds, and the cap that was swept.
+
+    The cap is null for torch's default, a list or a plan.
+    """
+    swept = {"bucket_cap_mb": prediction.options.caps.bucket_cap_mb}
+    return prediction.document() | swept | bound_of(prediction, calibration).document()
 
 
 class Sweep(Iterator[Prediction]):
     """An iterator over the predictions of a sweep, each made when it is asked for."""
 
-    def __init__(self, found: Iterator[Prediction], total: int) -> None:
-        self._found, self._left = found, total
+    def __init__(self, found: Iterator[Prediction], total: int, calibration: Calibration | None = None) -> None:
+        self._found, self._left, self._calibration = found, total, calibration
 
     def __repr__(self) -> str:
         return f"<Sweep: {counted(self._left, 'prediction')} to come>"
@@ -122,8 +125,8 @@ class Sweep(Iterator[Prediction]):
         return prediction
 
     def records(self) -> list[dict[str, object]]:
-        """Return a flat row of each prediction to come, with its `bucket_cap_mb`, for `pandas.DataFrame`."""
-        return [flat(swept_document(prediction)) for prediction in self]
+        """Return a flat row of each prediction to come, its cap and what binds with it, for `pandas.DataFrame`."""
+        return [flat(swept_document(prediction, self._calibration)) for prediction in self]
 
 
 @taking_names
@@ -165,7 +168,7 @@ def sweep(
             show(done, len(points))
             yield found
 
-    return Sweep(in_order(counting()), len(points))
+    return Sweep(in_order(counting()), len(points), calibration)
 
 
 def points_of(nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: Options | None = None) -> list[Point]:

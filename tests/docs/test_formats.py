@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ddpsim
-from ddpsim.planning.bound import bound_of
 from ddpsim.planning.by_scheme import choose
 from ddpsim.planning.sweep import swept_document
 
@@ -18,7 +17,7 @@ JOB = ("mlp", "dgx-1v")
 def documents() -> Iterator[dict[str, object]]:
     """Yield a predict document, and rows of a plan, of one with schemes and of a comparison."""
     prediction = ddpsim.predict(*JOB)
-    yield swept_document(prediction) | bound_of(prediction).document()
+    yield swept_document(prediction)
     yield ddpsim.plan(*JOB, caps=5).rows[0].document()
     yield ddpsim.compare(*JOB).rows[0].document()
     machine = ddpsim.load_topology("dgx-1v")

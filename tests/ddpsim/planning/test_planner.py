@@ -121,15 +121,14 @@ def test_the_pipeline_plan_is_of_the_algorithm_asked_for():
 
 def test_a_gain_that_may_be_none_keeps_the_default():
     kept = Options(keep_pace=True)
-    [found] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-1v")], nodes=[2], options=kept).rows
-    assert 0.01 < found.gain < found.gain_high
-    row = replace(found, gain_low=-0.001)
+    [row] = plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-2")], nodes=[2], options=kept).rows
+    assert row.gain_low <= 0 < 0.01 < row.gain < row.gain_high
     assert row.keep_default
     assert row.chosen is row.default
     assert not firm(row).keep_default
     shown = text(PlanReport((row,)))
     assert f"(at most {100 * row.most:.1f} ± {50 * (row.gain_high - row.gain_low):.1f} % faster found)" in shown
-    assert f"most in doubt on dgx-1v (2 nodes): {row.chosen.doubts[0].name}" in shown
+    assert f"most in doubt on dgx-2 (2 nodes): {row.chosen.doubts[0].name}" in shown
 
 
 @pytest.mark.parametrize(
