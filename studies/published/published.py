@@ -143,7 +143,7 @@ class Page:
 
 
 def _ms(seconds: float, sign: str = "") -> str:
-    return f"{seconds * 1e3:{sign}.2f}"
+    return f"{round(seconds * 1e3, 2) + 0.0:{sign}.2f}"  # nothing has no sign
 
 
 def _value(name: str, value: float) -> str:
