@@ -65,9 +65,10 @@ test-rest: .venv/.dev
 	$(PYTEST) tests --part rest
 
 # Tests of the studies: fits and kept runs that hold the committed figures.
+STUDIES := studies
 check-studies: .venv/.dev
 	@echo "seed of random cases: $(STUDIES_SEED)"
-	STUDIES_SEED=$(STUDIES_SEED) $(BIN)/python -m pytest studies -n 2 --dist=worksteal --durations=10
+	STUDIES_SEED=$(STUDIES_SEED) $(BIN)/python -m pytest $(STUDIES) -n 2 --dist=worksteal --durations=10
 
 # Everything, random tests with all their examples.
 check: .venv/.dev

@@ -124,7 +124,7 @@ def losing(rank: int, scheme: str) -> tuple[str, float]:
     try:
         if made.serves:
             made.serve()
-        for number in range(50):
+        for number in range(5000):  # a trainer that waits for no other goes on until its server has gone
             if rank == 1 and number == 7:
                 os._exit(17)
             begin = time.monotonic()
@@ -135,6 +135,7 @@ def losing(rank: int, scheme: str) -> tuple[str, float]:
 
 
 @pytest.mark.needs("wait")
+@pytest.mark.shares_clock  # a rank is told by timeouts of seconds that another has gone
 @pytest.mark.parametrize("scheme", ["parameter-server", "parameter-server:async"])
 def test_a_killed_rank_ends_the_others(scheme: str) -> None:
     survivors = ranks.outcomes(3, losing, scheme, group_timeout_s=3)
