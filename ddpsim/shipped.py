@@ -8,7 +8,7 @@ from pathlib import Path
 from ddpsim.errors import UnknownNameError
 
 _PACKAGE = Path(__file__).parent
-_FOLDERS = {
+FOLDERS = {
     "topology": (_PACKAGE / "_shipped" / "topologies", _PACKAGE.parent / "topologies"),
     "workload": (_PACKAGE / "_shipped" / "workloads", _PACKAGE.parent / "traces" / "workloads"),
     "gpu": (_PACKAGE / "_shipped" / "gpus", _PACKAGE.parent / "gpus"),
@@ -52,7 +52,7 @@ def path(kind: str, name: str) -> Path:
 
 
 def _index(kind: str) -> dict[str, Path]:
-    folder = next((folder for folder in _FOLDERS[kind] if folder.is_dir()), None)
+    folder = next((folder for folder in FOLDERS[kind] if folder.is_dir()), None)
     files = sorted(folder.iterdir()) if folder else []
     return {
         file.name.removesuffix(suffix): file

@@ -14,7 +14,7 @@ def folders(tmp_path, monkeypatch):
     for name in ("dgx-1v.yaml", "p3.8xlarge.yaml", "notes.txt", "resnet50.json", "bert.json.gz"):
         (folder / name).touch()
     missing = tmp_path / "wheel"
-    monkeypatch.setattr(shipped, "_FOLDERS", {"topology": (missing, folder), "workload": (missing, folder)})
+    monkeypatch.setattr(shipped, "FOLDERS", {"topology": (missing, folder), "workload": (missing, folder)})
     return missing, folder
 
 
@@ -53,7 +53,7 @@ def test_a_folder_is_said_to_be_one(folders, tmp_path):
 
 
 def test_without_folders_nothing_is_shipped(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "_FOLDERS", {"topology": (tmp_path / "none",)})
+    monkeypatch.setattr(shipped, "FOLDERS", {"topology": (tmp_path / "none",)})
     assert shipped.names("topology") == []
     with pytest.raises(UnknownNameError):
         shipped.find("topology", "x")

@@ -18,7 +18,7 @@ from ddpsim.files import STANDARD_STREAM, named, standard_input
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""
 
-_PIECE = 1 << 22
+PIECE = 1 << 22
 """Bytes read at a time: far more than an event has, far less than a file; chosen by hand."""
 _TAIL = 1 << 22
 """Characters from the end of what was read within which an error may be the end's, of a value that goes on."""
@@ -128,7 +128,7 @@ class StreamedTrace:
             except json.JSONDecodeError as cause:
                 if cause.pos < len(self._text) - _TAIL or not self._more():
                     self._refuse(cause.msg, cause.pos)
-                wanted = max(_PIECE, 2 * wanted)
+                wanted = max(PIECE, 2 * wanted)
                 while len(self._text) - self._at < wanted and self._more():
                     pass
                 continue
@@ -211,7 +211,7 @@ def _pieces(path: str | Path, error: type[InputError], remedy: str) -> Iterator[
     source = standard_input() if str(path) == STANDARD_STREAM else path
     with BoundedFile(source, named(path), error, remedy, MOST_TRACE_BYTES) as file:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        while piece := file.read(_PIECE):
+        while piece := file.read(PIECE):
             yield decoder.decode(piece)
         if rest := decoder.decode(b"", final=True):
             yield rest

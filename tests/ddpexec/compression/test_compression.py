@@ -131,8 +131,10 @@ def test_what_is_sent_sums_to_the_gradients_but_for_the_last_error(one_rank, dat
             for p, g, r in zip(members, gradients, result.split([p.numel() for p in members]), strict=True):
                 given[p] += g
                 sent[p] += r
-    for p in parameters:
-        assert torch.allclose(sent[p] + state._errors[p], given[p], atol=1e-5)
+    state.codec = TopKCodec(1.0)  # sends all that there is
+    last = feedback_hook(state, Bucket(parameters, [torch.zeros_like(p) for p in parameters])).wait()
+    for p, error in zip(parameters, last.split([p.numel() for p in parameters]), strict=True):
+        assert torch.allclose(sent[p] + error, given[p], atol=1e-5)
 
 
 def test_an_infinite_gradient_is_passed_on_and_then_forgotten(one_rank):
@@ -148,9 +150,12 @@ def test_an_infinite_gradient_is_passed_on_and_then_forgotten(one_rank):
 def test_half_precision_gradients_keep_their_dtype(one_rank):
     parameter = nn.Parameter(torch.zeros(64, dtype=torch.bfloat16))
     state = ErrorFeedback(OneBitCodec())
-    result = feedback_hook(state, Bucket([parameter], [torch.randn(64).bfloat16()])).wait()
-    assert result.dtype == torch.bfloat16
-    assert state._errors[parameter].dtype == torch.float32
+    bucket = Bucket([parameter], [torch.randn(64).bfloat16()])
+    assert feedback_hook(state, bucket).wait().dtype == torch.bfloat16
+    layout, error = state.layout(bucket), 1 + 2.0**-12  # bfloat16 would round it to 1
+    state.keep(bucket, layout, torch.full((64,), error))
+    nothing = Bucket([parameter], [torch.zeros(64).bfloat16()])
+    assert torch.equal(state.corrected(nothing, layout), torch.full((64,), error))
 
 
 @pytest.mark.parametrize(("tolerance", "bits"), [(0.9, 1), (0.05, 8), (0.004, 16), (0.0, 32)])

@@ -21,6 +21,7 @@ from torch import nn
 
 from ddpexec.ddp import buckets, flat
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
@@ -83,7 +84,9 @@ def one_case(rank: int, seed: int) -> None:
             what = tuple(reducer.arrival), tuple(map(tuple, reducer.plan.groups()))
             if what not in orders:
                 orders[what] = simulated_order(ddps[0])
-            skipped = reducer._skipped()
+            unused = set(range(len(reducer.model.policy))) - set(reducer.arrival)
+            skipping = options.get("skip_all_reduce_unused_params")
+            skipped = skipped_buckets(reducer.plan.groups(), unused) if skipping else ()
             assert reducer.launch_order == [number for number in orders[what] if number not in skipped], (seed, step)
 
 

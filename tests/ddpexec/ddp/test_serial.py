@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -13,60 +10,35 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from ddpexec.ddp.gradient_hooks import hook_gradients  # noqa: E402
+from ddpexec.ddp.parameters import ModelParameters  # noqa: E402
 from ddpexec.ddp.serial import serial  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.timing.clock import HostClock  # noqa: E402
-from ddpexec.timing.observe import Observer  # noqa: E402
-
-Hook = Callable[[Any], None]
 
 
-def hooks_of(*devices: str, observer: Observer | None = None) -> tuple[DistributedDataParallel, list[tuple[Hook, Any]]]:
-    """Return a wrapped module with a parameter a device, each with its gradient, and what autograd would call."""
-    parameters = [nn.Parameter(torch.ones(4, device=device)) for device in devices]
-    with mock.patch("ddpexec.ddp.options.check_module"):
-        ddp = DistributedDataParallel(nn.ParameterList(parameters), comm="noop", init_sync=False, observer=observer)
-    hooks: list[tuple[Hook, Any]] = []
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-        hooks += [(hook, parameter) for hook in parameter._post_accumulate_grad_hooks.values()]
-    return ddp, hooks
+@pytest.mark.parametrize(("devices", "most"), [(("cpu", "meta"), 1), (("cpu", "cpu"), 2)])
+def test_gradients_of_several_devices_are_taken_one_at_a_time(devices: tuple[str, str], most: int) -> None:
+    parameters = tuple(nn.Parameter(torch.ones(4, device=device)) for device in devices)
+    inside: set[int] = set()
+    together: list[int] = []
+    both = threading.Barrier(2)
 
-
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("observed", [False, True])
-def test_gradients_of_several_devices_are_taken_one_at_a_time(observed: bool) -> None:
-    observer = Observer(HostClock()) if observed else None
-    ddp, hooks = hooks_of("cpu", "meta", observer=observer)
-    reducer, queue = ddp.reducer, ddp.reducer._queue
-    inside: list[int] = []
-    most: list[int] = []
-
-    def slow(index: int) -> list[int]:
-        inside.append(index)
-        time.sleep(0.05)
-        most.append(len(inside))
+    def hook(index: int, parameter: nn.Parameter) -> None:
+        assert parameter is parameters[index]
+        inside.add(index)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        together.append(len(inside))
+        time.sleep(0.01)  # the other may see this one here
         inside.remove(index)
-        return queue.ready(index)
 
-    reducer.start_iteration()
-    reducer.prepare_backward(())
-    reducer._queue = mock.Mock(wraps=queue, ready=slow)
-    with mock.patch.object(reducer, "_queue_callback"):
-        threads = [threading.Thread(target=hook, args=(parameter,)) for hook, parameter in hooks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert most == [1, 1]
-    assert len(reducer.in_flight.works) == 2
-    assert observer is None or set(observer.hooks) == {0, 1}
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_gradients_of_one_device_take_no_lock() -> None:
-    ddp, hooks = hooks_of("cpu", "cpu")
-    assert all(isinstance(hook, functools.partial) and hook.func == ddp.reducer._gradient for hook, _ in hooks)
+    hook_gradients(ModelParameters(parameters, ()), hook)
+    calls = [(each, parameter) for parameter in parameters for each in parameter._post_accumulate_grad_hooks.values()]
+    threads = [threading.Thread(target=each, args=(parameter,)) for each, parameter in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(together) == most
 
 
 def test_a_thread_may_come_back_in() -> None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.doctor import labs, torches  # noqa: E402
-from ddpsim.doctor.finding import NO, YES  # noqa: E402
+from ddpsim.doctor.finding import NO, YES, Finding  # noqa: E402
 
 
 def proved(proof: str) -> bool:
@@ -22,6 +23,10 @@ def proved(proof: str) -> bool:
         exec(words[2], {})
         return True
     return subprocess.run(proof, shell=True, capture_output=True, timeout=60).returncode == 0
+
+
+def finding(name: str) -> Finding:
+    return next(each for each in torches.findings() if each.name == name)
 
 
 def test_what_is_able_is_proved_by_its_command() -> None:
@@ -37,23 +42,24 @@ def test_what_is_able_is_proved_by_its_command() -> None:
 
 
 def test_the_interface_is_the_one_that_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torches, "_addresses", lambda: {"lo": ["127.0.0.1"], "eth0": ["10.0.0.7"]})
+    told = "1: lo    inet 127.0.0.1/8 scope host lo\n2: eth0    inet 10.0.0.7/24 scope global eth0\n"
+    monkeypatch.setattr(torches.subprocess, "run", lambda *_, **__: mock.Mock(stdout=told))
     for name, able in (("eth0", YES), ("ib0", NO)):
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
-        assert torches._interface().able == able
+        assert finding("gloo's interface").able == able
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     for address, said in (("10.0.0.7", ""), ("127.0.0.1", "other nodes cannot reach that")):
         monkeypatch.setattr(torches.socket, "gethostbyname", lambda _, address=address: address)
-        assert torches._interface().remedy.startswith(said)
-        assert bool(torches._interface().remedy) == bool(said)
+        assert finding("gloo's interface").remedy.startswith(said)
+        assert bool(finding("gloo's interface").remedy) == bool(said)
 
 
 def test_a_gloo_group_that_does_not_come_about_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
+    def refused(*_: object, **__: object) -> None:
         raise RuntimeError("[enforce fail at device.cc:83] rv != -1.\nUnable to find address for: ib0")
 
-    monkeypatch.setattr(torches, "_sum_alone", refused)
-    told = torches._gloo()
+    monkeypatch.setattr(torches.dist, "init_process_group", refused)
+    told = finding("gloo")
     assert told.able == NO
     assert "Unable to find address for: ib0" in told.found
     assert "GLOO_SOCKET_IFNAME" in told.remedy

@@ -51,7 +51,8 @@ def test_a_lab_begins_when_another_has_looked_for_dead_ones(tmp_path: Path) -> N
 
     claiming = threading.Thread(target=lab)
     own = tmp_path / f"{names.PREFIX}-{os.getpid()}.lock"
-    with names._one_at_a_time(), own.open("w") as looked_at:
+    with (tmp_path / "claiming.lock").open("w") as looking, own.open("w") as looked_at:
+        fcntl.flock(looking, fcntl.LOCK_EX)
         fcntl.flock(looked_at, fcntl.LOCK_EX)
         claiming.start()
         assert not claimed.wait(LEFT_S)

@@ -39,7 +39,7 @@ def step(made: Any, number: int, rank: int) -> None:
 def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
     """Return by scheme the bytes that three steps handed to the backend or sent in rings, and what was to be moved."""
     ranks_, found = torch.distributed.get_world_size(), {}
-    begin = lanes.begin
+    begin, send = lanes.begin, torch.distributed.ProcessGroup.send
     for scheme in SCHEMES:
         made, handed = wrapped(rank, scheme), []
 
@@ -47,7 +47,14 @@ def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
             handed.append((operation, tensor.nbytes))
             return begin(group, operation, tensor)
 
-        with mock.patch("ddpexec.schedules.lanes.begin", watched):
+        sent: list[int] = []
+
+        def watched_send(group: Any, tensors: list[Any], to: int, tag: int, sent: list[int] = sent) -> Any:
+            sent.extend(tensor.nbytes for tensor in tensors)
+            return send(group, tensors, to, tag)
+
+        sends = mock.patch("torch.distributed.ProcessGroup.send", watched_send)
+        with sends, mock.patch("ddpexec.schedules.lanes.begin", watched):
             for number in range(3):
                 step(made, number, rank)
             made.complete()
@@ -55,8 +62,8 @@ def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
         expected = sum(m.size_bytes for m in made.schedule if m.op is Operation.ALLREDUCE)
         # A ring's parts are whole elements, and as gloo's allreduce divides them: at most one for each segment.
         rings = [m for m in made.schedule if m.op is not Operation.ALLREDUCE]
-        sent, due = made._lanes.sent_bytes, 3 * sum(m.op.sent(ranks_) * m.size_bytes for m in rings)
-        found[scheme] = allreduced - 3 * expected, sent - due, 3 * len(rings) * 2 * ranks_ * 8
+        due = 3 * sum(m.op.sent(ranks_) * m.size_bytes for m in rings)
+        found[scheme] = allreduced - 3 * expected, sum(sent) - due, 3 * len(rings) * 2 * ranks_ * 8
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
-from ddpexec.timing.clock import CudaClock, _exchange  # noqa: E402
+from ddpexec.timing.clock import CudaClock, offset_to_rank_zero  # noqa: E402
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, HostTime, busy  # noqa: E402
 from tests.ddpexec.pretended_backends import Gloo, Nccl  # noqa: E402
 
@@ -99,7 +99,11 @@ def test_no_process_group_ends_later_for_another(gpu: Gpu) -> None:
 
 
 def member(rank: int) -> mock.Mock:
-    return mock.Mock(rank=rank, backend="nccl", device_for=lambda device: device)
+    return mock.Mock(rank=rank, world_size=2, backend="nccl", device_for=lambda device: device)
+
+
+def two_machines(found: list[str], *_: Any, **__: Any) -> None:
+    found[:] = "one", "other"
 
 
 @pytest.mark.usefixtures("cuda_is_cpu", "host_time")
@@ -112,8 +116,8 @@ def test_rank_zero_answers_with_the_time_at_which_the_message_has_arrived(gpu: G
     def send(box: torch.Tensor, **_: Any) -> None:
         answers_s.append(box.item())
 
-    with mock.patch.multiple("torch.distributed", recv=receive, send=send):
-        _exchange(member(0), 1)
+    with mock.patch.multiple("torch.distributed", recv=receive, send=send, all_gather_object=two_machines):
+        assert offset_to_rank_zero(member(0)) == 0
     late_s = [answer - arrival for answer, arrival in zip(answers_s, arrivals_s, strict=True)]
     assert min(late_s) >= 0
     assert statistics.median(late_s) < 2 * MS
@@ -126,5 +130,5 @@ def test_the_offset_counts_the_way_there_and_back_on_the_device(gpu: Gpu) -> Non
         box.fill_(arrival_s + 100)
         gpu.current.queue(4 * MS)
 
-    with mock.patch.multiple("torch.distributed", recv=answer, send=mock.DEFAULT):
-        assert _exchange(member(1), 1) == pytest.approx(100, abs=1 * MS)
+    with mock.patch.multiple("torch.distributed", recv=answer, send=mock.DEFAULT, all_gather_object=two_machines):
+        assert offset_to_rank_zero(member(1)) == pytest.approx(100, abs=1 * MS)

@@ -14,10 +14,24 @@ from ddpsim.doctor.finding import Finding
 TOLD = {"name": "gloo", "able": "yes", "found": "it reduces", "proof": "true", "remedy": ""}
 
 
+def install_torch(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise machine.importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(machine.importlib.metadata, "version", installed)
+    monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["numpy>=1", "torch>=2.11; extra == 'exec'"])
+
+
+def finding(name: str) -> Finding:
+    return next(each for each in machine.findings() if each.name == name)
+
+
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Let the executor's process leave what is given, or raise it."""
-    monkeypatch.setattr(machine, "_torch", lambda: Finding("torch", "yes", "2.13", "true"))
+    install_torch(monkeypatch, "2.13")
 
     def leaves(what: Any) -> None:
         def run(command: list[str], **options: Any) -> Any:
@@ -76,14 +90,8 @@ def test_an_executor_that_fails_is_a_finding(
 def test_torch_is_held_against_what_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, version: str | None, able: str
 ) -> None:
-    def installed(name: str) -> str:
-        if version is None:
-            raise machine.importlib.metadata.PackageNotFoundError(name)
-        return version
-
-    monkeypatch.setattr(machine.importlib.metadata, "version", installed)
-    monkeypatch.setattr(machine.importlib.metadata, "requires", lambda _: ["numpy>=1", "torch>=2.11; extra == 'exec'"])
-    told = machine._torch()
+    install_torch(monkeypatch, version)
+    told = finding("torch")
     assert told.able == able
     assert bool(told.remedy) == (able == "no")
 
@@ -96,6 +104,6 @@ def test_gpus_are_counted_as_nvidia_smi_tells_them(monkeypatch: pytest.MonkeyPat
         return subprocess.CompletedProcess(command, 0, rows, "")
 
     monkeypatch.setattr(machine.subprocess, "run", smi)
-    assert machine._gpus().found == "2: NVIDIA H100, 570.1, 81559 MiB"
+    assert finding("GPUs").found == "2: NVIDIA H100, 570.1, 81559 MiB"
     rows = ""
-    assert machine._gpus().able == "no"
+    assert finding("GPUs").able == "no"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import pickle
 
 import pytest
 
@@ -40,9 +41,14 @@ def test_branches_that_follow_are_weighted_by_how_often_they_have():
 
 def test_no_more_branches_are_kept_than_may_be():
     learner = ByBranch()
-    for number in range(3 * ByBranch.MOST):
-        learner.observe([float(number) if number >> bit & 1 else NAN for bit in range(9)])
-    assert len(learner._means) <= ByBranch.MOST
+    branches = [[float(number) if number >> bit & 1 else NAN for bit in range(9)] for number in range(1, 512)]
+    assert len(branches) > 3 * ByBranch.MOST
+    sizes = []
+    for branch in branches:
+        learner.observe(branch)
+        sizes.append(len(pickle.dumps(learner)))
+    # As large as so many branches make it: with more of them it would go on growing.
+    assert sizes[-1] < 1.5 * sizes[ByBranch.MOST]
     assert len(learner.predict()) == 9
 
 

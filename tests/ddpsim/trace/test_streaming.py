@@ -32,12 +32,12 @@ _VALUES = st.recursive(
 def test_pieces_of_any_size_give_what_the_whole_gives(tmp_path_factory, before, events, indent, piece):
     path = tmp_path_factory.mktemp("streamed") / "trace.json"
     path.write_text(json.dumps({**before, "traceEvents": events, "after": [1, {"a": 2}]}, indent=indent))
-    original, streaming._PIECE = streaming._PIECE, piece
+    original, streaming.PIECE = streaming.PIECE, piece
     try:
         read = StreamedTrace(path, TraceError, "again")
         assert list(read.events()) == events
     finally:
-        streaming._PIECE = original
+        streaming.PIECE = original
     assert read.header == {**before, "traceEvents": [], "after": [1, {"a": 2}]}
 
 
