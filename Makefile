@@ -12,7 +12,7 @@ STUDIES_SEED := $(or $(STUDIES_SEED),$(shell date +%s))
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: check check-studies test-rest test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint bench conformance bench-exec gpu clean
+.PHONY: check check-studies test-rest test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -24,6 +24,7 @@ help:
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make fuzz    mutated files through every loader, more than the tests have"
 	@echo "make lint    ruff, mypy, import contracts"
+	@echo "make docs    the documentation as a site, every link checked: open $(OUT)/docs/site/index.html"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
 	@echo "make accuracy  predicted against measured collectives, into studies/accuracy; so faster, orders, bands, schemes"
@@ -89,6 +90,13 @@ smoke: .venv/.dev
 fuzz: .venv/.dev
 	$(BIN)/python -m studies.fuzz --count 100000 --workers 2
 	$(BIN)/python -m studies.fuzz --count 2000 --commands --workers 2
+
+.venv/.docs: .venv/.run
+	$(PIP_INSTALL) -e ".[exec,docs]"
+	touch $@
+
+docs: .venv/.docs
+	$(BIN)/python docs/build.py $(OUT)/docs
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
