@@ -8,6 +8,7 @@ That they can be typed as they stand is for a few tests that start interpreters.
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -45,6 +46,7 @@ def command(
             for told in variables
         ]
         deadline_s = time.monotonic() + timeout_s
+        warm_up()
         try:
             for process in processes:
                 process.start()
@@ -58,6 +60,12 @@ def command(
                 process.join()
         code = next((process.exitcode for process in processes if process.exitcode), 0)
         return CompletedProcess(list(words), code, out.read_text(), err.read_text())
+
+
+def warm_up() -> None:
+    """Import what torch does at the first step of an optimizer or of its DDP, so that no fork has to: a second each."""
+    if "torch" in sys.modules:
+        importlib.import_module("torch._dynamo")
 
 
 def _parsed(words: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from studies.weights.cases import SCHEMES, Case, case_of
-from studies.weights.pool import Ranks, warm_up
 from studies.weights.reference import Reference
 from studies.weights.training import Outcome, trained
+from tests.ddpexec.groups import pool, ranks
+
+CASE_TIMEOUT_S = 150
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,8 +59,8 @@ class Tally:
     differing: list[str] = field(default_factory=list)
     farthest: float = 0.0
 
-    def add(self, case: Case, said: list[Outcome | str]) -> None:
-        """Count what the ranks of a case said."""
+    def add(self, case: Case, said: list[Outcome] | str) -> None:
+        """Count what the ranks of a case said, or how it failed."""
         if reason := refusal(said):
             self.refused[case.family] += 1
             self.reasons[reason.splitlines()[0]] += 1
@@ -82,47 +84,48 @@ class Tally:
 
 
 def study(cases: Sequence[Case]) -> Tally:
-    """Return what comes of `cases`, in sets of standing ranks."""
-    warm_up()
+    """Return what comes of `cases`, on standing ranks."""
     tally = Tally()
-    for world in sorted({case.world for case in cases}):
-        ranks = Ranks(world, _answer)
-        try:
-            for case in cases:
-                if case.world == world:
-                    tally.add(case, ranks.run(case))
-        finally:
-            ranks.stop()
+    try:
+        for case in sorted(cases, key=lambda case: case.world):
+            tally.add(case, _said(case))
+    finally:
+        pool.close()
     return tally
 
 
-def _answer(case: Case, rank: int) -> Outcome:
+def _said(case: Case) -> list[Outcome] | str:
+    """Return what each rank came to, or how a rank failed, never answered or left something behind."""
+    try:
+        return ranks.run(case.world, _answer, case, timeout_s=CASE_TIMEOUT_S)
+    except (AssertionError, TimeoutError, pool.RankAbortedError) as error:
+        return str(error)
+
+
+def _answer(rank: int, case: Case) -> Outcome:
     outcome = trained(case, rank)
     if rank == 0 and outcome.refused is None:
         outcome.expected = Reference(case, outcome.groups).train()
     return outcome
 
 
-def refusal(said: Sequence[Outcome | str]) -> str | None:
+def refusal(said: list[Outcome] | str) -> str | None:
     """Return why all ranks alike refused a case; None where they did not."""
-    reasons = {each.refused for each in said if isinstance(each, Outcome)}
-    return reasons.pop() if len(reasons) == 1 and not any(isinstance(each, str) for each in said) else None
+    reasons = set() if isinstance(said, str) else {each.refused for each in said}
+    return reasons.pop() if len(reasons) == 1 else None
 
 
-def verdict(case: Case, said: Sequence[Outcome | str]) -> tuple[str | None, float]:
+def verdict(case: Case, said: list[Outcome] | str) -> tuple[str | None, float]:
     """Return what is wrong with a case, if anything, and the share of its tolerance that it is off."""
+    if isinstance(said, str):
+        return said, 0.0
     for rank, each in enumerate(said):
-        if isinstance(each, str):
-            return f"rank {rank}: {each}", 0.0
         if each.refused is not None:
             return f"rank {rank} alone refused: {each.refused}", 0.0
-    first = said[0]
-    assert isinstance(first, Outcome)
-    assert first.expected is not None
+    assert said[0].expected is not None
     most = 0.0
-    for rank, expected in enumerate(first.expected):
+    for rank, expected in enumerate(said[0].expected):
         mine = said[rank]
-        assert isinstance(mine, Outcome)
         if len(mine.weights) != len(expected):
             return f"rank {rank} has weights of {len(mine.weights)} moments, not {len(expected)}", 0.0
         for moment, (own, other) in enumerate(zip(mine.weights, expected, strict=True)):

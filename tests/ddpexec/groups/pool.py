@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -32,6 +31,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from tests import forked
 from tests.ddpexec.groups import leftovers
 
 ABORTS = (-signal.SIGABRT, -signal.SIGSEGV)
@@ -123,7 +123,7 @@ class Pool:
     """Forked processes of this one, which end with it."""
 
     def __init__(self, size: int) -> None:
-        importlib.import_module("torch._dynamo")  # torch's DDP wants it, and each rank would import it by itself
+        forked.warm_up()
         context: Any = multiprocessing.get_context("fork")
         self._tasks = 0
         self._pipes: list[Connection] = []

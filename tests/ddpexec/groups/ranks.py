@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests import forked
 from tests.ddpexec.groups import pool
 
 
@@ -61,6 +62,8 @@ def outcomes(
     """
     with tempfile.TemporaryDirectory() as folder:
         context: Any = multiprocessing.get_context(start)
+        if start == "fork":
+            forked.warm_up()
         group = Group(world_size, folder, group_timeout_s, backend)
         deadline_s = time.monotonic() + timeout_s
         processes = []
