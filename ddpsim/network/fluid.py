@@ -7,7 +7,7 @@ settled together, and only among the messages that share a link, directly or thr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import simpy
@@ -28,10 +28,28 @@ class _Flow:
     done: simpy.Event
     left_bytes: float
     number: int
+    sender: Hashable
     rate: float = 0.0
     since_s: float = 0.0
     start_s: float = 0.0
     timer: simpy.Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A speed is what busy senders leave of the rates of their messages.
+
+    Attributes:
+        bytes: factor on the rate of bytes; latencies, stalls, and messages that load no link, keep their time.
+        host: factor on `host_limit`, which threads at the ends keep up with; what waits for links more than for
+            threads keeps its time.
+    """
+
+    bytes: float = 1.0
+    host: float = 1.0
+
+
+FULL = Speed()
 
 
 class Network:
@@ -51,8 +69,7 @@ class Network:
         self._on: dict[LinkId, dict[_Flow, None]] = {}
         self._moving: dict[_Flow, None] = {}
         self._dirty: list[_Flow] = []
-        self._factor = 1.0
-        self._host_factor = 1.0
+        self._speeds: dict[Hashable, Speed] = {}
         self._count = 0
         self.add(capacities)
 
@@ -71,36 +88,28 @@ class Network:
     @property
     def in_flight(self) -> int:
         """Return how many messages are on links now, those still in their latency left out."""
-        return len(self._flows())
+        return len(self._moving)
 
-    def set_speed(self, speed: float) -> None:
-        """Let every message, in flight or to come, move at `speed` times its rate: 0.8 where ranks are busy computing.
-
-        Latencies, stalls, and messages that load no link, keep their time.
-        """
-        if speed == self._factor:
+    def set_speed(self, speed: Speed, sender: Hashable = None) -> None:
+        """Let the messages of `sender`, in flight or to come, move at `speed`: less than full while it computes."""
+        before = self._speed_of(sender)
+        if speed == before:
             return
-        flows = self._flows()
+        flows = [flow for flow in self._moving if flow.sender == sender]
         for flow in flows:
             self._advance(flow)
-        self._factor = speed
+        self._speeds[sender] = speed
         for flow in flows:
-            self._set_rate(flow, flow.rate)
-
-    def set_host_speed(self, speed: float) -> None:
-        """Let the threads at the ends of every message keep up with `speed` times its `host_limit`: 0.2 on busy ranks.
-
-        What links and rates allow stays; a message that waits for links more than for threads keeps its time.
-        """
-        if speed == self._host_factor:
-            return
-        self._host_factor = speed
-        for flow in self._flows():
-            if flow.demand.host_limit < math.inf:
+            if speed.bytes != before.bytes:
+                self._set_rate(flow, flow.rate)
+            if speed.host != before.host and flow.demand.host_limit < math.inf:
                 self._mark(flow)
 
-    def transfer(self, demand: Demand) -> simpy.Event:
+    def transfer(self, demand: Demand, sender: Hashable = None) -> simpy.Event:
         """Send a message; the event succeeds when its last byte has arrived.
+
+        Args:
+            sender: whose speed it moves at; None is all ranks together.
 
         Raises:
             TopologyError: the demand loads a link this network lacks.
@@ -110,12 +119,12 @@ class Network:
             raise TopologyError(f"no link {unknown!r} in the network")
         done = simpy.Event(self.env)
         if demand.latency_s > 0:
-            simpy.Timeout(self.env, demand.latency_s).callbacks.append(lambda _: self._join(demand, done))
+            simpy.Timeout(self.env, demand.latency_s).callbacks.append(lambda _: self._join(demand, done, sender))
         else:
-            self._join(demand, done)
+            self._join(demand, done, sender)
         return done
 
-    def _join(self, demand: Demand, done: simpy.Event) -> None:
+    def _join(self, demand: Demand, done: simpy.Event, sender: Hashable) -> None:
         if demand.size_bytes <= 0:
             done.succeed()
             return
@@ -123,7 +132,8 @@ class Network:
             self._finish_after(done, demand.size_bytes / demand.limit)
             return
         self._count += 1
-        flow = _Flow(demand, done, demand.size_bytes, self._count, since_s=self.env.now, start_s=self.env.now)
+        now = self.env.now
+        flow = _Flow(demand, done, demand.size_bytes, self._count, sender, since_s=now, start_s=now)
         shared = False
         for link in demand.loads:
             flows = self._on[link]
@@ -146,9 +156,13 @@ class Network:
         self._dirty.append(flow)
         if len(self._dirty) == 1:
             event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(lambda _: self._settle())
-            self.env.schedule(event, priority=_LAST)
+            event.callbacks.append(self._settle_last)
+            event.succeed()
+
+    def _settle_last(self, event: simpy.Event) -> None:
+        """Let an event that has come come again, after all else that happens at its instant."""
+        event.callbacks = [lambda _: self._settle()]
+        self.env.schedule(event, priority=_LAST)
 
     def _settle(self) -> None:
         dirty, self._dirty = self._dirty, []
@@ -176,22 +190,22 @@ class Network:
         if len(flows) == 1:
             rates = [self._slowed(flows[0]).unshared(self.capacities)]
         else:
-            demands = [flow.demand if self._host_factor == 1.0 else self._slowed(flow) for flow in flows]
-            rates = shared_rates(demands, self.capacities, [flow.start_s for flow in flows])
+            rates = shared_rates(
+                [self._slowed(flow) for flow in flows], self.capacities, [flow.start_s for flow in flows]
+            )
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)
 
     def _slowed(self, flow: _Flow) -> Demand:
         """Return the flow's demand with its threads at the speed in force."""
-        demand = flow.demand
-        if self._host_factor == 1.0 or demand.host_limit == math.inf:
+        demand, factor = flow.demand, self._speed_of(flow.sender).host
+        if factor == 1.0 or demand.host_limit == math.inf:
             return demand
-        return replace(demand, host_limit=demand.host_limit * self._host_factor)
+        return replace(demand, host_limit=demand.host_limit * factor)
 
-    def _flows(self) -> dict[_Flow, None]:
-        """Return the messages on links, in order."""
-        return self._moving
+    def _speed_of(self, sender: Hashable) -> Speed:
+        return self._speeds.get(sender, FULL)
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         self._advance(flow)
@@ -208,10 +222,10 @@ class Network:
 
     def _speed(self, flow: _Flow) -> float:
         """Return bytes per second at the speed in force, which slows the bytes but not the stalls."""
-        stall = flow.demand.stall
-        if not stall or self._factor == 1.0 or not flow.rate:
-            return flow.rate * self._factor
-        return stalled(self._factor / (1 / flow.rate - stall), stall)
+        stall, factor = flow.demand.stall, self._speed_of(flow.sender).bytes
+        if not stall or factor == 1.0 or not flow.rate:
+            return flow.rate * factor
+        return stalled(factor / (1 / flow.rate - stall), stall)
 
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:

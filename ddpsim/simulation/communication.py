@@ -9,13 +9,13 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.execute import Collectives, ways_of
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
-from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, Processor
+from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slowing
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.critical_path import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -23,7 +23,7 @@ from ddpsim.simulation.inputs import Copy, copies_on
 from ddpsim.simulation.lanes import Lanes, send_s
 from ddpsim.simulation.messages import in_rings
 from ddpsim.simulation.scheduled import Scheduled
-from ddpsim.simulation.servers import Attendance, ServerLinks, Staleness
+from ddpsim.simulation.servers import ServerLinks, Staleness
 from ddpsim.simulation.setting import Setting
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import NETWORK
@@ -37,7 +37,6 @@ class Communication:
         collectives: of all ranks.
         lanes: of a schedule's groups and streams; None where DDP's buckets go.
         concurrent: what collectives in flight cost each other.
-        on_busy: told when a processor becomes busy or idle.
     """
 
     env: simpy.Environment
@@ -45,7 +44,20 @@ class Communication:
     collectives: Collectives
     lanes: Lanes | None
     concurrent: ConcurrentCollectives
-    on_busy: Callable[[bool], None]
+
+    def on_busy(self) -> OnBusy:
+        """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
+
+        Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
+        """
+        groups = dict.fromkeys([self.collectives, *(() if self.lanes is None else self.lanes.groups)])
+        told = [slowing(each.network, self.costs, each.transport.hops) for each in groups]
+
+        def on_busy(busy: bool) -> None:
+            for tell in told:
+                tell(busy)
+
+        return on_busy
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
@@ -107,14 +119,14 @@ class JobResources:
             lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
-        return Communication(env, self.costs, collectives, lanes, concurrent, _busy_ranks(collectives, self.costs))
+        return Communication(env, self.costs, collectives, lanes, concurrent)
 
-    def processor(self, env: simpy.Environment, setting: Setting, shared: Communication) -> Processor:
-        """Return what a rank computes on."""
+    def processor(self, env: simpy.Environment, setting: Setting, shared: Communication, on_busy: OnBusy) -> Processor:
+        """Return what a rank computes on, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
         slowdown = ComputeSlowdown.of(setting.costs, setting.workload, shared.collectives.transport, ranks, lanes)
-        return Processor(env, slowdown, shared.on_busy, self.costs.copy_slowdown)
+        return Processor(env, slowdown, on_busy, self.costs.copy_slowdown)
 
     def copy(self, env: simpy.Environment, setting: Setting, network: Network, ranks: Sequence[int]) -> Copy | None:
         """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied."""
@@ -126,21 +138,20 @@ class JobResources:
         together = range(self.placement.world_size) if stage.in_turn else ranks
         return copies_on(network, self.placement, together, stage, closed=self.options.fidelity == "closed")
 
-    def channels(
-        self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives
-    ) -> Callable[[int], Attendance] | None:
+    def channels(self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
         servers = scheduled.schedule.sharding.servers
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
-        links = ServerLinks(env, self.placement, self.backend, self.calibration, servers, latency_s, self.wire_factor)
-        self.staleness = links.staleness
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
             for lane in scheduled.lanes
         ]
-        return lambda rank: links.attendance(rank, buckets)
+        ways = ways_of(self.placement, self.backend, self.calibration)
+        links = ServerLinks(env, self.placement, ways, self.costs, servers, buckets, latency_s, self.wire_factor)
+        self.staleness = links.staleness
+        return links
 
     def _collectives(
         self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
@@ -157,25 +168,3 @@ class JobResources:
             options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
         )
-
-
-def _busy_ranks(collectives: Collectives, costs: Costs) -> Callable[[bool], None]:
-    """Return a callback that slows the network while any rank's processor is busy.
-
-    A collective as a whole, as `communication_slowdown` says; its threads' steps, where that is more, by
-    `step_slowdown`.
-    """
-    network, slowdown = collectives.network, costs.slowed_by(collectives.transport.hops)
-    steps = max(costs.step_slowdown / slowdown, 1.0)
-    if slowdown == steps == 1.0:
-        return lambda busy: None
-    busy_count = 0
-
-    def change(busy: bool) -> None:
-        nonlocal busy_count
-        busy_count += 1 if busy else -1
-        if busy_count == (1 if busy else 0):  # the first that begins, or the last that ends
-            network.set_speed(1 / slowdown if busy else 1.0)
-            network.set_host_speed(1 / steps if busy else 1.0)
-
-    return change

@@ -12,13 +12,14 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
 from ddpsim.collectives.transport import Transport
+from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -141,6 +142,30 @@ def share_of(
 
 Process = Generator[simpy.Event, Any, None]
 
+OnBusy = Callable[[bool], None]
+"""Called with True when a rank's processor becomes busy and with False when it is idle again."""
+
+
+def slowing(network: Network, costs: Costs, hops: Collection[str], sender: int | None = None) -> OnBusy:
+    """Return what slows the messages of a sender while any rank that sends as it is busy.
+
+    A message as a whole, as `communication_slowdown` says of its hops; the steps of its threads, where that is more,
+    by `step_slowdown`.
+
+    Args:
+        sender: a rank that sends for itself; None is those that send together.
+    """
+    slowdown = costs.slowed_by(hops)
+    slowed = Speed(1 / slowdown, 1 / max(costs.step_slowdown / slowdown, 1.0))
+    busy_count = 0
+
+    def on_busy(busy: bool) -> None:
+        nonlocal busy_count
+        busy_count += 1 if busy else -1
+        network.set_speed(slowed if busy_count else FULL, sender)
+
+    return on_busy if slowed != FULL else lambda busy: None
+
 
 class Processor:
     """Executes seconds of work; slower while collectives run beside it.
@@ -159,7 +184,7 @@ class Processor:
         self,
         env: simpy.Environment,
         slowdown: ComputeSlowdown,
-        on_busy: Callable[[bool], None],
+        on_busy: OnBusy,
         copy_slowdown: float = 1.0,
     ) -> None:
         self.env = env

@@ -175,20 +175,21 @@ def _run(
         every = settings[0].iterations
         sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
         shared.collectives.check_extent(sizes, every // options.sync_every)
-    channel = job.channels(env, scheduled, shared.collectives)
+    links = job.channels(env, scheduled, shared.collectives)
     lanes = options.process_groups if shared.lanes is None else len(shared.lanes.groups)
     graph = StepGraph()
     for draw, setting in zip(draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, lanes)
+    together = shared.on_busy()
     run = GraphRun(env, graph, shared.transfer if real else None, shared.collectives.streams_per_group)
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
         run.add(
             rank,
-            job.processor(env, setting, shared),
+            job.processor(env, setting, shared, together if links is None else links.on_busy(draw.rank)),
             late_s=setting.late_s,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
-            channel=None if channel is None else channel(draw.rank),
+            channel=None if links is None else links.attendance(draw.rank),
         )
     report(run, graph.ranks[0], progress)
     return graph, run.run(), shared

@@ -18,6 +18,9 @@ from ddpsim.topology.paths import find_paths
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
 
+COPIES = "copies"
+"""Who sends batches: a copy engine, which the computation of no rank slows."""
+
 Copy = Callable[[], simpy.Event]
 """Starts the copy of a batch; the event is its end."""
 
@@ -34,7 +37,7 @@ def copies_on(network: Network, placement: Placement, ranks: Sequence[int], stag
     network.add(capacities)
     if closed:
         return lambda: network.env.timeout(alone_s(demand, network.capacities))
-    return lambda: network.transfer(demand)
+    return lambda: network.transfer(demand, COPIES)
 
 
 def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> tuple[Demand, dict[LinkId, float]]:

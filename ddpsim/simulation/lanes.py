@@ -28,10 +28,11 @@ class Line:
     Args:
         network: whose links they take.
         latency_s: from the moment at which both ends have posted a message to its first byte.
+        sender: whose messages; None where all ranks send at once.
     """
 
-    def __init__(self, network: Network, latency_s: float) -> None:
-        self._network, self._latency_s = network, latency_s
+    def __init__(self, network: Network, latency_s: float, sender: int | None = None) -> None:
+        self._network, self._latency_s, self._sender = network, latency_s, sender
         self._last: simpy.Event | None = None
 
     def send(self, demand: Demand) -> simpy.Event:
@@ -44,7 +45,7 @@ class Line:
             yield self._network.env.timeout(self._latency_s)
         if before is not None and not before.processed:
             yield before
-        yield self._network.transfer(replace(demand, latency_s=0.0))
+        yield self._network.transfer(replace(demand, latency_s=0.0), self._sender)
 
 
 def send_s(world: Collectives, ranks: int) -> float:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import ways_of
+from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.scaled import scaled
 from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import sendable
-from ddpsim.simulation.contention import Process
+from ddpsim.simulation.contention import OnBusy, Process, slowing
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.lanes import Line
 from ddpsim.topology.graph import Placement
@@ -54,9 +54,10 @@ class ServerLinks:
     Args:
         env: the simulation.
         placement: training ranks and servers.
-        backend: whose ways they take.
-        calibration: constants; the priors where None.
+        ways: between them.
+        costs: say how a rank's computation slows its own messages.
         servers: how many of the ranks.
+        buckets: of each lane, in the order of its messages.
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
             collective does.
         factor: on the time of a message of some bytes: an end of a band; None is 1.
@@ -69,9 +70,10 @@ class ServerLinks:
         self,
         env: simpy.Environment,
         placement: Placement,
-        backend: str,
-        calibration: Calibration | None,
+        ways: RankWays,
+        costs: Costs,
         servers: int,
+        buckets: Sequence[Sequence[Bucket]],
         latency_s: float | None,
         factor: Callable[[int], float] | None = None,
     ) -> None:
@@ -79,21 +81,22 @@ class ServerLinks:
             what = f"{placement.world_size} ranks, each of which goes its own way"
             remedy = f"give {MOST_RANKS} at most, or leave out `async`"
             raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
-        self.env, self._servers, self._factor = env, servers, factor
-        self._ways = ways_of(placement, backend, calibration)
+        self.env, self._servers, self._buckets, self._factor = env, servers, buckets, factor
+        self._ways, self._costs = ways, costs
         self._workers = placement.world_size - servers
         self.network, self.latency_s = Network(env, {}), latency_s
         self.staleness = Staleness()
         self._versions: dict[Bucket, int] = {}
         self._seen: dict[tuple[int, Bucket], int] = {}
 
-    def attendance(self, rank: int, buckets: Sequence[Sequence[Bucket]]) -> Attendance:
-        """Return what sends the messages of a rank.
+    def attendance(self, rank: int) -> Attendance:
+        """Return what sends the messages of a rank."""
+        return Attendance(self, rank, self._buckets)
 
-        Args:
-            buckets: of each lane, in the order of its messages.
-        """
-        return Attendance(self, rank, buckets)
+    def on_busy(self, rank: int) -> OnBusy:
+        """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
+        of a pattern are."""
+        return slowing(self.network, self._costs, (), rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
@@ -131,7 +134,7 @@ class Attendance:
     def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
         self._links, self._rank, self._buckets = links, rank, buckets
         latency_s = links.latency_s
-        self._lines = None if latency_s is None else [Line(links.network, latency_s) for _ in buckets]
+        self._lines = None if latency_s is None else [Line(links.network, latency_s, rank) for _ in buckets]
         pushes, pulls = [lane for lane in buckets if lane]
         self._pulls = pulls
         self._sendable = dict(zip(pushes, sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
@@ -146,7 +149,8 @@ class Attendance:
         of_lane = self._buckets[collective.lane]
         bucket = of_lane[collective.number % len(of_lane)]
         demand = links.demand(self._rank, collective)
-        yield links.network.transfer(demand) if self._lines is None else self._lines[collective.lane].send(demand)
+        line = None if self._lines is None else self._lines[collective.lane]
+        yield links.network.transfer(demand, self._rank) if line is None else line.send(demand)
         if collective.operation is Operation.REDUCE:
             links.pushed(self._rank, bucket)
             self._take(bucket)

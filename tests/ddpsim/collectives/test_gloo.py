@@ -22,6 +22,7 @@ from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.measured import read_table
+from ddpsim.network.fluid import Speed
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement, Topology
 from ddpsim.topology.spec import load_topology, parse_topology
@@ -72,7 +73,7 @@ def test_busy_threads_slow_small_messages_the_same_at_either_fidelity(size_bytes
             None, load_topology("loopback").place(1, 4), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
         )
         quiet_s = collectives.simulate_s(size_bytes)
-        collectives.network.set_host_speed(1 / 8)
+        collectives.network.set_speed(Speed(host=1 / 8))
         times.append((quiet_s, collectives.simulate_s(size_bytes)))
     (flow_s, flow_busy_s), (_, steps_busy_s) = times
     assert steps_busy_s == pytest.approx(flow_busy_s, rel=0.01)

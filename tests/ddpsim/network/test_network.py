@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import shared_rates
-from ddpsim.network.fluid import Demand, Network, max_min_rates
+from ddpsim.network.fluid import Demand, Network, Speed, max_min_rates
 from tests.profile import examples
 
 LINKS = ("a", "b", "c", "d")
@@ -159,13 +159,26 @@ def test_a_slower_speed_stretches_what_is_left() -> None:
 
     def change() -> simpy.events.ProcessGenerator:
         yield env.timeout(4.0)
-        network.set_speed(0.5)
+        network.set_speed(Speed(0.5))
         yield env.timeout(4.0)
-        network.set_speed(1.0)
+        network.set_speed(Speed(1.0))
 
     env.process(change())
     env.run(first & second)
     assert env.now == pytest.approx(12.0)  # 8 of 20 bytes by t=4, 4 more by t=8, 8 more by t=12
+
+
+def test_a_busy_sender_slows_its_own_messages_and_no_others() -> None:
+    env = simpy.Environment()
+    network = Network(env, {"a": 1.0, "b": 1.0, "c": 1.0})
+    network.set_speed(Speed(0.5), "busy")
+    senders = {"a": "quiet", "b": "busy", "c": None}
+    quiet, slow, of_all = (network.transfer(Demand(0.0, 4.0, {link: 1.0}), by) for link, by in senders.items())
+    env.run(quiet & of_all)
+    assert env.now == pytest.approx(4.0)
+    network.set_speed(Speed(), "busy")
+    env.run(slow)
+    assert env.now == pytest.approx(6.0)
 
 
 def test_one_that_stalls_meets_others_for_the_time_they_are_there() -> None:
@@ -204,7 +217,7 @@ def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
 def test_a_slower_speed_slows_bytes_and_not_stalls() -> None:
     env = simpy.Environment()
     network = Network(env, {"a": 1.0})
-    network.set_speed(0.5)
+    network.set_speed(Speed(0.5))
     env.run(network.transfer(Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0)))
     assert env.now == pytest.approx(12.0)
 
@@ -216,9 +229,9 @@ def test_busy_hosts_slow_what_waits_for_their_threads_and_nothing_else() -> None
     by_threads = network.transfer(Demand(0.0, 8.0, {"a": 1.0}, host_limit=2.0))
     by_links = network.transfer(Demand(0.0, 8.0, {"b": 1.0}))
     env.run(4.0)
-    network.set_host_speed(0.25)
+    network.set_speed(Speed(host=0.25))
     env.run(6.0)
-    network.set_host_speed(1.0)
+    network.set_speed(Speed(host=1.0))
     env.run(by_links)
     assert env.now == pytest.approx(8.0)
     env.run(by_threads)

@@ -10,13 +10,16 @@ from ddpsim.cli.predict import hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
+from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
+from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
 from ddpsim.simulation.costs import Costs, undisturbed
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
+from tests.ddpsim.simulation.builders import ALIKE, workload
+from tests.ddpsim.simulation.test_blocking import blocks
 
 MACHINE = load_topology("dgx-1v")
 MODEL = load_workload("resnet50@v100-fp32-b32")
@@ -100,3 +103,20 @@ def test_the_output_says_whether_the_cost_rests_on_priors():
         assert line.endswith("costs both" if known else "costs both, by priors")
         assert f"{100 * found.hidden_comm_cost_s / found.iteration_s:.1f} %" in line
     assert hidden_cost(predict(MODEL, MACHINE, gpus_per_node=1)) == []
+
+
+def test_computation_slows_the_messages_of_every_group_that_meets_beside_it():
+    """Shards reduce in each node, then replicas across nodes: either takes longer while the ranks compute."""
+    source, placement = blocks(workload(device="V100", size=2_000_000)), load_topology("dgx-1v").place(2)
+
+    def wire_s(slowdown: float) -> dict[Operation, float]:
+        given = ALIKE.with_values({"nccl.ddp.communication_slowdown": slowdown}, source="test")
+        trace = simulate(source, placement, Options(scheme="hsdp:8"), given)
+        taken: dict[Operation, float] = {}
+        for bucket in trace.iterations[-1].buckets:
+            taken[bucket.operation] = taken.get(bucket.operation, 0.0) + bucket.finished_s - bucket.wire_s
+        return taken
+
+    alone, beside = wire_s(1.0), wire_s(1.5)
+    assert {Operation.REDUCE_SCATTER, Operation.ALLREDUCE} <= set(alone)
+    assert all(alone[each] * 1.1 < beside[each] <= alone[each] * 1.5 * (1 + 1e-9) for each in alone if alone[each] > 0)

@@ -21,10 +21,10 @@ STEP = 0.12
 HOSTLESS = {"host_share": 1e-3}
 
 
-def period(topology, text, ranks=None, source=None, **options):
+def period(topology, text, ranks=None, source=None, costs=ALIKE, **options):
     placement = load_topology(topology).place(gpus_per_node=ranks)
     source = source or workload(device="V100", **HOSTLESS)
-    trace = simulate(source, placement, Options(input_stage=text, **options), ALIKE)
+    trace = simulate(source, placement, Options(input_stage=text, **options), costs)
     return summarise(trace)
 
 
@@ -79,6 +79,14 @@ def test_copies_take_links_from_the_messages_that_meet_them():
     apart = [period("dgx-1v", text, 4).iteration_s for text in ("none", "copy=600MB,pipelined")]
     assert shared[1] > shared[0] * 1.0005
     assert apart[1] == pytest.approx(apart[0], rel=1e-6)
+
+
+def test_a_batch_s_copy_is_no_collective_that_computation_slows():
+    """Behind the copies of all of a machine's GPUs, however much longer a collective takes beside computation."""
+    slowed = ALIKE.with_values({"nccl.ddp.communication_slowdown": 3.0}, source="test")
+    waits = [period("4xv100-pcie", "copy=600MB,pipelined", costs=costs).input_s for costs in (ALIKE, slowed)]
+    assert waits[0] > 0
+    assert waits[1] == pytest.approx(waits[0], rel=1e-6)
 
 
 def test_latest_ranks_copy_to_the_gpus_that_the_first_does_not():

@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simpy
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives, ways_of
 from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.graph import Collective
+from ddpsim.simulation.servers import ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
@@ -24,6 +29,7 @@ from ddpsim.workload.forward_use import ForwardUse
 from tests.ddpsim.collectives.shaped import SHAPED_100US
 from tests.ddpsim.simulation.builders import workload
 
+SIZE = 4_000_000
 ONE = BucketCaps(bucket_cap_mb=100)
 
 
@@ -124,6 +130,23 @@ def test_only_the_straggler_takes_its_time_where_ranks_go_alone() -> None:
     alone, together = periods("parameter-server:async"), periods("parameter-server")
     assert alone[0] < 0.5 * alone[1]
     assert together[0] > alone[1]
+
+
+def test_a_rank_s_computation_slows_its_own_pushes_and_not_those_of_others() -> None:
+    slowed = Calibration.priors("gloo").with_values({"gloo.ddp.communication_slowdown": 2.0}, source="test")
+    placement, bucket = flat(3), (0,)
+    _, beta, _ = byte_s(placement)
+    env = simpy.Environment()
+    ways = ways_of(placement, "gloo", slowed)
+    links = ServerLinks(env, placement, ways, Costs.of("gloo", slowed), 1, [[], [bucket], [bucket]], 0.0)
+    links.on_busy(0)(True)
+    pushes = [links.attendance(rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]
+    ends = []
+    for push in pushes:
+        push.callbacks.append(lambda _: ends.append(env.now))
+    env.run()
+    # They share the server's link until the quiet rank's is over; the busy one's goes at half its rate throughout.
+    assert ends == pytest.approx([2 * SIZE * beta, (2 * SIZE + 2 * SIZE / 2) * beta], rel=1e-6)
 
 
 def test_one_asynchronous_rank_is_never_stale() -> None:
