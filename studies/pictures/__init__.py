@@ -1,0 +1,1 @@
+"""The two pictures that the README opens with."""
