@@ -1,4 +1,4 @@
-"""BERT-large on machines of five kinds by number of GPUs, each step with the band that eight of ten steps should lie in."""
+"""BERT-large on machines of five kinds by number of GPUs: each step with the band that holds eight of ten steps."""
 
 from __future__ import annotations
 
