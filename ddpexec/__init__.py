@@ -35,4 +35,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return the public names, without the modules that this one needs itself."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -20,6 +20,7 @@ from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.groups.torchrun import is_first_rank, speaks
 from ddpsim.cli.flags import called, error_in_flags, flags_of
+from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
@@ -40,7 +41,7 @@ def app() -> typer.Typer:
     )
     application.callback()(_ddpexec)
     for name, command in COMMANDS.items():
-        application.command(name)(command)
+        application.command(name, cls=SectionedCommand)(command)
     return application
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ddpsim.cli.flags import called, error_in_flags, flags_of
+from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
@@ -43,7 +44,9 @@ class Listed:
         if self.group:
             program.add_typer(module.app, name=self.name)
         else:
-            program.command(self.name, **self.settings)(getattr(module, self.name.replace("-", "_")))
+            program.command(self.name, cls=SectionedCommand, **self.settings)(
+                getattr(module, self.name.replace("-", "_"))
+            )
 
     def mention(self, program: typer.Typer) -> None:
         """Let `program` list the command, which cannot be called."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import get_args
 
+import pytest
+
+from ddpexec.__main__ import whole_command as whole_of_ddpexec
 from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import called
+from ddpsim.cli.sections import SECTIONS
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared
 
@@ -27,3 +32,19 @@ def test_compiled_says_that_it_is_no_price() -> None:
 def test_accumulate_of_estimate_says_what_it_is_for() -> None:
     info = get_args(inspect.signature(estimate).parameters["accumulate"].annotation)[1]
     assert "--one-gpu-step" in info.help
+
+
+@pytest.mark.parametrize("name", ["predict", "plan", "compare", "sweep"])
+def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: str) -> None:
+    command = called(whole_command(), [name])
+    text = command.get_help(command.make_context(name, [], resilient_parsing=True))
+    assert re.findall(r"^([A-Z].*):$", text, re.MULTILINE) == [each for each in SECTIONS if f"\n{each}:\n" in text]
+    options = text.partition("\nJob:\n")[2]
+    for param in command.params:
+        assert len(re.findall(rf"^  (?:-\w, )?{param.opts[0]}(?=[ ,]|$)", options, re.MULTILINE)) == 1
+
+
+def test_sections_name_options_that_there_are() -> None:
+    commands = [*whole_command().commands.values(), *whole_of_ddpexec().commands.values()]
+    there = {param.name for command in commands for param in command.params}
+    assert {name for names in SECTIONS.values() for name in names.split()} - there == {"help", "chakra"}
