@@ -3,12 +3,11 @@
 What a training script needs stands here, imported with torch when it is first asked for.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here, `typing` neither: a command could not yet answer an interrupt.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ddpexec.capturing.capture import Capture
     from ddpexec.ddp.drop import LayerDrop
     from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -27,8 +26,10 @@ _MODULES = {
 """Where each name of `__all__` stands."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what `name` needs and return it."""
+    import importlib
+
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

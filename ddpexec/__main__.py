@@ -1,10 +1,8 @@
 """`python -m ddpexec COMMAND`: one file a command in `ddpexec.commands`; only this one prints errors and exits."""
 
-from __future__ import annotations
-
-from ddpsim.stopping import INTERRUPTED, Interrupts, end_on_interrupt
-
 if __name__ == "__main__":
+    from ddpsim.cli import end_on_interrupt
+
     end_on_interrupt()
 
 import functools
@@ -19,11 +17,13 @@ import typer
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.groups.torchrun import is_first_rank, speaks
+from ddpsim.cli import INTERRUPTED
 from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
+from ddpsim.stopping import Interrupts
 
 _PROGRAM = "python -m ddpexec"
 

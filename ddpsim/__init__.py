@@ -7,14 +7,13 @@ What a script or a notebook needs stands here, imported when it is first asked f
 2
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing else is imported here, `typing` neither: a command could not yet answer an interrupt.
 from ddpsim.version import __version__ as __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.calibrating.calibrate import calibrate
     from ddpsim.collectives.calibration import Calibration
@@ -88,8 +87,10 @@ _MODULES = {
 """Where each name of `__all__` stands: `ddpsim --help` answers at once because none is imported before it is used."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what `name` needs and return it."""
+    import importlib
+
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

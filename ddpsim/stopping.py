@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_Handler = Callable[[int, FrameType | None], None]
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LATER_S = 0.01
+"""Seconds after which a signal is sent again, chosen by hand: longer than `__del__` takes, shorter than is noticed."""
 
 
 class Stopped(BaseException):
@@ -21,24 +26,6 @@ class Stopped(BaseException):
 
     def __str__(self) -> str:
         return signal.Signals(self.number).name
-
-
-INTERRUPTED = 130
-"""Exit code of a command that SIGINT ends."""
-
-
-def end_on_interrupt() -> None:
-    """Have SIGINT end this process with one line, while a command's modules are imported and after it is done.
-
-    An interrupt that is raised in the middle of an import is a traceback, or an error of whatever is imported.
-    """
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        os.write(2, b"error: interrupted\n")
-        os._exit(INTERRUPTED)
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end)
 
 
 class Interrupts:
@@ -62,7 +49,8 @@ class Interrupts:
             return
         signal.signal(signal.SIGINT, note)
         try:
-            yield
+            with _sent_again(note):
+                yield
         finally:
             signal.signal(signal.SIGINT, previous)
 
@@ -76,7 +64,7 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    with _handling(stop):
+    with _handling(stop), _sent_again(stop):
         yield
 
 
@@ -88,7 +76,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+def _handling(handler: _Handler | signal.Handlers) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,3 +86,26 @@ def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers
     finally:
         for number, former in previous.items():
             signal.signal(number, former)
+
+
+@contextlib.contextmanager
+def _sent_again(handler: _Handler) -> Iterator[None]:
+    """Send a signal again for which `handler` raised `Stopped` where Python drops it: in `__del__`, around a fork."""
+    former = sys.unraisablehook
+
+    def again(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, Stopped):
+            former(dropped)
+            return
+        number = dropped.exc_value.number
+        signal.signal(number, handler)
+        # Raised here it would be dropped too.
+        later = threading.Timer(_LATER_S, os.kill, (os.getpid(), number))
+        later.daemon = True
+        later.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = former

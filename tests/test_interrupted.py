@@ -11,12 +11,12 @@ from ddpexec.commands import COMMANDS as DDPEXEC
 from ddpsim.cli.app import COMMANDS as DDPSIM
 
 RUN = """
-import os, runpy, signal, sys
+import os, runpy, sys
 package, imported, *words = sys.argv[1:]
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == imported:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), 2)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = [package, *words]
 runpy.run_module(package, run_name="__main__")
@@ -24,6 +24,8 @@ runpy.run_module(package, run_name="__main__")
 """Runs a package's command, which gets a signal where it imports a module."""
 
 PREDICT = ("predict", "--workload", "mlp", "--topology", "dgx-1v")
+FIRST = ("dataclasses", "ddpsim.errors", "ddpsim.stopping", "enum", "threading", "typing")
+"""What is imported before any command is known, or may be."""
 CAPTURE = ("capture", "--model", "mlp", "-o", "/dev/null")
 
 
@@ -44,6 +46,7 @@ def own_module(command: str) -> str:
         *(("ddpsim", own_module(each.name), (each.name,)) for each in DDPSIM),
         *(("ddpexec", "ddpexec.commands", (name,)) for name in DDPEXEC),
         *(("ddpexec", f"ddpexec.commands.{name.replace('-', '_')}", (name,)) for name in DDPEXEC),
+        *((package, imported, ("--help",)) for package in ("ddpsim", "ddpexec") for imported in FIRST),
         ("ddpsim", "numpy", PREDICT),
         ("ddpsim", "simpy.core", PREDICT),
         ("ddpexec", "torch.nn", CAPTURE),

@@ -1,18 +1,22 @@
 """The command line: one file a command group; it prints and exits, nothing else does."""
 
-from __future__ import annotations
-
+# Nothing that is read from a file is imported before interrupts are handled, `signal` and `typing` neither.
+import _signal  # type: ignore[import-not-found]
 import gc
+import os
 import sys
-from collections.abc import Sequence
 
-from ddpsim.stopping import end_on_interrupt
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
+INTERRUPTED = 130
+"""Exit code of a command that SIGINT ends."""
 YOUNG = 50_000
 """Objects after whose making garbage is looked for, 700 unless told; a simulation's are tens of megabytes at most."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: "Sequence[str] | None" = None) -> None:
     """Run the command `ddpsim` and exit: 0, 1 where a bound is exceeded, 2 on bad input."""
     own = arguments is None  # this process is the command's
     if own:
@@ -27,3 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         gc.set_threshold(YOUNG)
         gc.enable()
     sys.exit(run(arguments))
+
+
+def end_on_interrupt() -> None:
+    """Have SIGINT end this process with one line, while a command's modules are imported and after it is done.
+
+    An interrupt that is raised in the middle of an import is a traceback, or an error of whatever is imported.
+    """
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, b"error: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, end)
