@@ -114,7 +114,8 @@ def _parts(found: Explanation) -> str:
     where = f"on {counted(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
-    return "\n".join([table(("  part", "traced ms", "share", "predicted ms", "of the step"), rows), band])
+    waits = (f"predicted: {line}" for line in told.prediction.critical_path.text())
+    return "\n".join([table(("  part", "traced ms", "share", "predicted ms", "of the step"), rows), band, *waits])
 
 
 def _buckets(found: Explanation) -> str:

@@ -87,8 +87,7 @@ def predict(
     document = {
         **prediction.document(),
         **bound.document(),
-        "critical_path": path.document(),
-        "sensitivities": path.sensitivities(),
+        **path.entries(),
     }
     output.emit(document, lambda: _text(prediction, bound, path))
 

@@ -108,6 +108,7 @@ def _text(result: Validation) -> str:
             ],
         ),
         f"largest: {result.largest_term.name.replace('_', ' ')}",
+        *([] if result.path is None else ["", *(f"predicted: {line}" for line in result.path.text())]),
     ]
     if result.buckets:
         header = ("bucket", "MiB", "ready", "launched", "started", "finished", "(predicted - measured, of the step)")

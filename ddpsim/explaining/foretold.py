@@ -110,6 +110,7 @@ class Foretold:
             "topology": self.prediction.topology.name,
             "nodes": self.prediction.nodes,
             "doubts": [doubt.document() for doubt in self.prediction.doubts],
+            **self.prediction.critical_path.entries(),
         }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from ddpsim.documents import Amount, Document, Index, Number, read_as, told
+from ddpsim.documents import Amount, Document, Index, Number, Text, read_as, told
 from ddpsim.errors import InputError
 from ddpsim.files import named, read_json
 
@@ -36,6 +36,22 @@ class PredictedBucket(Document):
         return self
 
 
+class PathCause(Document):
+    """What a step waits for, by cause."""
+
+    cause: Text
+    seconds: Amount
+
+
+class PathStretch(Document):
+    """A stretch of the longest path, from the start of forward."""
+
+    stream: Text
+    cause: Text
+    start_s: Amount
+    end_s: Amount
+
+
 class PredictionFile(Document):
     """The keys of a predict document that validation reads; DDP's overhead, being a remainder, may be negative."""
 
@@ -51,6 +67,8 @@ class PredictionFile(Document):
     optimizer_s: Amount
     world_size: Index
     buckets: list[PredictedBucket]
+    critical_path: list[PathCause] = Field(default_factory=list)
+    critical_path_spans: list[PathStretch] = Field(default_factory=list)
 
 
 def flat(document: Mapping[str, object]) -> dict[str, object]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ddpsim.simulation.critical_path import savings
+from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 
 
@@ -15,16 +17,42 @@ class CriticalPath:
 
     Attributes:
         seconds: by cause, the most first; they sum to the iteration.
+        spans: of the last iteration, in seconds from its start.
     """
 
     seconds: Mapping[str, float]
+    spans: Sequence[PathSpan] = ()
 
     @classmethod
-    def of(cls, found: Mapping[str, float], iteration_s: float) -> CriticalPath:
-        """Return the path of an iteration of `iteration_s`, where `found` is that of the mean iteration."""
+    def of(cls, trace: Trace, iteration_s: float) -> CriticalPath:
+        """Return the path of an iteration of `iteration_s`, in the mean over those of a simulated trace."""
+        found: dict[str, float] = {}
+        for span in trace.path:
+            found[span.cause] = found.get(span.cause, 0.0) + span.end_s - span.start_s
         whole = sum(found.values())
         scale = iteration_s / whole if whole else 0.0
-        return cls({name: scale * found[name] for name in sorted(found, key=lambda name: (-found[name], name))})
+        order = sorted(found, key=lambda name: (-found[name], name))
+        # Ranks that go their own ways end at moments of their own: the last iteration is that which the path ends with.
+        last = min(
+            trace.iterations, key=lambda iteration: (abs(iteration.end_s - trace.path[-1].end_s), iteration.rank)
+        )
+        return cls({name: scale * found[name] for name in order}, trace.path_of(last))
+
+    @classmethod
+    def read(cls, document: Mapping[str, object]) -> CriticalPath | None:
+        """Return the path that a checked predict document tells; None where it tells none."""
+        found = {str(each["cause"]): float(each["seconds"]) for each in _listed(document, "critical_path")}
+        names = ("stream", "cause", "start_s", "end_s")
+        spans = [PathSpan(**{name: each[name] for name in names}) for each in _listed(document, "critical_path_spans")]
+        return cls(found, spans) if found else None
+
+    def entries(self) -> dict[str, object]:
+        """Return what documents say of it: `critical_path`, `critical_path_spans`, `sensitivities`."""
+        return {
+            "critical_path": self.document(),
+            "critical_path_spans": [asdict(span) for span in self.spans],
+            "sensitivities": self.sensitivities(),
+        }
 
     def document(self) -> list[dict[str, object]]:
         """Return one entry a cause, with its seconds and its share of the iteration."""
@@ -45,3 +73,8 @@ class CriticalPath:
         helps = [f"{name} {format_time(saved[name])}" for name in sorted(saved, key=lambda name: -saved[name])]
         lines = [f"the step waits for: {', '.join(shares)}"]
         return [*lines, f"one per cent more of each would save: {', '.join(helps)}"] if helps else lines
+
+
+def _listed(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:
+    found = document.get(key)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

@@ -97,8 +97,8 @@ class Prediction:
 
     @property
     def critical_path(self) -> CriticalPath:
-        """What an iteration waits for; it is simulated once more to find that."""
-        return CriticalPath.of(self.run.path(), self.iteration_s)
+        """What an iteration waits for."""
+        return CriticalPath.of(self.run.traced_path(), self.iteration_s)
 
     @property
     def topology(self) -> Cluster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -65,22 +64,9 @@ class SimulatedRun:
         _refuse_many_periods(placement, options)
         return cls(replayed_on(topology, workload, options), placement, options, calibration, brief)
 
-    def path(self) -> Mapping[str, float]:
-        """Return what an iteration waits for, seconds by cause; it is simulated for that once more."""
-        run, warm_up = in_brief(self.options, self.workload)
-        named = workloads_on(self.placement, self.options)
-        found = simulate(
-            self.workload,
-            self.placement,
-            run,
-            self.calibration,
-            workloads=named,
-            warm_up=warm_up,
-            whole=False,
-            path=True,
-        ).path
-        assert found is not None
-        return found
+    def traced_path(self) -> Simulated:
+        """Return a trace with its longest path; of a brief run another is simulated for that."""
+        return self.trace() if not self.brief else self._simulated(path=True, whole=False)
 
     def trace(self, progress: Progress | None = None) -> Simulated:
         """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
@@ -89,18 +75,22 @@ class SimulatedRun:
             InputError: as `simulate`.
         """
         if self._trace is None:
-            run, warm_up = in_brief(self.options, self.workload) if self.brief else (self.options, WARM_UP)
-            named = workloads_on(self.placement, self.options)
-            self._trace = simulate(
-                self.workload,
-                self.placement,
-                run,
-                self.calibration,
-                workloads=named,
-                progress=progress,
-                warm_up=warm_up,
-            )
+            self._trace = self._simulated(path=not self.brief, progress=progress)
         return self._trace
+
+    def _simulated(self, *, path: bool, whole: bool = True, progress: Progress | None = None) -> Simulated:
+        run, warm_up = in_brief(self.options, self.workload) if self.brief else (self.options, WARM_UP)
+        return simulate(
+            self.workload,
+            self.placement,
+            run,
+            self.calibration,
+            workloads=workloads_on(self.placement, self.options),
+            progress=progress,
+            warm_up=warm_up,
+            whole=whole,
+            path=path,
+        )
 
 
 def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:

@@ -189,7 +189,8 @@ def _collective(split: Split) -> tuple[str, ...]:
 def _timeline(found: Explanation) -> tuple[Timeline, ...]:
     steps = [Step("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
     if found.foretold is not None:
-        steps.append(of_document(found.foretold.prediction.document(), "predicted"))
+        prediction = found.foretold.prediction
+        steps.append(of_document(prediction.document(), "predicted", prediction.critical_path))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
     return (Timeline("One step", (Choice("the run", tuple(steps)),), note),) if found.splits else ()
 

@@ -199,6 +199,7 @@ class Step:
         phases: (name, start, end) of what computed or waited, in seconds from the start of forward.
         buckets: in launch order.
         gradients_s: when each gradient was ready, ascending; empty where unknown.
+        path: (cause, stream, start, end) of the longest path, in order; empty where unknown.
     """
 
     label: str
@@ -206,6 +207,7 @@ class Step:
     phases: tuple[tuple[str, float, float], ...]
     buckets: tuple[Life, ...]
     gradients_s: tuple[float, ...] = ()
+    path: tuple[tuple[str, str, float, float], ...] = ()
 
     def document(self) -> dict[str, object]:
         """Return the step as JSON values."""
@@ -216,6 +218,7 @@ class Step:
             "columns": list(COLUMNS),
             "buckets": [_life(bucket) for bucket in self.buckets],
             "gradients_us": [_us(seconds) for seconds in self.gradients_s],
+            "path": [[cause, stream, _us(start), _us(end)] for cause, stream, start, end in self.path],
         }
 
 

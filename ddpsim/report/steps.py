@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ddpsim.prediction.path import CriticalPath
 from ddpsim.report.model import Life, Step
 from ddpsim.report.rows import number
 from ddpsim.trace.metrics import Summary, arrivals
-from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, Trace
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace
 from ddpsim.trace.spans import spans_of
 
 BROADCAST = "buffer broadcast"
@@ -26,11 +27,12 @@ def of_trace(trace: Trace, summary: Summary, label: str) -> Step:
         phases=_phases(step, trace.backend),
         buckets=tuple(_life(b, step.start_s, arrived.get((step.index, b.index))) for b in step.buckets),
         gradients_s=tuple(sorted(gradient.ready_s - step.start_s for gradient in step.gradients)),
+        path=_path(trace.path_of(step)),
     )
 
 
-def of_document(document: Mapping[str, object], label: str) -> Step:
-    """Return the step that a predict document describes: its parts one after another, its buckets' times."""
+def of_document(document: Mapping[str, object], label: str, path: CriticalPath | None = None) -> Step:
+    """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
     broadcast, total = number(document, "buffer_broadcast_s"), number(document, "iteration_s")
     forward = broadcast + number(document, "forward_s")
     lives = tuple(_predicted(each) for each in _listed(document.get("buckets")))
@@ -43,7 +45,12 @@ def of_document(document: Mapping[str, object], label: str) -> Step:
         (WAIT, backward, backward + number(document, "exposed_comm_s")),
         (OPTIMIZER, total - number(document, "optimizer_s"), total),
     )
-    return Step(label, total, tuple(phase for phase in phases if phase[2] > phase[1]), lives)
+    drawn = tuple(phase for phase in phases if phase[2] > phase[1])
+    return Step(label, total, drawn, lives, path=_path([] if path is None else path.spans))
+
+
+def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...]:
+    return tuple((span.cause, span.stream, span.start_s, span.end_s) for span in spans)
 
 
 def _listed(buckets: object) -> list[Mapping[str, object]]:

@@ -34,7 +34,7 @@ def validation_report(
         command: that made it.
     """
     summary = summarise(measured)
-    steps = (of_trace(measured, summary, "measured"), of_document(prediction, "predicted"))
+    steps = (of_trace(measured, summary, "measured"), of_document(prediction, "predicted", result.path))
     return Report(
         title=f"Validation: {_of(prediction)}",
         verdict=(_step(result, prediction), _largest(result)),
@@ -55,7 +55,7 @@ def validation_report(
 _BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the run's steps, and of the prediction's doubts."
 _TIMELINE_NOTE = (
     "The measured step of rank 0 whose period is nearest to the run's, and the predicted one: its parts one after "
-    "another, medians of each bucket's times below."
+    "another, what it waits for, medians of each bucket's times below."
 )
 
 

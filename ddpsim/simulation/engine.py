@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from ddpsim.simulation.servers import Staleness
 from ddpsim.simulation.setting import Setting
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
-from ddpsim.trace.records import Iteration, Trace
+from ddpsim.trace.records import Iteration, PathSpan, Trace
 from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
@@ -46,13 +46,10 @@ class Simulated(Trace):
 
     Attributes:
         schedule: that took the place of DDP's buckets; None where nothing did.
-        path: what an iteration waits for, seconds by cause on its longest path, in the mean over those that count;
-            None where it was not asked for.
     """
 
     plan: BucketPlan
     schedule: Schedule | None = None
-    path: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ def simulate(
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
         draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.draws`.
         planned: buckets by iteration, in place of those of the options.
-        path: whether to find what an iteration waits for.
+        path: whether to find what the iterations wait for.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -149,19 +146,18 @@ def simulate(
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = [rank for rank, _ in ranks] if options.comm != "real" else graph.ranks[:1]
-    found = _path(graph, own_ways, times, shared, extent) if path else None
+    found = _path(graph, own_ways, times, shared, extent) if path else ()
     spans = spans_of(counted, backend)
-    return Simulated(placement.world_size, backend, counted, spans, provenance, plan=plan, schedule=done, path=found)
+    return Simulated(placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done)
 
 
 def _path(
     graph: StepGraph, ranks: Sequence[RankGraph], times: NodeTimes, shared: Communication, extent: Extent
-) -> Mapping[str, float]:
-    """Return what an iteration of the slowest of `ranks` waits for, in the mean over those that count."""
+) -> Sequence[PathSpan]:
+    """Return what the iterations that count wait for, on the slowest of `ranks`."""
     ends = [(each[0].start, each[-1].end) for each in (r.iterations[extent.begin : extent.end] for r in ranks)]
     first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
-    found = critical_path(graph, times, first, last, shared.shares)
-    return {cause: seconds / (extent.end - extent.begin) for cause, seconds in found.items()}
+    return critical_path(graph, times, first, last, shared.shares)
 
 
 def _run(

@@ -7,7 +7,7 @@ Times are seconds on one clock common to all ranks. The names of streams and eve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpsim.operations import Operation
 
@@ -152,6 +152,21 @@ class Iteration:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSpan:
+    """A path span is a stretch of the longest path: what a simulated step waited for then.
+
+    Attributes:
+        stream: that it waited for, of the lowest recorded rank unless it names another.
+        cause: what was done there.
+    """
+
+    stream: str
+    cause: str
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A trace is everything that was recorded, by rank and then by time.
@@ -162,6 +177,7 @@ class Trace:
         iterations: of every recorded rank.
         spans: for people, Perfetto and HTA; numbers are taken from `iterations`.
         provenance: as in `run.json`: versions, seed, fingerprints, command, options.
+        path: the longest path of a simulation, in order of time; empty where it was not asked for.
     """
 
     world_size: int
@@ -169,6 +185,7 @@ class Trace:
     iterations: Sequence[Iteration]
     spans: Sequence[Span] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
+    path: Sequence[PathSpan] = ()
 
     def __repr__(self) -> str:
         what = f"{len(self.iterations)} iterations, {len(self.spans)} spans"
@@ -178,6 +195,15 @@ class Trace:
     def ranks(self) -> list[int]:
         """Ranks that left a record, ascending."""
         return sorted({iteration.rank for iteration in self.iterations})
+
+    def path_of(self, iteration: Iteration) -> list[PathSpan]:
+        """Return the longest path within `iteration`, in seconds from its start."""
+        begin, end = iteration.start_s, iteration.end_s
+        return [
+            replace(span, start_s=max(span.start_s, begin) - begin, end_s=min(span.end_s, end) - begin)
+            for span in self.path
+            if span.start_s < end and span.end_s > begin
+        ]
 
     def of_rank(self, rank: int) -> list[Iteration]:
         """Return the iterations of `rank`, by index."""

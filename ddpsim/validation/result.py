@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ddpsim.markup import summary_card
+from ddpsim.prediction.path import CriticalPath
 from ddpsim.units import format_time
 
 _HALVES = ("latency", "bandwidth")
@@ -62,6 +63,7 @@ class Validation:
         buckets: those that both sides have, in launch order.
         terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
         baselines: trivial predictors of the same step, fed with the prediction's times.
+        path: what the predicted step waits for; None where the prediction does not tell.
     """
 
     iterations: Compared
@@ -70,6 +72,7 @@ class Validation:
     buckets: tuple[BucketError, ...]
     terms: tuple[Term, ...]
     baselines: Mapping[str, Mapping[str, float | None]]
+    path: CriticalPath | None = None
 
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
@@ -122,6 +125,7 @@ class Validation:
             "baselines": {name: dict(values) for name, values in self.baselines.items()},
             "mean_abs_error": fmean(self.errors),
             "max_error": max(self.errors),
+            **({} if self.path is None else self.path.entries()),
         }
 
 

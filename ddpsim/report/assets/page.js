@@ -2,9 +2,10 @@
 // Timelines of the report: one step above the other on one axis of time, drawn from the data that the page holds.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const GUTTER = 34, AXIS = 20, LANE = 22, TICKS = 8, LEAST_US = 5;
+  const GUTTER = 34, AXIS = 20, LANE = 22, TICKS = 8, PATH = 18, LEAST_US = 5;
   const LIVES = [["queued", "ready, not started"], ["skew", "waiting for ranks"], ["wire", "on the wire"], ["done", "done, until written back"]];
   const PARTS = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "wait": "wait", "buffer broadcast": "buffer-broadcast"};
+  const CAUSES = {"host launches": "host", "hooks and copies of DDP": "ddp", "communication latency": "latency", "bandwidth between nodes": "between", "bandwidth inside a node": "inside", "what the ends of a message keep up with": "ends"};
   const report = JSON.parse(document.getElementById("report").textContent);
 
   function made(parent, tag, attributes = {}, text = null) {
@@ -93,8 +94,25 @@
         "aria-label": `Timeline of ${panel.step.label}: up and down choose a bucket, left and right move, plus and minus zoom, 0 shows all`,
       });
       this.listen(panel);
-      box.append(title, ...(number === 0 ? [legend] : []), frame);
+      box.append(title, ...(number === 0 ? [legend] : []), ...this.causes(panel), frame);
       return box;
+    }
+
+    // What the colours of the longest path say, the most first; none where it is not known.
+    causes(panel) {
+      const sums = new Map();
+      for (const [cause, , low, high] of panel.step.path) sums.set(cause, (sums.get(cause) || 0) + high - low);
+      if (!sums.size) return [];
+      const legend = document.createElement("ul");
+      legend.className = "legend";
+      legend.append(Object.assign(document.createElement("li"), {textContent: "waits for"}));
+      for (const [cause, us] of [...sums].sort((one, other) => other[1] - one[1])) {
+        const item = document.createElement("li"), key = document.createElement("span");
+        key.className = `key path-${CAUSES[cause] || cause}`;
+        item.append(key, `${cause} ${ms(us)}`);
+        legend.append(item);
+      }
+      return [legend];
     }
 
     listen(panel) {
@@ -118,6 +136,9 @@
         });
       svg.addEventListener("dblclick", (event) => this.zoom(0.5, this.time(event.clientX, panel)));
     }
+
+    // Where buckets begin, below the parts and, where it is known, the longest path.
+    top(panel) { return AXIS + LANE + TICKS + (panel.step.path.length ? PATH : 0); }
 
     // Time under a place on the screen, and places on the drawing of a time.
     time(clientX, panel) {
@@ -168,7 +189,7 @@
       if (!panel.lives.length) return;
       const now = this.picked && this.picked.panel === panel ? this.picked.number + by : by > 0 ? 0 : panel.lives.length - 1;
       this.pick(panel, Math.min(Math.max(now, 0), panel.lives.length - 1));
-      const top = AXIS + LANE + TICKS + this.picked.number * this.row, frame = panel.svg.parentElement;
+      const top = this.top(panel) + this.picked.number * this.row, frame = panel.svg.parentElement;
       if (top < frame.scrollTop || top + this.row > frame.scrollTop + frame.clientHeight) frame.scrollTop = top - frame.clientHeight / 2;
     }
 
@@ -191,14 +212,20 @@
 
     point(event, panel) {
       const y = event.clientY - panel.svg.getBoundingClientRect().top - AXIS;
-      const number = Math.floor((y - LANE - TICKS) / this.row);
+      const number = Math.floor((y + AXIS - this.top(panel)) / this.row);
       if (y >= 0 && y < LANE) this.phase(panel, this.time(event.clientX, panel));
+      else if (y >= LANE + TICKS && y < LANE + TICKS + PATH && number < 0) this.waits(panel, this.time(event.clientX, panel));
       else if (number >= 0 && number < panel.lives.length) this.pick(panel, number);
     }
 
     phase(panel, us) {
       const found = panel.step.phases.find(([, low, high]) => low <= us && us < high);
       if (found) this.said.textContent = `${found[0]} (${panel.step.label}): ${ms(found[2] - found[1])}, from ${ms(found[1])} to ${ms(found[2])}.`;
+    }
+
+    waits(panel, us) {
+      const found = panel.step.path.find(([, , low, high]) => low <= us && us < high);
+      if (found) this.said.textContent = `The step waits for ${found[0]} (${found[1]}): ${ms(found[3] - found[2])}, from ${ms(found[2])} to ${ms(found[3])}.`;
     }
 
     pick(panel, number) {
@@ -211,7 +238,7 @@
     mark(panel) {
       for (const old of panel.svg.querySelectorAll(".chosen")) old.remove();
       if (!this.picked || this.picked.panel !== panel) return;
-      const y = AXIS + LANE + TICKS + this.picked.number * this.row;
+      const y = this.top(panel) + this.picked.number * this.row;
       made(panel.svg, "rect", {class: "chosen", x: 0, y, width: this.width, height: this.row});
     }
 
@@ -221,7 +248,7 @@
     }
 
     drawOne(panel) {
-      const {svg, step, lives} = panel, height = AXIS + LANE + TICKS + lives.length * this.row + 4;
+      const {svg, step, lives} = panel, top = this.top(panel), height = top + lives.length * this.row + 4;
       svg.replaceChildren();
       svg.setAttribute("height", height);
       svg.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
@@ -230,7 +257,8 @@
       for (const us of step.gradients_us)
         if (us >= this.view[0] && us <= this.view[1])
           made(svg, "line", {class: "gradient", x1: this.x(us), x2: this.x(us), y1: AXIS + LANE + 1, y2: AXIS + LANE + TICKS - 1});
-      lives.forEach((life, number) => this.life(svg, life, AXIS + LANE + TICKS + number * this.row));
+      for (const [cause, , low, high] of step.path) this.bar(svg, low, high, AXIS + LANE + TICKS, PATH - 6, `path-${CAUSES[cause] || cause}`);
+      lives.forEach((life, number) => this.life(svg, life, top + number * this.row));
       if (this.view[1] >= step.iteration_us)
         made(svg, "line", {class: "end", x1: this.x(step.iteration_us) - 1, x2: this.x(step.iteration_us) - 1, y1: AXIS, y2: height});
       this.mark(panel);

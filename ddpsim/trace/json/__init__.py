@@ -4,7 +4,8 @@
 that reading gives the records back bit for bit; spans come back to the nanosecond. A kernel is an event of category
 `kernel` with its stream and correlation and a launch event on the host thread. A collective has, as in Kineto, an
 annotation with its own name (`nccl:all_reduce`) around a kernel whose name starts with `ncclDevKernel_`: that prefix is
-what HolisticTraceAnalysis counts as communication.
+what HolisticTraceAnalysis counts as communication. A simulated step's longest path has threads of its own in the file
+of the lowest rank: slices, and flow arrows from each to the next.
 """
 
 from ddpsim.trace.json.beside import write_beside

@@ -16,8 +16,8 @@ from statistics import fmean, median
 from ddpsim.errors import TraceError
 from ddpsim.files import compress, write_whole
 from ddpsim.trace.cycles import cycles
-from ddpsim.trace.json.writing import Event, span_events, stream_names, stream_numbers
-from ddpsim.trace.records import HOST, ITERATION, Span, Trace
+from ddpsim.trace.json.writing import Event, path_events, span_events, stream_names, stream_numbers
+from ddpsim.trace.records import HOST, ITERATION, Iteration, PathSpan, Span, Trace
 
 SIDES = ("measured", "predicted")
 
@@ -53,6 +53,8 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
         yield from stream_names(process, tids, f"rank {rank} {side}")
         for span in shifted:
             yield from span_events(span, tids[span.stream], next(numbers), tids[HOST], trace.backend)
+        if rank == trace.ranks[0]:
+            yield from path_events([each for it in mine for each in _moved(trace, it, it.start_s - begin)], process)
 
 
 def _step(trace: Trace) -> tuple[int, int]:
@@ -64,6 +66,10 @@ def _step(trace: Trace) -> tuple[int, int]:
     middle = median(periods)
     chosen = found[min(range(len(found)), key=lambda place: abs(periods[place] - middle))]
     return chosen[0].index, chosen[-1].index
+
+
+def _moved(trace: Trace, it: Iteration, by_s: float) -> list[PathSpan]:
+    return [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span in trace.path_of(it)]
 
 
 def _whole(rank: int, name: str, begin: float, end: float) -> Span:

@@ -10,8 +10,8 @@ from ddpsim.documents import read_as
 from ddpsim.errors import TraceError
 from ddpsim.files import read_json
 from ddpsim.trace.json.models import RankFile, RunFile, iteration_from
-from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, SCHEMA
-from ddpsim.trace.records import Iteration, Span, Trace
+from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, SCHEMA
+from ddpsim.trace.records import Iteration, PathSpan, Span, Trace
 
 _REMEDY = "run again with --out (or --trace) to write it anew"
 _MOST = 1 << 63
@@ -32,6 +32,7 @@ def read_trace(directory: str | Path) -> Trace:
     files = rank_files(directory)
     iterations: list[Iteration] = []
     spans: list[Span] = []
+    path: list[PathSpan] = []
     world_size, backend, provenance = 0, "", _provenance(Path(directory))
     for file in files.values():
         rank, size, backend, events = _open(file)
@@ -39,12 +40,13 @@ def read_trace(directory: str | Path) -> Trace:
             what = f"of a run of {size} ranks, the files before it of one of {world_size}"
             raise TraceError(what, place=file, remedy="remove the older, or give each run a folder of its own")
         world_size = size
-        its, found = _parse(events, rank, file)
+        its, found, waited = _parse(events, rank, file)
         iterations += its
         spans += found
+        path += waited
     iterations.sort(key=lambda it: (it.rank, it.index))
     spans.sort(key=lambda span: (span.rank, span.start_s))
-    return Trace(world_size, backend, iterations, spans, provenance)
+    return Trace(world_size, backend, iterations, spans, provenance, path)
 
 
 def read_rank(path: str | Path) -> tuple[int, Trace]:
@@ -54,8 +56,8 @@ def read_rank(path: str | Path) -> tuple[int, Trace]:
         TraceError: not such a file, truncated or malformed.
     """
     rank, world_size, backend, events = _open(str(path))
-    iterations, spans = _parse(events, rank, str(path))
-    return rank, Trace(world_size, backend, iterations, spans, _provenance(Path(path).parent))
+    iterations, spans, waited = _parse(events, rank, str(path))
+    return rank, Trace(world_size, backend, iterations, spans, _provenance(Path(path).parent), waited)
 
 
 def rank_files(directory: str | Path) -> dict[int, str]:
@@ -101,17 +103,31 @@ def _open(path: str) -> tuple[int, int, str, list[object]]:
     return info.rank, info.world_size, info.backend, read.traceEvents
 
 
-def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span]]:
+def _parse(events: list[object], rank: int, file: str) -> tuple[list[Iteration], list[Span], list[PathSpan]]:
     streams: dict[int, str] = {}
     iterations: list[Iteration] = []
     spans: list[Span] = []
+    path: list[PathSpan] = []
     for number, event in enumerate(events):
         try:
-            _parse_event(event, rank, streams, iterations, spans, f"{file}: traceEvents.{number}")
+            if isinstance(event, dict) and event.get("cat") == PATH:
+                path += _path_span(event, streams)
+            else:
+                _parse_event(event, rank, streams, iterations, spans, f"{file}: traceEvents.{number}")
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else f"malformed: {error}"
             raise TraceError(what, place=f"{file}: traceEvents.{number}", remedy=_REMEDY) from error
-    return iterations, spans
+    return iterations, spans, path
+
+
+def _path_span(event: Mapping[str, object], streams: Mapping[int, str]) -> list[PathSpan]:
+    """Return what an event of the longest path is: a stretch of it, or nothing where it is an arrow."""
+    if event["ph"] != "X":
+        return []
+    start_s = _number(event["ts"]) * 1e-6
+    stream = streams[int(_number(event["tid"]))].partition(": ")[2]
+    end_s = start_s + _number(event["dur"]) * 1e-6
+    return [PathSpan(stream=stream, cause=str(event["name"]), start_s=start_s, end_s=end_s)]
 
 
 def _parse_event(

@@ -11,3 +11,6 @@ KERNEL = "ncclDevKernel_"
 
 RECORD = "iteration_record"
 """Key of an `Iteration` in the args of its event."""
+
+PATH = "critical_path"
+"""Category of the slices of a simulated step's longest path, and of the arrows between them."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 from ddpsim.files import compress, json_text, remove, write_whole
 from ddpsim.trace.json.reading import files_by_rank
-from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, RECORD, RUN_SCHEMA, SCHEMA
-from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, RUN_SCHEMA, SCHEMA
+from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Iteration, PathSpan, Span, Trace
 
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
 _FIRST_COMMUNICATION_TID = 20
 """The first stream of collectives: as on a GPU, where torch computes on 7 and NCCL has a later one."""
+_FIRST_PATH_TID = 2000
+"""The first stream of the longest path, below all others."""
 
 _ITERATION, _BUCKET = ([each.name for each in fields(of)] for of in (Iteration, BucketTimes))
 
@@ -83,6 +86,31 @@ def _events(trace: Trace, rank: int) -> Iterator[Event]:
         yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
     for correlation, span in enumerate(spans, start=1):
         yield from span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
+    if iterations and rank == trace.ranks[0]:
+        yield from path_events(trace.path, rank)
+
+
+def path_events(path: Sequence[PathSpan], process: int) -> Iterator[Event]:
+    """Yield slices of the longest path, a thread for each stream it passes, and flow arrows from each to the next.
+
+    An arrow begins within the slice that ends, and ends at the beginning of the next one.
+    """
+    tids = {stream: _FIRST_PATH_TID + n for n, stream in enumerate(dict.fromkeys(span.stream for span in path))}
+    for stream, tid in tids.items():
+        named: Event = {"ph": "M", "ts": 0, "pid": process, "tid": tid}
+        yield {**named, "name": "thread_name", "args": {"name": f"critical path: {stream}"}}
+        yield {**named, "name": "thread_sort_index", "args": {"sort_index": tid}}
+    for span in path:
+        yield _complete(process, tids[span.stream], span.cause, PATH, span.start_s, span.end_s, {})
+    for number, (span, after) in enumerate(pairwise(path), start=1):
+        arrow: Event = {"cat": PATH, "name": "waits for", "id": number, "pid": process}
+        within_us = max(_us(span.start_s), round(_us(span.end_s) - _LAST_US, 3))
+        yield {**arrow, "ph": "s", "tid": tids[span.stream], "ts": within_us}
+        yield {**arrow, "ph": "f", "bp": "e", "tid": tids[after.stream], "ts": _us(after.start_s)}
+
+
+_LAST_US = 0.001
+"""The last moment of a slice that is within it."""
 
 
 def stream_numbers(spans: Iterable[Span]) -> dict[str, int]:

@@ -30,8 +30,14 @@ def predicted(name, machine, nodes, given, calibration=None):
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS)
 def test_the_path_leaves_no_moment_of_the_step_out(name, machine, nodes, given):
     found = predicted(name, machine, nodes, given)
-    simulated = found.run.path()
-    assert sum(simulated.values()) == pytest.approx(found.iteration_s, rel=1e-3)
+    trace = found.run.traced_path()
+    spans = trace.path
+    assert [after.start_s for after in spans[1:]] == [before.end_s for before in spans[:-1]]
+    count = len(trace.of_rank(0))
+    assert spans[-1].end_s - spans[0].start_s == pytest.approx(count * found.iteration_s, rel=1e-3)
+    of_step = found.critical_path.spans
+    assert of_step[0].start_s == 0
+    assert of_step[-1].end_s == pytest.approx(found.iteration_s, rel=0.2)
     document = found.critical_path.document()
     assert sum(entry["seconds"] for entry in document) == pytest.approx(found.iteration_s, rel=1e-9)
     assert sum(entry["share"] for entry in document) == pytest.approx(1.0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,17 @@ def test_it_opens_at_both_widths(
     assert browser.complaints() == []
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     assert not browser.run("document.querySelector('.choice').checkVisibility()")
+
+
+def test_the_timeline_has_what_the_prediction_says_the_step_waits_for(measured: Trace) -> None:
+    found = predict(load_workload("resnet50"), load_topology("loopback"), **JOB, band=False)  # type: ignore[arg-type]
+    told = {**found.document(), **found.critical_path.entries()}
+    result = validate(told, measured)
+    assert result.path == found.critical_path
+    entries = found.critical_path.entries()
+    assert {key: result.document()[key] for key in entries} == entries
+    [timeline] = [each for each in pages.data(page(told, measured))["sections"] if each["kind"] == "timeline"]
+    drawn = timeline["choices"][0]["steps"][1]["path"]
+    assert [tuple(each[:2]) for each in drawn] == [(span.cause, span.stream) for span in found.critical_path.spans]
+    assert all(before[3] == after[2] for before, after in pairwise(drawn))
+    assert drawn[-1][3] == pytest.approx(found.iteration_s * 1e6, rel=1e-3)

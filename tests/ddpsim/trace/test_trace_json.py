@@ -14,7 +14,7 @@ import ddpsim
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
 from ddpsim.trace.overlap import overlap_ratio
-from ddpsim.trace.records import Trace
+from ddpsim.trace.records import PathSpan, Trace
 from tests.profile import examples
 from tests.traces import example_trace, random_traces
 
@@ -66,6 +66,43 @@ def test_schema_refuses_a_kernel_without_its_stream(tmp_path: Path) -> None:
         jsonschema.validate(document, SCHEMA)
 
 
+PATH = tuple(
+    PathSpan(stream=stream, cause=cause, start_s=start_s, end_s=end_s)
+    for stream, cause, start_s, end_s in (
+        ("compute", "backward", 0.0, 0.030),
+        ("last rank: compute", "backward", 0.030, 0.031),
+        ("communication 0", "communication latency", 0.031, 0.038),
+        ("compute", "optimizer", 0.038, 0.040),
+    )
+)
+
+
+def test_the_longest_path_survives_and_each_arrow_leads_from_a_slice_to_the_next(tmp_path: Path) -> None:
+    trace = replace(example_trace(), path=PATH)
+    write_trace(trace, tmp_path)
+    for file in tmp_path.glob("rank*.json.gz"):
+        jsonschema.validate(json.loads(gzip.decompress(file.read_bytes())), SCHEMA)
+    back = read_trace(tmp_path)
+    assert [(each.stream, each.cause) for each in back.path] == [(each.stream, each.cause) for each in PATH]
+    assert [each.end_s for each in back.path] == pytest.approx([each.end_s for each in PATH], abs=2e-9)
+    assert list(back.spans) == list(read_trace(_written(replace(trace, path=()), tmp_path / "without")).spans)
+    drawn = [event for event in events(tmp_path / "rank0.json.gz") if event.get("cat") == "critical_path"]
+    slices = [event for event in drawn if event["ph"] == "X"]
+    begins, ends = ([event for event in drawn if event["ph"] == phase] for phase in "sf")
+    assert [event["id"] for event in begins] == [event["id"] for event in ends] == [1, 2, 3]
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        ours, after = slices[number], slices[number + 1]
+        assert begin["tid"] == ours["tid"]
+        assert ours["ts"] <= begin["ts"] < ours["ts"] + ours["dur"]
+        assert (end["tid"], end["ts"], end["bp"]) == (after["tid"], after["ts"], "e")
+    assert not [event for event in events(tmp_path / "rank1.json.gz") if event.get("cat") == "critical_path"]
+
+
+def _written(trace: Trace, folder: Path) -> Path:
+    write_trace(trace, folder)
+    return folder
+
+
 def test_same_trace_same_bytes(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write_trace(example_trace(), tmp_path / folder)
@@ -90,7 +127,7 @@ def test_holistic_trace_analysis_finds_our_overlap(tmp_path: Path, world_size: i
     logging.disable(logging.WARNING)
     from hta.trace_analysis import TraceAnalysis
 
-    trace = example_trace(world_size, iterations=4)
+    trace = replace(example_trace(world_size, iterations=4), path=PATH)
     write_trace(trace, tmp_path)
     theirs = TraceAnalysis(trace_files=rank_files(tmp_path)).get_comm_comp_overlap(visualize=False).set_index("rank")
     logging.disable(logging.NOTSET)
