@@ -136,7 +136,7 @@ class FlatBucket:
             parameters, views = [parameters[k] for k in kept], [views[k] for k in kept]
             if self.as_view:
                 self._expect_views(kept)
-        elif self.as_view and not all(map(operator.is_, (p.grad for p in parameters), self.views)):
+        elif self.as_view and not all(map(operator.is_, map(gradient_of, parameters), self.views)):
             self._expect_views(range(len(parameters)))
         if not self.as_view and parameters:
             self._copy_out(parameters, views)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from ddpexec.groups.lost import naming_the_lost, raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.schedules.averaged import Rates, rates_of
+from ddpexec.schedules.averaged import Averaged, Rates, rates_of
 from ddpexec.schedules.lanes import Lane, Lanes
-from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.message_memory import MessageMemory
 from ddpexec.schedules.rows import RowLane, RowServer
 from ddpexec.schedules.served import ENDS, Server, ServerLane
@@ -25,14 +27,32 @@ from ddpsim.schedules.servers import SERVERS
 class Flight:
     """A message on its way: its work, and what is noted of it."""
 
-    message: Message
     work: Work
-    note: BucketNote | None = None
-    landed: bool = False
+    note: BucketNote | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared message is what its launch and its end do.
+
+    Attributes:
+        tensor: that is sent.
+        lane: of its group and stream.
+        after: numbers of the messages that must have ended before it begins.
+        fill: puts into the tensor what is sent; None where it lies there.
+        drain: takes what came out of it, once it has ended; None where it stays there.
+    """
+
+    message: Message
+    tensor: Tensor
+    lane: Lane | ServerLane
+    after: tuple[int, ...]
+    fill: Callable[[], None] | None
+    drain: Callable[[], None] | None
 
 
 class Carrier:
-    """Launches the messages of one schedule and waits for them.
+    """Launches the messages of one schedule, by their numbers, and waits for them.
 
     Args:
         schedule: checked.
@@ -43,6 +63,9 @@ class Carrier:
 
     Raises:
         OptionError: a message that cannot be carried out for real; it is named.
+
+    Attributes:
+        flying: by number, the messages that were launched and not waited for.
     """
 
     def __init__(
@@ -54,97 +77,98 @@ class Carrier:
         observer: Observer | None,
     ) -> None:
         self._memory, self._communicator, self._observer = memory, communicator, observer
-        self._messages = {message.id: message for message in schedule}
         self.rates: Rates = rates_of([])
-        rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
-        self._lanes: dict[tuple[str, str], Lane | ServerLane] = {}
-        for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
-            ranks = schedule.groups.get(group)
-            if group == SERVERS:
-                count = sum(message.stream == stream for message in schedule)
-                made = lanes.of(stream, rings=False).group
-                of_rows = any(message.sparse for message in schedule if message.stream == stream)
-                kind = RowLane if of_rows else ServerLane
-                self._lanes[group, stream] = kind(made, schedule.sharding.servers, count)
-            else:
-                self._lanes[group, stream] = lanes.of(stream, rings=stream in rings, ranks=ranks)
-        self._numbers = {message.id: number for number, message in enumerate(schedule)}
-        self._tensors = {message.id: memory.tensor(message) for message in schedule}
-        self._flights: dict[str, Flight] = {}
+        self._lanes = _lanes_of(schedule, lanes)
+        numbers = {message.id: number for number, message in enumerate(schedule)}
+        self._prepared = [self._prepare(message, numbers) for message in schedule]
+        self.flying: dict[int, Flight] = {}
         self.carried_bytes = 0
 
-    def launch(self, messages: Iterable[Message]) -> None:
-        """Begin messages, in order, each once the one of the same name before it has ended."""
-        for message in messages:
-            self.wait([message])
-            if averages(message):
-                self._memory.averaged_of(message).divide(self._communicator.world_size, self.rates)
-            elif message.op.reduces and not message.sparse:
-                flat = self._memory.flat_of(message)
-                flat.complete(flat.summed_over)
-                self._prepare(message)
-            observer = self._observer
-            begin = observer.now() if observer is not None else None
-            flight = Flight(message, self._begin(message))
-            self._flights[message.id] = flight
+    def launch(self, numbers: Iterable[int]) -> None:
+        """Begin messages, in order, each once the one of the same number before it has ended."""
+        flying, observer = self.flying, self._observer
+        for number in numbers:
+            if number in flying:
+                self._land(number)
+            prepared = self._prepared[number]
+            if prepared.fill is not None:
+                prepared.fill()
+            message = prepared.message
             self.carried_bytes += message.size_bytes
+            before = [flying[other].work for other in prepared.after if other in flying] if prepared.after else ()
+            begin = None if observer is None else observer.now()
+            if self._communicator.noop:
+                work: Work = FinishedWork()
+            else:
+                work = prepared.lane.launch(message.op, prepared.tensor, before, message.delay_s)
+            note = None
             if observer is not None:
-                number = self._numbers[message.id]
-                flight.note = observer.launched(
-                    number, message.parameters, message.size_bytes, begin, flight.work, message.op
-                )
+                note = observer.launched(number, message.parameters, message.size_bytes, begin, work, message.op)
+            flying[number] = Flight(work, note)
 
-    def _prepare(self, message: Message) -> None:
-        """Take the norms of a bucket's chunks, or choose among the chunks by what they are summed over the ranks."""
-        if message.chunks is None:
-            return
-        if message.chunks.phase == "norms":
-            self._memory.chunked_of(message).measure()
-        else:
-            self.wait(self._messages[name] for name in message.after_messages)
-            self._memory.chunked_of(message).choose()
-
-    def wait(self, messages: Iterable[Message]) -> None:
-        """Wait for messages that were launched, each once."""
-        for message in messages:
-            flight = self._flights.get(message.id)
-            if flight is not None and not flight.landed:
-                self._land(flight)
+    def wait(self, numbers: Iterable[int]) -> None:
+        """Wait for those of the messages that are on their way."""
+        for number in numbers:
+            if number in self.flying:
+                self._land(number)
 
     def wait_all(self) -> None:
         """Wait for all messages that were launched."""
-        for flight in self._flights.values():
-            if not flight.landed:
-                self._land(flight)
+        self.wait(list(self.flying))
 
-    def unfinished(self, flat: Flat) -> bool:
-        """Whether a message of `flat` is on its way."""
-        return any(not f.landed and f.message.parameters == flat.indices for f in self._flights.values())
-
-    def _begin(self, message: Message) -> Work:
-        if self._communicator.noop:
-            return FinishedWork()
-        before = [flight.work for name in message.after_messages if (flight := self._flights.get(name)) is not None]
-        lane = self._lanes[message.group, message.stream]
-        if isinstance(lane, ServerLane) and message.op.reduces:
-            [lane.rate, *_] = self.rates([self._memory.parameters[index] for index in message.parameters])
-        return lane.launch(message.op, self._tensors[message.id], before, message.delay_s)
-
-    def _land(self, flight: Flight) -> None:
-        observer, note = self._observer, flight.note
+    def _land(self, number: int) -> None:
+        flight, prepared, observer = self.flying.pop(number), self._prepared[number], self._observer
         begin = observer.now() if observer is not None else None
         try:
             flight.work.wait()
         except RuntimeError as error:
-            message = flight.message
+            message = prepared.message
             raise_lost(self._communicator, f"the {message.op} {message.id!r} ({message.size_bytes:,} B)", error)
-        flight.landed = True
-        if averages(flight.message):
-            self._memory.averaged_of(flight.message).landed()
-        if flight.message.chunks is not None and flight.message.chunks.phase == "values":
-            self._memory.chunked_of(flight.message).landed()
-        if observer is not None and note is not None:
-            observer.waited_for(note, begin)
+        if prepared.drain is not None:
+            prepared.drain()
+        if observer is not None and flight.note is not None:
+            observer.waited_for(flight.note, begin)
+
+    def _prepare(self, message: Message, numbers: dict[str, int]) -> Prepared:
+        memory, lane = self._memory, self._lanes[message.group, message.stream]
+        after = tuple(numbers[name] for name in message.after_messages)
+        tensor = memory.tensor(message)
+        fill: Callable[[], None] | None = None
+        drain: Callable[[], None] | None = None
+        if averages(message):
+            averaged = memory.averaged_of(message)
+            fill = functools.partial(self._divide, averaged)
+            drain = averaged.landed
+        elif message.op.reduces and not message.sparse:
+            fill = memory.flat_of(message).complete
+            if message.chunks is not None:
+                chunked, values = memory.chunked_of(message), message.chunks.phase == "values"
+                fill = functools.partial(self._fill_chunks, message, after if values else None)
+                drain = chunked.landed if values else None
+        if isinstance(lane, ServerLane) and message.op.reduces:
+            fill = functools.partial(self._tell_rate, lane, message.parameters, fill)
+        return Prepared(message, tensor, lane, after, fill, drain)
+
+    def _tell_rate(self, lane: ServerLane, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
+        """Have servers told the learning rate of what is pushed to them."""
+        if fill is not None:
+            fill()
+        if not self._communicator.noop:
+            [lane.rate, *_] = self.rates([self._memory.parameters[index] for index in parameters])
+
+    def _divide(self, averaged: Averaged) -> None:
+        averaged.divide(self._communicator.world_size, self.rates)
+
+    def _fill_chunks(self, message: Message, after: tuple[int, ...] | None) -> None:
+        """Take the norms of a bucket's chunks, or choose among the chunks by what they are summed over the ranks."""
+        self._memory.flat_of(message).complete()
+        if after is None:
+            self._memory.chunked_of(message).measure()
+        else:
+            self.wait(after)
+            self._memory.chunked_of(message).choose()
+
+    # ---- servers
 
     def server(self, schedule: Schedule, make_optimizer: MakeOptimizer) -> Server:
         """Return what this rank does where it serves."""
@@ -166,3 +190,18 @@ class Carrier:
             if group == SERVERS and stream == "push" and isinstance(lane, ServerLane):
                 with naming_the_lost(self._communicator, "the last message to the servers"):
                     lane.tell(ENDS)
+
+
+def _lanes_of(schedule: Schedule, lanes: Lanes) -> dict[tuple[str, str], Lane | ServerLane]:
+    """Return the lane of each group and stream of `schedule`, made in its order."""
+    rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
+    found: dict[tuple[str, str], Lane | ServerLane] = {}
+    for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
+        if group != SERVERS:
+            found[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
+            continue
+        messages = [message for message in schedule if message.stream == stream]
+        made = lanes.of(stream, rings=False).group
+        kind = RowLane if any(message.sparse for message in messages) else ServerLane
+        found[group, stream] = kind(made, schedule.sharding.servers, len(messages))
+    return found

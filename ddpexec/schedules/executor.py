@@ -1,4 +1,4 @@
-"""What an iteration does at each of its points: the one interpreter of schedules, driven by `IssueQueue`."""
+"""What an iteration does at each of its points: the one interpreter of schedules, driven by `LaunchQueue`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.schedules.carrier import Carrier
 from ddpexec.schedules.lanes import Lanes
+from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.message_memory import MessageMemory
 from ddpexec.schedules.stepper import Stepper
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import IssueQueue
-from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schedule import TRAINERS, Schedule, averages, parameters_at
+from ddpsim.schedules.issuing import queue_of
+from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at
 
 
 class Executor:
@@ -36,6 +36,9 @@ class Executor:
         make_optimizer: makes an instance of some parameters.
         find_unused: whether parameters may have no gradient: ranks then tell each other which.
         observer: takes the moments of each gradient, message and update; None takes none.
+
+    Attributes:
+        in_forward: whether anything is waited for or launched where forward uses a parameter.
     """
 
     def __init__(
@@ -53,16 +56,19 @@ class Executor:
         self._observer, self._find_unused = observer, find_unused
         self.memory = MessageMemory(schedule, model, communicator)
         self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
-        self._queue = IssueQueue(schedule)
+        self._queue, self._flying = queue_of(schedule), self.carrier.flying
         self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
-        sums = [message for message in schedule if not averages(message) and not message.sparse]
-        self._every = {index: max(m.every for m in sums if index in m.parameters) for index in self._flat}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
+        everything = tuple(range(len(model.tensors)))
         self._in_forward = parameters_at(schedule, Kind.FORWARD)
-        self._gradient_points = [Point(Kind.GRADIENT, index) for index in range(len(model.tensors))]
+        self._gradient_points, self._forward_points = (
+            points(Kind.GRADIENT, everything),
+            points(Kind.FORWARD, everything),
+        )
         self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
+        self.in_forward = bool(self._in_forward) or schedule.update == "before_use"
         self.iteration = 0
-        self._used = torch.zeros(len(model.tensors), dtype=torch.int32)
+        self._used: set[int] = set()
         trainers = schedule.groups.get(TRAINERS)
         self._trainers = None if trainers is None else lanes.of("main", rings=False, ranks=trainers)
         self._seen: set[int] = set()
@@ -93,25 +99,58 @@ class Executor:
 
     def forward(self, indices: Sequence[int]) -> bool:
         """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
-        held_up = self.stepper.settle(indices)
-        new = [index for index in indices if index in self._in_forward and index not in self._forwarded]
-        if new:
-            self._forwarded.update(new)
-            due = points(Kind.FORWARD, tuple(new))
-            awaited = self._queue.waits(*due)
-            self.carrier.wait(awaited)
-            held_up = held_up or bool(awaited)
-            if self._open and not self._local:
-                self.carrier.launch(self._queue.passed(*due))
+        held_up = bool(self.stepper.pending) and self.stepper.settle(indices)
+        if not self._in_forward:
+            return held_up
+        queue, launches = self._queue, self._open and not self._local
+        for index in indices:
+            if index in self._in_forward and index not in self._forwarded:
+                self._forwarded.add(index)
+                point = self._forward_points[index]
+                if awaited := queue.waits(point):
+                    self.carrier.wait(awaited)
+                    held_up = True
+                if launches and (launchable := queue.passed(point)):
+                    self.carrier.launch(launchable)
         return held_up
+
+    def observed_gradient(self, index: int, parameter: Tensor) -> None:
+        """Take a gradient that has just been accumulated, and note when."""
+        assert self._observer is not None
+        begin = self._observer.now()
+        self.gradient(index, parameter)
+        self._observer.hooks[index] = begin, self._observer.now()
 
     def gradient(self, index: int, parameter: Tensor) -> None:
         """Take a gradient that has just been accumulated."""
-        observer = self._observer
-        begin = observer.now() if observer is not None else None
-        self._gradient(index)
-        if observer is not None:
-            observer.hooks[index] = begin, observer.now()
+        # The path of every gradient of every step: few lookups, no call that is not needed.
+        if not self._open:
+            return
+        if index in self.stepper.pending:
+            raise self._used_early(index)
+        if self._find_unused:
+            self._used.add(index)
+        if self._local:
+            return
+        if not self._started:
+            self._started = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
+        if index in self._seen:
+            raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
+        self._seen.add(index)
+        self._take(index)
+
+    def _take(self, index: int) -> None:
+        """Take a gradient, or none, into its buffer, and launch what comes after it."""
+        if (flat := self._flat.get(index)) is not None and not self.iteration % flat.every:
+            if flat.filled:  # let it be filled anew, once no message carries it any more
+                flat.filled = False
+                if not self._flying.keys().isdisjoint(flat.numbers):
+                    self.carrier.wait(flat.numbers)
+            if (place := flat.eager.get(index)) is not None:
+                flat.bucket.fill(place, flat.summed_over)
+        if launchable := self._queue.passed(self._gradient_points[index]):
+            self.carrier.launch(launchable)
 
     def step(self) -> None:
         """Update what is reduced, or note that it is to be updated before it is next used."""
@@ -148,45 +187,17 @@ class Executor:
 
     # ---- gradients
 
-    def _gradient(self, index: int) -> None:
-        if not self._open:
-            return
-        if self.stepper.pending(index):
-            raise self._used_early(index)
-        self._used[index] = 1
-        if self._local:
-            return
-        if not self._started:
-            self._started = True
-            Variable._execution_engine.queue_callback(self._backward_ended)
-        if index in self._seen:
-            raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
-        self._seen.add(index)
-        self._take(index)
-
-    def _take(self, index: int) -> None:
-        """Take a gradient, or none, into its buffer, and launch what comes after it."""
-        if self._sends(index):
-            flat = self._flat[index]
-            if self.carrier.unfinished(flat):
-                self.carrier.wait(m for m in self.schedule if m.parameters == flat.indices)
-            flat.arrived(index, flat.summed_over)
-        self.carrier.launch(self._queue.passed(self._gradient_points[index]))
-
     def _used_early(self, index: int) -> ExecutionError:
         return ExecutionError(
             f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
             remedy="call the module that owns it, or wrap the module whose forward uses it",
         )
 
-    def _sends(self, index: int) -> bool:
-        return index in self._flat and self.iteration % self._every[index] == 0
-
     def _backward_ended(self) -> None:
         if self._observer is not None:
             begin = self._observer.now()
         # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
-        if self._in_forward or self.schedule.update == "before_use":
+        if self.in_forward:
             self.forward(range(len(self._model.tensors)))
         self._push_nothing()
         if missing := [index for index in self._flat if index not in self._seen]:
@@ -205,33 +216,38 @@ class Executor:
         if self._observer is not None:
             self._observer.finished(begin)
 
+    @property
+    def _sent(self) -> list[Flat]:
+        """The gradients that this iteration sums."""
+        return [flat for flat in self.memory.flats if self.iteration % flat.every == 0]
+
     def _push_nothing(self) -> None:
         """Push sparse gradients that did not come, as no rows."""
         for index in self._sparse.difference(self._seen):
             self.carrier.launch(self._queue.passed(self._gradient_points[index]))
 
-    def _end_flats(self, awaited: Sequence[Message]) -> None:
-        for message in awaited:
+    def _end_flats(self, awaited: Sequence[int]) -> None:
+        for number in awaited:
+            message = self.schedule.messages[number]
             if message.op.reduces and not message.sparse:
                 self.memory.flat_of(message).write_back()
-        for flat in self.memory.flats:
-            if self._sends(flat.indices[0]):
-                self.stepper.reduced(flat)
+        self.stepper.reduced(self._sent)
 
     def _exchange_used(self) -> None:
-        if self.schedule.update == "elsewhere" or not any(self._sends(index) for index in self._flat):
+        if self.schedule.update == "elsewhere" or not self._sent:
             return
-        for index, tensor in enumerate(self._model.tensors):
-            if tensor.grad is not None:  # of this iteration, or of one before it of the same step
-                self._used[index] = 1
+        # Of this iteration, or of one before it of the same step.
+        self._used.update(index for index, tensor in enumerate(self._model.tensors) if tensor.grad is not None)
+        used = torch.zeros(len(self._model.tensors), dtype=torch.int32)
+        used[list(self._used)] = 1
         work = (
-            self._trainers.launch(Operation.ALLREDUCE, self._used, ())
+            self._trainers.launch(Operation.ALLREDUCE, used, ())
             if self._trainers is not None
-            else self._communicator.all_reduce(self._used, 0)
+            else self._communicator.all_reduce(used, 0)
         )
         wait(work, self._communicator, "the exchange of what was used")
-        unused = {index for index, used in enumerate(self._used.tolist()) if not used}
+        unused = {index for index, count in enumerate(used.tolist()) if not count}
         for flat in self.memory.flats:
             # Of chunks it is not this iteration's gradients alone that are sent: each has its turn.
             flat.untouched = () if self.memory.in_chunks(flat) else unused.intersection(flat.indices)
-        self._used.zero_()
+        self._used.clear()

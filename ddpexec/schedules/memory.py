@@ -25,6 +25,14 @@ class Flat:
         sharded: whether the parameters lie in a buffer too, of which this rank updates its part.
         late: whether gradients are taken after backward. A single one is then given back as a view of the buffer:
             what divides it by the ranks is the one pass over it.
+
+    Attributes:
+        eager: by registration index, the places of gradients that are copied in one by one, as they come.
+        filled: whether all gradients lie in the buffer, and messages may carry it.
+        summed_over: ranks, by which gradients are divided.
+        every: in every how-manieth iteration gradients are summed.
+        numbers: of the messages that carry it.
+        untouched: registration indices of those that no rank used.
     """
 
     def __init__(
@@ -54,9 +62,10 @@ class Flat:
             least=part * ranks,
         )
         self._own = slice(rank * part, (rank + 1) * part)
-        self._place = {index: place for place, index in enumerate(indices)}
-        self._complete, self._late = False, late
-        self.summed_over = ranks
+        self.eager = {index: place for place, index in enumerate(indices) if self.bucket.eager[place] and not late}
+        self.filled, self._late = False, late
+        self.summed_over, self.every = ranks, 1
+        self.numbers: tuple[int, ...] = ()
         self.untouched: Collection[int] = ()
         self.parameters: Tensor | None = None
         self.shard: nn.Parameter | None = None
@@ -68,22 +77,15 @@ class Flat:
         """All gradients, padded."""
         return self.bucket.whole
 
-    def arrived(self, index: int, ranks: int) -> None:
-        """Copy a gradient that has just come, divided by the ranks, where it is large enough to go alone."""
-        self._complete = False
-        place = self._place[index]
-        if self.bucket.eager[place] and not self._late:
-            self.bucket.fill(place, ranks)
-
-    def complete(self, ranks: int) -> None:
-        """Copy the others, all of which have come; once, however many messages carry them."""
-        if not self._complete:
+    def complete(self) -> None:
+        """Copy in the gradients that are still to be, divided by the ranks; once, however many messages carry them."""
+        if not self.filled:
             if self._late:
                 for place, eager in enumerate(self.bucket.eager):
                     if eager:
-                        self.bucket.fill(place, ranks)
-            self.bucket.complete(ranks)
-            self._complete = True
+                        self.bucket.fill(place, self.summed_over)
+            self.bucket.complete(self.summed_over)
+            self.filled = True
 
     def give_gradients(self) -> None:
         """Give the parameters what lies in the buffer, by views of it; none to those that no rank used."""

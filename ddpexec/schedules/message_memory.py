@@ -167,6 +167,10 @@ def _flats(schedule: Schedule, model: ModelParameters, communicator: Communicato
         flats[indices].summed_over = schedule.groups.get(message.group, ranks)
         if message.group == SERVERS:
             flats[indices].summed_over = 1 if schedule.asynchronous else ranks - schedule.sharding.servers
+    for number, message in enumerate(schedule):
+        if (flat := flats.get(message.parameters)) is not None and not averages(message):
+            flat.numbers += (number,)
+            flat.every = max(flat.every, message.every)
     return list(flats.values())
 
 

@@ -14,8 +14,8 @@ from ddpexec.schedules.memory import Flat
 from ddpexec.schedules.message_memory import MessageMemory, keeps_parts
 from ddpexec.schedules.updates import MakeOptimizer, Update
 from ddpexec.timing.observe import Observer
-from ddpsim.schedules.issuing import IssueQueue
-from ddpsim.schedules.points import Kind, points
+from ddpsim.bucketing import LaunchQueue
+from ddpsim.schedules.points import Kind, Point, points
 from ddpsim.schedules.schedule import Schedule
 
 
@@ -30,6 +30,9 @@ class Stepper:
         queue: tells which those are.
         make_optimizer: makes an instance of some parameters.
         observer: takes the moments of each update that is carried out before a use; None takes none.
+
+    Attributes:
+        pending: registration indices whose step was asked for and not carried out.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class Stepper:
         model: ModelParameters,
         memory: MessageMemory,
         carrier: Carrier,
-        queue: IssueQueue,
+        queue: LaunchQueue[Point],
         make_optimizer: MakeOptimizer,
         observer: Observer | None,
     ) -> None:
@@ -46,13 +49,14 @@ class Stepper:
         self.updates = _updates(schedule, model, memory, make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
         carrier.rates = rates_of([group for update in self.updates for group in update._groups])
+        self._before = {update: points(Kind.OPTIMIZER, update.indices) for update in self.updates}
+        self._after = {update: points(Kind.UPDATED, update.indices) for update in self.updates}
+        # Those whose gradients are the schedule's own once they are in its buffers, and nobody else's.
+        late = schedule.update != "after_backward"
+        self._taken = {flat for flat in memory.flats if late or flat.shard is not None}
+        self.pending: set[int] = set()
         self._reduced: set[int] = set()
         self._stepped: set[Update] = set()
-
-    def pending(self, index: int) -> bool:
-        """Whether a step of a parameter was asked for and not carried out."""
-        update = self._update.get(index)
-        return update is not None and update.pending
 
     # ---- gradients come
 
@@ -63,7 +67,7 @@ class Stepper:
                 self._await_gradients(update, own=True)
                 self._reduced.difference_update(update.indices)
                 for flat in update.flats:
-                    if self._takes(flat):
+                    if flat in self._taken:
                         flat.restore_gradients(flat.summed_over)
 
     def pass_over(self, *, first: bool) -> None:
@@ -71,15 +75,16 @@ class Stepper:
         if not first and self._schedule.update == "after_backward":
             for update in self.updates:
                 if update not in self._stepped:
-                    self._carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
+                    self._carrier.launch(self._queue.passed(*self._after[update]))
         self._stepped.clear()
 
-    def reduced(self, flat: Flat) -> None:
-        """Note that gradients of `flat` are reduced, or on their way."""
-        if self._schedule.update != "elsewhere":
-            self._reduced.update(flat.indices)
-        if self._takes(flat):
-            flat.take_gradients()
+    def reduced(self, flats: Iterable[Flat]) -> None:
+        """Note that gradients of `flats` are reduced, or on their way."""
+        for flat in flats:
+            if self._schedule.update != "elsewhere":
+                self._reduced.update(flat.indices)
+            if flat in self._taken:
+                flat.take_gradients()
 
     def forget(self) -> None:
         """Take gradients that were reduced and not used for gone."""
@@ -104,6 +109,7 @@ class Stepper:
         if self._schedule.update == "before_use":
             for update in self.updates:
                 update.ask()
+                self.pending.update(update.indices)
         elif self._schedule.update == "elsewhere":
             return
         else:
@@ -124,10 +130,12 @@ class Stepper:
 
     def settle(self, indices: Iterable[int]) -> bool:
         """Carry out what is pending of these parameters; return whether anything was."""
-        pending = [update for index in indices if (update := self._update.get(index)) is not None and update.pending]
-        for update in pending:
-            self._carry_out(update)
-        return bool(pending)
+        held_up = False
+        for index in indices:
+            if index in self.pending:
+                self._carry_out(self._update[index])
+                held_up = True
+        return held_up
 
     def settle_all(self) -> None:
         """Carry out all that is pending."""
@@ -146,6 +154,7 @@ class Stepper:
         if not update.pending:
             return
         self._await_gradients(update, own=False)
+        self.pending.difference_update(update.indices)
         begin = self._observer.now() if self._observer is not None else None
         with torch.inference_mode(False), torch.no_grad():
             update.carry_out()
@@ -157,25 +166,21 @@ class Stepper:
 
     def _await_gradients(self, update: Update, *, own: bool) -> None:
         """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
-        awaited = self._queue.waits(*points(Kind.OPTIMIZER, update.indices))
+        awaited = self._queue.waits(*self._before[update])
         self._carrier.wait(awaited)
         for flat in update.flats:
             if not self._reduced.intersection(flat.indices):
                 continue
-            if own and not self._takes(flat):
+            if own and flat not in self._taken:
                 if awaited:
                     flat.write_back()
             else:
                 flat.give_gradients()
 
-    def _takes(self, flat: Flat) -> bool:
-        """Whether gradients are the schedule's own once they are in its buffers, and nobody else's."""
-        return self._schedule.update != "after_backward" or flat.shard is not None
-
     def _updated(self, update: Update) -> None:
         self._reduced.difference_update(update.indices)
         self._stepped.add(update)
-        self._carrier.launch(self._queue.passed(*points(Kind.UPDATED, update.indices)))
+        self._carrier.launch(self._queue.passed(*self._after[update]))
 
 
 def _updates(schedule: Schedule, model: ModelParameters, memory: MessageMemory, make: MakeOptimizer) -> list[Update]:

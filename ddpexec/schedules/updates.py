@@ -102,11 +102,12 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
         self._forget()
-        for flat in (flat for update in self.updates for flat in update.flats):
-            had = [] if set_to_none else [tensor for tensor in flat.tensors if tensor.grad is not None]
-            flat.take_gradients()
-            for tensor in had:
-                tensor.grad = torch.zeros_like(tensor)
+        for update in self.updates:
+            for flat in update.flats:
+                had = () if set_to_none else [tensor for tensor in flat.tensors if tensor.grad is not None]
+                flat.take_gradients()
+                for tensor in had:
+                    tensor.grad = torch.zeros_like(tensor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters as one optimizer's of the whole model has it, after pending steps.

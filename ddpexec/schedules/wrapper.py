@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
@@ -104,21 +106,17 @@ class ScheduledDataParallel(nn.Module):
         self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
+        self._hooks: list[RemovableHandle] = []
         self._install(self._planner.first(learns=bool(learn)))
-        self._points = ForwardPoints(module, model, self._forward_point)
+        announced = self.executor.in_forward or bool(learn)
+        self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local, self._serving = False, None
-        # torch holds a gradient's hooks where no collector of garbage sees them: they must not hold this module.
-        noted = weakref.WeakMethod(self._gradient)
-
-        def gradient(index: int, parameter: Tensor) -> None:
-            if (note := noted()) is not None:
-                note(index, parameter)
-
-        handles = [*hook_gradients(model, gradient), *self._points.handles]
+        handles = [] if self._points is None else [*self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
-        weakref.finalize(self, _end, handles, self._lanes).atexit = False
+        # Hooks of gradients hold the executor and its memory: they go with this module.
+        weakref.finalize(self, _end, [handles, self._hooks], self._lanes).atexit = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; what it needs of the last iteration comes in before."""
@@ -137,9 +135,11 @@ class ScheduledDataParallel(nn.Module):
         self.executor.begin(local=self._local)
         if self._learning is not None:
             self._learning.begin()
-        self._forward_point(self._points.at_start)
+        if self._points is not None:
+            self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
-        self._points.learn()
+        if self._points is not None:
+            self._points.learn()
         if self._learning is not None:
             self._learning.returned()
         if observer is not None:
@@ -243,6 +243,7 @@ class ScheduledDataParallel(nn.Module):
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             find_unused=self._find_unused, observer=self.observer,
         )  # fmt: skip
+        self._hook_gradients()
         updates = self.executor.stepper.updates
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
@@ -263,10 +264,13 @@ class ScheduledDataParallel(nn.Module):
             self._learning.forward(indices)
         return self.executor.forward(indices)
 
-    def _gradient(self, index: int, parameter: Tensor) -> None:
+    def _hook_gradients(self) -> None:
+        """Have autograd call the executor for each gradient, and what learns when they come."""
+        take = self.executor.gradient if self.observer is None else self.executor.observed_gradient
         if self._learning is not None:
-            self._learning.gradient(index)
-        self.executor.gradient(index, parameter)
+            take = functools.partial(_learn, self._learning.gradient, take)
+        remove(self._hooks)
+        self._hooks[:] = hook_gradients(self.model, take)
 
     def _step(self) -> None:
         self.executor.step()
@@ -278,6 +282,12 @@ class ScheduledDataParallel(nn.Module):
         self.complete()
 
 
-def _end(handles: list[Any], lanes: Lanes) -> None:
-    remove(handles)
+def _learn(learn: Callable[[int], None], take: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
+    learn(index)
+    take(index, parameter)
+
+
+def _end(handles: Iterable[list[RemovableHandle]], lanes: Lanes) -> None:
+    for each in handles:
+        remove(each)
     lanes.close()

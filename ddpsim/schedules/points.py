@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from ddpsim.errors import PlanError
 
@@ -23,13 +22,15 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"
     UPDATED = "updated"
 
+    # Points are looked up at each gradient: without this, by a hash that is written in Python.
+    __hash__ = str.__hash__
+
 
 WAITING = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_END, Kind.OPTIMIZER)
 """Kinds of points at which a rank can wait for a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A point of an iteration; written `gradient:3`, or `backward_end`.
 
     Attributes:

@@ -11,10 +11,11 @@ from collections import deque
 
 from ddpsim.bucketing import Bucket, LaunchQueue
 from ddpsim.bucketing.drop import skipped_buckets
-from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.schedules.issuing import queue_of_buckets
+from ddpsim.schedules.points import BACKWARD_END, Point
 from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
-from ddpsim.simulation.messages import BucketLaunches, Launches, PlannedMessage, ScheduleLaunches
+from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.rank_builder import RankBuilder
@@ -53,7 +54,8 @@ class IterationBuilder:
     def __init__(self, to: RankBuilder, setting: Setting) -> None:
         self._to, self._setting = to, setting
         self._device = not to.one_thread
-        self._scheduled: ScheduleLaunches | None = None
+        self._scheduled: Launches | None = None
+        self._queue: tuple[list[tuple[int, ...]], LaunchQueue[Point]] = [], queue_of_buckets(())
         self._owes_update = False
         self._batch: int | None = None
         self._launched = 0.0
@@ -100,7 +102,7 @@ class IterationBuilder:
             self._to.host_waits(self._begun.popleft()[1])
 
     def _launches(self, index: int) -> Launches:
-        """Return what launches and waits in the iteration that begins: of DDP, fresh buckets.
+        """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
 
         Buckets of nothing but layers that are left out are skipped.
         """
@@ -109,12 +111,15 @@ class IterationBuilder:
             self._scheduled = self._scheduled or setting.scheduled.launches()
             return self._scheduled
         dropped, plan = setting.dropped(index), setting.plan(index)
-        if setting.remaps(dropped):
-            buckets = setting.remapped(plan, dropped)
-            return BucketLaunches(LaunchQueue([b.parameters for b in buckets]), lambda n: self._planned(buckets[n], n))
-        groups = plan.groups()
-        queue = LaunchQueue(groups, skipped_buckets(groups, dropped) if dropped else ())
-        return BucketLaunches(queue, lambda number: self._planned(plan.buckets[number], number))
+        remaps = setting.remaps(dropped)
+        buckets = setting.remapped(plan, dropped) if remaps else plan.buckets
+        groups = [bucket.parameters for bucket in buckets]
+        if self._queue[0] != groups:
+            self._queue = groups, queue_of_buckets(groups)
+        queue = self._queue[1]
+        queue.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
+        count = len(setting.workload.parameters)
+        return Launches(queue, lambda number: self._planned(buckets[number], number), (), count)
 
     def _planned(self, bucket: Bucket, number: int) -> PlannedMessage:
         setting = self._setting

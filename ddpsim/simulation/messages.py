@@ -1,20 +1,19 @@
 """What a rank launches at once, when it may leave, and what it costs beside the wire.
 
 A message is a bucket of DDP's or a message of a schedule. Copies in and out, hooks and the work of a compression scheme
-are told here; which message may leave where is asked of the queue that an executor asks, `LaunchQueue` or `IssueQueue`.
+are told here; which message may leave where is asked of the queue that an executor asks, `LaunchQueue`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
 from ddpsim.compression import Scheme
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import IssueQueue, Lane
+from ddpsim.schedules.issuing import Lane
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, averages
@@ -217,105 +216,54 @@ def in_rings(schedule: Schedule) -> bool:
     return schedule.sharding.parameters == 1
 
 
-class Launches(Protocol):
-    """Says what to launch at each point that a rank passes, and what to wait for before it."""
-
-    def begin(self) -> list[PlannedMessage]:
-        """Begin an iteration; return what to launch at its start."""
-
-    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
-        """Announce gradients that will not come, at the first one that did; return what to launch."""
-
-    def gradient(self, parameter: int) -> list[PlannedMessage]:
-        """Announce a gradient; return what to launch, in order."""
-
-    def passed(self, *points: Point) -> list[PlannedMessage]:
-        """Announce other points; return what to launch, in order."""
-
-    def waits(self, *points: Point) -> list[PlannedMessage]:
-        """Return what must have ended before `points` are passed, in order."""
-
-
-class BucketLaunches:
-    """DDP's: `LaunchQueue` says which bucket may leave, and the end of backward waits for all that did.
+class Launches:
+    """Says what to launch at each point that a rank passes, and what to wait for before it: what its queue says.
 
     Args:
-        queue: fresh, of one iteration.
-        plan: makes the planned message of a bucket.
+        queue: of the messages; `begin` begins its next iteration.
+        planned: makes the planned message of a number.
+        ids: of the messages, for errors.
+        parameters: how many the model has.
     """
 
-    __slots__ = ("_launched", "_plan", "_queue")
+    __slots__ = ("_gradients", "_ids", "_planned", "_queue")
 
-    def __init__(self, queue: LaunchQueue, plan: Callable[[int], PlannedMessage]) -> None:
-        self._queue, self._plan = queue, plan
-        self._launched: list[PlannedMessage] = []
-
-    def begin(self) -> list[PlannedMessage]:
-        """Return nothing: a bucket has gradients."""
-        return []
-
-    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
-        """Mark gradients that will not come ready."""
-        return self._launch(self._queue.start(parameters))
-
-    def gradient(self, parameter: int) -> list[PlannedMessage]:
-        """Mark a gradient ready."""
-        return self._launch(self._queue.ready(parameter))
-
-    def passed(self, *points: Point) -> list[PlannedMessage]:
-        """Return nothing: DDP launches at gradients alone."""
-        return []
-
-    def waits(self, *points: Point) -> list[PlannedMessage]:
-        """Return the launched buckets at the end of backward."""
-        launched: list[PlannedMessage] = []
-        if BACKWARD_END in points:
-            launched, self._launched = self._launched, launched
-        return launched
-
-    def _launch(self, numbers: list[int]) -> list[PlannedMessage]:
-        planned = [self._plan(number) for number in numbers]
-        self._launched += planned
-        return planned
-
-
-class ScheduleLaunches:
-    """A schedule's messages, by `IssueQueue`; a rank keeps it from iteration to iteration."""
-
-    __slots__ = ("_gradients", "_of", "_queue")
-
-    def __init__(self, queue: IssueQueue, of: dict[str, PlannedMessage], parameters: int) -> None:
-        self._queue, self._of = queue, of
+    def __init__(
+        self,
+        queue: LaunchQueue[Point],
+        planned: Callable[[int], PlannedMessage],
+        ids: Sequence[str],
+        parameters: int,
+    ) -> None:
+        self._queue, self._planned, self._ids = queue, planned, ids
         self._gradients = points(Kind.GRADIENT, tuple(range(parameters)))
 
     def begin(self) -> list[PlannedMessage]:
-        """Begin an iteration."""
-        return self._planned(self._queue.begin())
+        """Begin an iteration; return what to launch at its start."""
+        return [*map(self._planned, self._queue.begin())]
 
     def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
-        """Let messages go without the gradients that will not come: zeros take their place."""
+        """Announce gradients that will not come, in whose place zeros are sent; return what to launch."""
         return self.passed(*(self._gradients[index] for index in parameters))
 
     def gradient(self, parameter: int) -> list[PlannedMessage]:
-        """Announce a gradient."""
-        return self._planned(self._queue.passed(self._gradients[parameter]))
+        """Announce a gradient; return what to launch, in order."""
+        return self.passed(self._gradients[parameter])
 
     def passed(self, *points: Point) -> list[PlannedMessage]:
-        """Announce points."""
-        return self._planned(self._queue.passed(*points))
+        """Announce points; return what to launch, in order."""
+        return [*map(self._planned, self._queue.passed(*points))]
 
     def waits(self, *points: Point) -> list[PlannedMessage]:
-        """Return what must have ended before `points`.
+        """Return what must have ended before `points` are passed, in order.
 
         Raises:
             PlanError: a message that stands behind another which is not possible yet: a rank would wait for ever.
         """
         waited = self._queue.waits(*points)
-        if held := [message for message in waited if self._queue.held(message)]:
-            before = self._queue.next_of(held[0])
-            what = f"{points[0]} waits for it, and it for {before.id!r} before it, which is not possible yet"
-            raise PlanError(what, place=f"message {held[0].id!r}", remedy="put it first, or on another stream")
-        return self._planned(waited)
-
-    def _planned(self, messages: Iterable[Message]) -> list[PlannedMessage]:
-        return [self._of[message.id] for message in messages]
+        if held := [number for number in waited if self._queue.held(number)]:
+            before = self._ids[self._queue.next_of(held[0])]
+            what = f"{points[0]} waits for it, and it for {before!r} before it, which is not possible yet"
+            place = f"message {self._ids[held[0]]!r}"
+            raise PlanError(what, place=place, remedy="put it first, or on another stream")
+        return [*map(self._planned, waited)]

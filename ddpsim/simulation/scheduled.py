@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.jobs.simulated import Options
-from ddpsim.schedules.issuing import IssueQueue, Lane
+from ddpsim.schedules.issuing import Lane, queue_of
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Kind, Point, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.messages import PlannedMessage, ScheduleLaunches, filled_by_hooks, messages_of
+from ddpsim.simulation.messages import Launches, PlannedMessage, filled_by_hooks, messages_of
 from ddpsim.workload import Workload
 
 When = Callable[[int], float]
@@ -145,10 +145,10 @@ class Scheduled:
             frozenset(filled),
         )
 
-    def launches(self) -> ScheduleLaunches:
+    def launches(self) -> Launches:
         """Return what one rank launches and waits for, from its first iteration on."""
-        of = {message.id: planned for message, planned in zip(self.schedule, self.messages, strict=True)}
-        return ScheduleLaunches(IssueQueue(self.schedule), of, len(self.needed))
+        ids = [message.id for message in self.schedule]
+        return Launches(queue_of(self.schedule), self.messages.__getitem__, ids, len(self.needed))
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.schedules.issuing import IssueQueue
+from ddpsim.schedules.issuing import queue_of
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point
 from ddpsim.schedules.schedule import Schedule
@@ -80,12 +80,13 @@ def setup_of(parameters: list[Parameter]) -> Setup:
 
 def launched(schedule: Schedule, setup: Setup) -> list[Sent]:
     """Return what a rank launches in an iteration that passes every point, uses in order and gradients in reverse."""
-    issue, count = IssueQueue(schedule), len(setup.parameters)
+    queue, count = queue_of(schedule), len(setup.parameters)
     points = [Point(Kind.FORWARD, index) for index in range(count)]
     points += [Point(kind, index) for index in reversed(range(count)) for kind in (Kind.BACKWARD, Kind.GRADIENT)]
-    messages = issue.begin()
+    numbers = queue.begin()
     for point in [*points, BACKWARD_END]:
-        messages += issue.passed(point)
+        numbers += queue.passed(point)
+    messages = [schedule.messages[number] for number in numbers]
     return [(m.op.value, m.size_bytes, schedule.groups.get(m.group, WORLD)) for m in messages]
 
 

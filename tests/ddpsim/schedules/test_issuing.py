@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.schedules.issuing import IssueQueue
+from ddpsim.schedules.issuing import queue_of, queue_of_buckets
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
-from ddpsim.schedules.schemes import ddp, dear, naive, priority, without_overlap, zero1
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schemes import ddp, dear, naive, priority, without_overlap
 from ddpsim.schedules.setup import Setup
 
 
@@ -27,61 +28,65 @@ def buckets_and_arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[i
     return buckets, draw(st.permutations(range(len(order))))
 
 
+def named(schedule: Schedule, numbers: list[int]) -> list[str]:
+    return [schedule.messages[number].id for number in numbers]
+
+
 @given(buckets_and_arrivals())
-def test_ddp_through_a_schedule_launches_what_the_launch_queue_does(
-    case: tuple[list[tuple[int, ...]], list[int]],
-) -> None:
+def test_buckets_are_launched_as_the_schedule_of_ddp_is(case: tuple[list[tuple[int, ...]], list[int]]) -> None:
     buckets, arrivals = case
-    queue = LaunchQueue(buckets)
-    issue = IssueQueue(ddp(setup_of(*buckets)))
+    plain, of_points, of_schedule = LaunchQueue(buckets), queue_of_buckets(buckets), queue_of(ddp(setup_of(*buckets)))
     for _ in range(2):
-        queue.reset()
-        assert issue.begin() == []
+        plain.reset()
+        assert of_points.begin() == of_schedule.begin() == []
         for index in arrivals:
-            launched = issue.passed(Point(Kind.GRADIENT, index))
-            assert [message.parameters for message in launched] == [buckets[k] for k in queue.ready(index)]
-        assert issue.passed(BACKWARD_END) == []
-        assert [message.parameters for message in issue.waits(BACKWARD_END)] == buckets
-        assert issue.waits(BACKWARD_END) == []
+            point = Point(Kind.GRADIENT, index)
+            assert plain.ready(index) == of_points.ready(point) == of_schedule.passed(point)
+        for queue in (of_points, of_schedule):
+            assert queue.passed(BACKWARD_END) == []
+            assert queue.launched_all
+            assert queue.waits(BACKWARD_END) == list(range(len(buckets)))
+            assert queue.waits(BACKWARD_END) == []
 
 
 def test_forward_waits_for_its_own_bucket_in_the_next_iteration() -> None:
-    issue = IssueQueue(dear(setup_of((3, 2), (1, 0))))
-    issue.begin()
-    assert issue.waits(*points(Kind.OPTIMIZER, (0, 1, 2, 3))) == []
-    assert [m.id for m in issue.passed(*points(Kind.GRADIENT, (3, 2, 1, 0)))] == ["scatter 0", "scatter 1"]
-    assert [m.id for m in issue.passed(BACKWARD_END)] == ["gather 1", "gather 0"]
-    issue.begin()
-    assert [m.id for m in issue.waits(Point(Kind.OPTIMIZER, 1))] == ["gather 1"]
-    assert [m.id for m in issue.waits(*points(Kind.OPTIMIZER, (2, 3)))] == ["gather 0"]
+    schedule = dear(setup_of((3, 2), (1, 0)))
+    queue = queue_of(schedule)
+    queue.begin()
+    assert queue.waits(*points(Kind.OPTIMIZER, (0, 1, 2, 3))) == []
+    assert named(schedule, queue.passed(*points(Kind.GRADIENT, (3, 2, 1, 0)))) == ["scatter 0", "scatter 1"]
+    assert named(schedule, queue.passed(BACKWARD_END)) == ["gather 1", "gather 0"]
+    queue.begin()
+    assert named(schedule, queue.waits(Point(Kind.OPTIMIZER, 1))) == ["gather 1"]
+    assert named(schedule, queue.waits(*points(Kind.OPTIMIZER, (2, 3)))) == ["gather 0"]
 
 
 def test_without_overlap_nothing_is_launched_before_backward_has_ended() -> None:
     for schedule in (without_overlap(ddp(setup_of((2,), (1, 0)))), naive(setup_of((2,), (1, 0)))):
-        issue = IssueQueue(schedule)
-        issue.begin()
-        assert issue.passed(*points(Kind.GRADIENT, (2, 1, 0))) == []
-        assert issue.waits(BACKWARD_END) == []
-        assert issue.passed(BACKWARD_END) == list(schedule)
-        assert issue.waits(*points(Kind.OPTIMIZER, (0, 1, 2))) == list(schedule)
+        queue = queue_of(schedule)
+        queue.begin()
+        assert queue.passed(*points(Kind.GRADIENT, (2, 1, 0))) == []
+        assert queue.waits(BACKWARD_END) == []
+        assert queue.passed(BACKWARD_END) == list(range(len(schedule)))
+        assert queue.waits(*points(Kind.OPTIMIZER, (0, 1, 2))) == list(range(len(schedule)))
 
 
 def test_messages_of_every_second_iteration_keep_their_order() -> None:
-    issue = IssueQueue(ddp(setup_of((1,), (0,), every=2)))
+    queue = queue_of(ddp(setup_of((1,), (0,), every=2)))
     for iteration in range(1, 5):
-        issue.begin()
-        launched = issue.passed(*points(Kind.GRADIENT, (0, 1)))
-        assert [m.id for m in launched] == (["bucket 0", "bucket 1"] if iteration % 2 == 0 else [])
-        assert len(issue.waits(BACKWARD_END)) == len(launched)
+        queue.begin()
+        launched = queue.passed(*points(Kind.GRADIENT, (0, 1)))
+        assert launched == ([0, 1] if iteration % 2 == 0 else [])
+        assert queue.waits(BACKWARD_END) == launched
 
 
 def test_gradients_that_did_not_come_are_named() -> None:
-    issue = IssueQueue(zero1(setup_of((2, 1), (0,))))
-    issue.begin()
-    issue.passed(*points(Kind.GRADIENT, (0, 2)))
-    assert issue.missing() == [1]
-    issue.passed(Point(Kind.GRADIENT, 1))
-    assert issue.missing() == []
+    queue = queue_of(without_overlap(ddp(setup_of((2, 1), (0,)))))
+    queue.begin()
+    queue.passed(*points(Kind.GRADIENT, (0, 2)), BACKWARD_END)
+    assert queue.missing() == [Point(Kind.GRADIENT, 1)]
+    queue.passed(Point(Kind.GRADIENT, 1))
+    assert queue.missing() == []
 
 
 def test_urgent_buckets_pass_those_that_wait_for_the_wire() -> None:
