@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from ddpexec.ddp.arena import Arena
 from ddpexec.ddp.flat import FlatBucket, copied, gradient_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
@@ -35,13 +36,23 @@ class Buckets:
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
         self.runs: list[BucketRun] = []
+        dense = [tensor for tensor, known in zip(model.tensors, model.policy, strict=True) if not known.sparse]
+        self._arena = Arena(dense, options.bucket_dtype)
         self._memory: list[Tensor | None] = []
 
     def install(self, plan: BucketPlan) -> None:
-        """Make the buckets of `plan`, after the former ones are gone: a rebuild does not need twice their memory."""
-        self._memory = []
-        self._make(plan.buckets, [None] * len(plan.buckets))
-        self._memory = [bucket.whole if isinstance(bucket, FlatBucket) else None for bucket in self.all]
+        """Make the buckets of `plan` in the memory of the former ones, whose gradients move where they lie now."""
+        if self.all and self._as_view:
+            for tensor in self._model.tensors:
+                if tensor.grad is not None:
+                    tensor.grad = tensor.grad.clone()
+        self._arena.clear()
+        tensors, policy = self._model.tensors, self._model.policy
+        self._memory = [
+            None if policy[group[0]].sparse else self._arena.take([tensors[index] for index in group])
+            for group in plan.groups()
+        ]
+        self._make(plan.buckets, self._memory)
 
     def remap(self, groups: Sequence[Sequence[int]]) -> None:
         """Let gradients lie elsewhere in the memory of the plan's buckets, until the next `remap` or `install`.
@@ -55,10 +66,14 @@ class Buckets:
         made = [Bucket(tuple(group), sum(policy[i].size_bytes for i in group), None) for group, _ in filled]
         self._make(made, [memory for _, memory in filled])
 
+    @property
+    def _as_view(self) -> bool:
+        return self._options.gradient_as_bucket_view and self._options.bucket_dtype is None
+
     def _make(self, buckets: Sequence[Bucket], memories: Sequence[Tensor | None]) -> None:
         model, options = self._model, self._options
         dtype, batched = options.bucket_dtype, options.batched_grad_copy
-        as_view = options.gradient_as_bucket_view and dtype is None
+        as_view = self._as_view
         self.eager = [None] * len(model.tensors)
         self.runs = []
         self.all.clear()

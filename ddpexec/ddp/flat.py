@@ -56,13 +56,14 @@ class FlatBucket:
         self.parameters = [parameters[index] for index in bucket.parameters]
         self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
-        size, dtype = sum(p.numel() for p in self.parameters), dtype or first.dtype
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        size, dtype = sum(self._sizes), dtype or first.dtype
         self.whole = torch.zeros(max(size, least), dtype=dtype, device=first.device) if memory is None else memory
         self.buffer = self.whole[:size] if size < self.whole.numel() else self.whole
         self.size_bytes = self.buffer.nbytes
         self.views = views_of(self.buffer, self.parameters)
-        limit = float("inf") if batched else EAGER_BYTES
-        self.eager = [view.numel() * view.element_size() >= limit for view in self.views]
+        limit = float("inf") if batched else EAGER_BYTES / dtype.itemsize
+        self.eager = [each >= limit for each in self._sizes]
         self._late = [place for place, eager in enumerate(self.eager) if not eager]
         self._late_views = [self.views[place] for place in self._late]
         self._late_parameters = [self.parameters[place] for place in self._late]
@@ -157,8 +158,8 @@ class FlatBucket:
         """Return slices of the buffer that together hold exactly the gradients copied late."""
         runs: list[tuple[int, int]] = []
         offset = 0
-        for view, eager in zip(self.views, self.eager, strict=True):
-            end = offset + view.numel()
+        for size, eager in zip(self._sizes, self.eager, strict=True):
+            end = offset + size
             if not eager:
                 if runs and runs[-1][1] == offset:
                     runs[-1] = (runs[-1][0], end)
@@ -223,11 +224,11 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
     A view has its parameter's strides where these are dense and non-overlapping, else it is contiguous.
     """
-    views, offset = [], 0
+    views, offset, begin = [], 0, flat.storage_offset()
     for parameter in parameters:
         size = parameter.numel()
         if _is_dense(parameter):
-            views.append(torch.as_strided(flat, parameter.shape, parameter.stride(), offset))
+            views.append(flat.as_strided(parameter.shape, parameter.stride(), begin + offset))
         else:
             views.append(flat[offset : offset + size].view(parameter.shape))
         offset += size
@@ -269,6 +270,8 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _is_dense(tensor: Tensor) -> bool:
     """Whether the elements of `tensor` fill a stretch of memory without gaps or overlaps."""
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
