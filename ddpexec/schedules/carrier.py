@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
+from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.groups.lost import naming_the_lost, raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.schedules.averaged import Averaged, Rates, rates_of
+from ddpexec.schedules.hooked import HookLane, check_hookable
 from ddpexec.schedules.lanes import Lane, Lanes
 from ddpexec.schedules.message_memory import MessageMemory
 from ddpexec.schedules.rows import RowLane, RowServer
@@ -45,7 +48,7 @@ class Prepared:
 
     message: Message
     tensor: Tensor
-    lane: Lane | ServerLane
+    lane: Lane | ServerLane | HookLane
     after: tuple[int, ...]
     fill: Callable[[], None] | None
     drain: Callable[[], None] | None
@@ -76,13 +79,27 @@ class Carrier:
         lanes: Lanes,
         observer: Observer | None,
     ) -> None:
-        self._memory, self._communicator, self._observer = memory, communicator, observer
+        self._schedule, self._memory = schedule, memory
+        self._communicator, self._observer = communicator, observer
         self.rates: Rates = rates_of([])
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
         self._prepared = [self._prepare(message, numbers) for message in schedule]
         self.flying: dict[int, Flight] = {}
         self.carried_bytes = 0
+
+    def use_hook(self, hook: Hook, state: Any) -> None:
+        """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
+
+        Raises:
+            OptionError: the schedule sums something else.
+        """
+        check_hookable(self._schedule)
+        for number, prepared in enumerate(self._prepared):
+            flat, last = self._memory.flat_of(prepared.message), number == len(self._prepared) - 1
+            flat.summed_over = 1
+            lane = HookLane(hook, state, flat, last, self._communicator)
+            self._prepared[number] = replace(prepared, lane=lane)
 
     def launch(self, numbers: Iterable[int]) -> None:
         """Begin messages, in order, each once the one of the same number before it has ended."""

@@ -10,6 +10,7 @@ from torch.autograd import Variable
 
 from ddpexec.ddp import messages
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.ddp.used import StaticGraph
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.schedules.carrier import Carrier
@@ -35,6 +36,7 @@ class Executor:
         lanes: of the run.
         make_optimizer: makes an instance of some parameters.
         find_unused: whether parameters may have no gradient: ranks then tell each other which.
+        static_graph: whether every backward visits each parameter as often as the first does.
         observer: takes the moments of each gradient, message and update; None takes none.
 
     Attributes:
@@ -50,10 +52,12 @@ class Executor:
         make_optimizer: MakeOptimizer,
         *,
         find_unused: bool,
+        static_graph: bool,
         observer: Observer | None,
     ) -> None:
         self.schedule, self._model, self._communicator = schedule, model, communicator
-        self._observer, self._find_unused = observer, find_unused
+        self._observer, self._find_unused = observer, find_unused and not static_graph
+        self._static = StaticGraph(model, communicator.rank) if static_graph else None
         self.memory = MessageMemory(schedule, model, communicator)
         self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
         self._queue, self._flying = queue_of(schedule), self.carrier.flying
@@ -61,10 +65,8 @@ class Executor:
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         everything = tuple(range(len(model.tensors)))
         self._in_forward = parameters_at(schedule, Kind.FORWARD)
-        self._gradient_points, self._forward_points = (
-            points(Kind.GRADIENT, everything),
-            points(Kind.FORWARD, everything),
-        )
+        self._gradient_points = points(Kind.GRADIENT, everything)
+        self._forward_points = points(Kind.FORWARD, everything)
         self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
         self.in_forward = bool(self._in_forward) or schedule.update == "before_use"
         self.iteration = 0
@@ -82,6 +84,8 @@ class Executor:
 
     def begin(self, *, local: bool) -> None:
         """Begin an iteration at its forward; a `local` one sends nothing."""
+        if self._static is not None and self._static.waiting:
+            raise messages.never_began(self._communicator.rank)
         if self._open and self._started:
             raise messages.broken_off(self._communicator.rank, None)
         if self._unstepped and not local:
@@ -92,6 +96,8 @@ class Executor:
         if self._observer is not None:
             self._observer.scheduled()
         self.stepper.restore()
+        if self._static is not None:
+            self._static.restart()
         if not local:
             self.stepper.pass_over(first=not self.iteration)
             self.iteration += 1
@@ -130,15 +136,20 @@ class Executor:
             raise self._used_early(index)
         if self._find_unused:
             self._used.add(index)
-        if self._local:
+        if self._local or (self._static is not None and not self._static.visit(index)):
             return
         if not self._started:
-            self._started = True
-            Variable._execution_engine.queue_callback(self._backward_ended)
+            self.backward_started()
         if index in self._seen:
             raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
         self._seen.add(index)
         self._take(index)
+
+    def backward_started(self) -> None:
+        """Note that the backward of an iteration that sends gradients has begun."""
+        if self._open and not self._local and not self._started:
+            self._started = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _take(self, index: int) -> None:
         """Take a gradient, or none, into its buffer, and launch what comes after it."""
@@ -200,15 +211,18 @@ class Executor:
         if self.in_forward:
             self.forward(range(len(self._model.tensors)))
         self._push_nothing()
+        counted = self._static is not None and self._static.counting
+        if self._static is not None and counted:
+            self._static.finish_counting()
         if missing := [index for index in self._flat if index not in self._seen]:
-            if not self._find_unused:
+            if not self._find_unused and self._static is None:
                 rank, names = self._communicator.rank, self._model.names
                 raise messages.never_ready(rank, missing, names, find_unused=False, static=False)
             for index in missing:
                 self._take(index)
         self._open, self._forwarded = False, set()
         self._unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
-        if self._find_unused:
+        if self._find_unused or counted:
             self._exchange_used()
         self.carrier.launch(self._queue.passed(BACKWARD_END))
         self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))

@@ -6,15 +6,17 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.options import check_module
+from ddpexec.ddp.graph_search import tie
+from ddpexec.ddp.options import check_module, hook_twice
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
@@ -54,6 +56,8 @@ class ScheduledDataParallel(nn.Module):
         every: of how many iterations the last one sends gradients, where they are not left out by `no_sync`.
         accumulate: iterations of a step of the optimizer, where more send gradients than the last; None is `every`.
         find_unused_parameters: whether parameters may have no gradient in an iteration.
+        static_graph: whether every backward uses the same parameters equally often, as torch's class means it.
+        mixed_precision: refused: gradients are sent in their parameters' types.
         broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
         comm: `noop` sends nothing after construction.
         learn: iterations that are trained as by DDP first, in which rank 0 learns when gradients come and when forward
@@ -78,6 +82,8 @@ class ScheduledDataParallel(nn.Module):
         every: int = 1,
         accumulate: int | None = None,
         find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        mixed_precision: Any = None,
         broadcast_buffers: bool = True,
         comm: str = "real",
         learn: int = 0,
@@ -88,6 +94,10 @@ class ScheduledDataParallel(nn.Module):
         self.executor: Executor = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
+        if mixed_precision is not None:
+            what = "mixed_precision: a scheme sends gradients in their parameters' own types"
+            remedy = "use torch.autocast, or ddpexec.DistributedDataParallel"
+            raise OptionError(what, place=f"scheme {_name_of(scheme)}", remedy=remedy)
         group = process_group or torch.distributed.group.WORLD
         if group is None:
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
@@ -100,10 +110,11 @@ class ScheduledDataParallel(nn.Module):
         self._planner = Planner(
             scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
             caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
-            find_unused=find_unused_parameters,
+            find_unused=find_unused_parameters or static_graph,
         )  # fmt: skip
         self._step_iterations = accumulate or every
         self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
+        self._static_graph = static_graph
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
@@ -111,7 +122,7 @@ class ScheduledDataParallel(nn.Module):
         announced = self.executor.in_forward or bool(learn)
         self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
-        self._local, self._serving = False, None
+        self._local, self._hooked, self._serving = False, False, None
         handles = [] if self._points is None else [*self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
@@ -144,7 +155,34 @@ class ScheduledDataParallel(nn.Module):
             self._learning.returned()
         if observer is not None:
             observer.module(begin)
-        return output
+        # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it.
+        return tie(output, self.executor.backward_started, clone=True) if self._static_graph else output
+
+    def register_comm_hook(self, state: object, hook: Hook) -> None:
+        """Let `hook(state, bucket)` reduce each bucket of gradients; it returns a future of the reduced flat tensor.
+
+        Raises:
+            TypeError, ValueError: what cannot be a hook.
+            OptionError: the scheme sums something else, times are still to be learned, or a hook is registered already.
+        """
+        check_hook(hook)
+        if self._learning is not None:
+            what, remedy = "the schedule is still to be made", "give `learn=0`, or register once it has learned"
+            raise OptionError(what, place="communication hook", remedy=remedy)
+        if self._hooked:
+            raise hook_twice()
+        self.executor.carrier.use_hook(hook, state)
+        self._hooked = True
+
+    def join(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse uneven inputs.
+
+        Raises:
+            OptionError: always.
+        """
+        what = "join(): a rank without input would have to step the optimizer and average as the others do"
+        remedy = "give every rank as many inputs, or use `ddp` by ddpexec.DistributedDataParallel"
+        raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -241,7 +279,7 @@ class ScheduledDataParallel(nn.Module):
         former: Sequence[Update] = self.executor.stepper.updates if self.executor is not None else ()
         self.executor = Executor(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
-            find_unused=self._find_unused, observer=self.observer,
+            find_unused=self._find_unused, static_graph=self._static_graph, observer=self.observer,
         )  # fmt: skip
         self._hook_gradients()
         updates = self.executor.stepper.updates
@@ -280,6 +318,10 @@ class ScheduledDataParallel(nn.Module):
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
+
+
+def _name_of(scheme: str | Scheme) -> str:
+    return scheme if isinstance(scheme, str) else scheme.name
 
 
 def _learn(learn: Callable[[int], None], take: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:

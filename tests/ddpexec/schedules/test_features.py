@@ -1,0 +1,115 @@
+"""What DDP can and a scheme is asked for: by scheme and feature it ends where the scheme alone does, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine  # noqa: E402
+
+SUMS = ("naive", "flat", "ddp", "priority", "horovod", "multiworker-mirrored")
+OTHERS = ("priority:256B", "dear", "zero1", "zero2", "gradientflow")
+AVERAGES = ("averaging:2", "slowmo:2", "local-sgd:2")
+STEPS = 6
+
+
+class Twice(nn.Module):
+    """Uses one layer twice, recomputed in backward where asked, so that its gradient comes twice, and one never."""
+
+    def __init__(self, *, recomputed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.shared, self.unused = nn.Linear(6, 9), nn.Linear(9, 9), nn.Linear(2, 2)
+        self.last = nn.Linear(9, 3)
+        self.recomputed = recomputed
+        self.double()
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.first(x))
+        for _ in range(2):
+            x = checkpoint(self.shared, x, use_reentrant=True) if self.recomputed else self.shared(x)
+            x = torch.tanh(x)
+        return self.last(x)
+
+
+def weights(rank: int, scheme: str, feature: str = "", **options: Any) -> list[Any]:
+    """Return the weights after some steps by `scheme`."""
+    model = Twice(recomputed=feature == "static_graph")
+    made = ScheduledDataParallel(model, scheme, OPTIMIZERS["sgd"], caps=CAPS, **options)
+    if feature == "comm hook":
+        made.register_comm_hook(None, default_hooks.allreduce_hook)
+    if feature == "join":
+        made.join()
+    for step in range(STEPS):
+        inputs, targets = mine(step, rank)
+        nn.functional.mse_loss(made(inputs), targets).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    made.complete()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "static_graph": {"static_graph": True},
+    "comm hook": {"find_unused_parameters": True},
+    "mixed_precision": {"find_unused_parameters": True, "mixed_precision": object()},
+    "join": {"find_unused_parameters": True},
+}
+
+
+def outcomes(rank: int, schemes: tuple[str, ...]) -> dict[tuple[str, str], float | str]:
+    """Return by scheme and feature how far the weights are from those without it, or what refused it."""
+    found: dict[tuple[str, str], float | str] = {}
+    for scheme in schemes:
+        expected = weights(rank, scheme, find_unused_parameters=True)
+        for feature, options in FEATURES.items():
+            try:
+                found[scheme, feature] = apart(weights(rank, scheme, feature, **options), expected)
+            except OptionError as error:
+                found[scheme, feature] = str(error)
+    return found
+
+
+@pytest.mark.parametrize("schemes", [SUMS, OTHERS, AVERAGES], ids=["sums", "others", "averages"])
+def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(schemes: tuple[str, ...]) -> None:
+    for found in ranks.run(2, outcomes, schemes, timeout_s=110):
+        for (scheme, feature), outcome in found.items():
+            if feature == "static_graph" or (feature == "comm hook" and scheme in SUMS):
+                assert isinstance(outcome, float), (scheme, feature, outcome)
+                assert outcome < 1e-10, (scheme, feature)
+            else:
+                assert isinstance(outcome, str), (scheme, feature)
+                assert f"scheme {scheme.partition(':')[0]}" in outcome
+                assert "; use" in outcome or "; give" in outcome
+
+
+def refused(rank: int) -> list[str]:
+    made = ScheduledDataParallel(Twice(recomputed=False), "ddp", OPTIMIZERS["sgd"], learn=2)
+    told: list[tuple[Callable[[], Any], type[Exception]]] = [
+        (lambda: made.register_comm_hook(None, default_hooks.allreduce_hook), OptionError),
+        (lambda: made.register_comm_hook(None, 1), TypeError),  # type: ignore[arg-type]
+    ]
+    said = []
+    for call, kind in told:
+        with pytest.raises(kind) as error:
+            call()
+        said.append(str(error.value))
+    return said
+
+
+def test_a_hook_waits_until_the_schedule_is_made() -> None:
+    [learning, number] = ranks.run(1, refused)[0]
+    assert "the schedule is still to be made" in learning
+    assert "must be callable" in number
