@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from ddpsim.bucketing import LaunchQueue
@@ -28,4 +29,10 @@ def queue_of(schedule: Schedule) -> LaunchQueue[Point]:
 
 def queue_of_buckets(groups: Sequence[tuple[int, ...]]) -> LaunchQueue[Point]:
     """Return the queue of DDP's buckets, each the parameters of one: that of the schedule that `schemes.ddp` makes."""
-    return LaunchQueue([points(Kind.GRADIENT, group) for group in groups], blocks=[(BACKWARD_END,)] * len(groups))
+    return LaunchQueue([*map(gradients, groups)], blocks=[(BACKWARD_END,)] * len(groups))
+
+
+@functools.lru_cache(maxsize=1024)  # every rank of a simulation asks for the same
+def gradients(group: tuple[int, ...]) -> tuple[Point, ...]:
+    """Return the points at which the gradients of `group` are ready."""
+    return points(Kind.GRADIENT, group)

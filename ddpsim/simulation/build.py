@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from ddpsim.bucketing import Bucket, LaunchQueue
+from ddpsim.bucketing import Bucket
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.issuing import queue_of_buckets
-from ddpsim.schedules.points import BACKWARD_END, Point
+from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
@@ -55,7 +55,7 @@ class IterationBuilder:
         self._to, self._setting = to, setting
         self._device = not to.one_thread
         self._scheduled: Launches | None = None
-        self._queue: tuple[list[tuple[int, ...]], LaunchQueue[Point]] = [], queue_of_buckets(())
+        self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
         self._owes_update = False
         self._batch: int | None = None
         self._launched = 0.0
@@ -114,12 +114,13 @@ class IterationBuilder:
         remaps = setting.remaps(dropped)
         buckets = setting.remapped(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]
-        if self._queue[0] != groups:
-            self._queue = groups, queue_of_buckets(groups)
-        queue = self._queue[1]
-        queue.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
-        count = len(setting.workload.parameters)
-        return Launches(queue, lambda number: self._planned(buckets[number], number), (), count)
+        if self._buckets is None or self._buckets[0] != groups:
+            planned = [self._planned(bucket, number) for number, bucket in enumerate(buckets)]
+            made = Launches(queue_of_buckets(groups), planned, (), len(setting.workload.parameters))
+            self._buckets = groups, made
+        launches = self._buckets[1]
+        launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
+        return launches
 
     def _planned(self, bucket: Bucket, number: int) -> PlannedMessage:
         setting = self._setting

@@ -6,16 +6,16 @@ are told here; which message may leave where is asked of the queue that an execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
 from ddpsim.compression import Scheme
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import Lane
+from ddpsim.schedules.issuing import Lane, gradients
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.points import BACKWARD_END, Kind, Point
 from ddpsim.schedules.schedule import Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
@@ -221,7 +221,7 @@ class Launches:
 
     Args:
         queue: of the messages; `begin` begins its next iteration.
-        planned: makes the planned message of a number.
+        planned: message of each number.
         ids: of the messages, for errors.
         parameters: how many the model has.
     """
@@ -231,16 +231,20 @@ class Launches:
     def __init__(
         self,
         queue: LaunchQueue[Point],
-        planned: Callable[[int], PlannedMessage],
+        planned: Sequence[PlannedMessage],
         ids: Sequence[str],
         parameters: int,
     ) -> None:
         self._queue, self._planned, self._ids = queue, planned, ids
-        self._gradients = points(Kind.GRADIENT, tuple(range(parameters)))
+        self._gradients = gradients(tuple(range(parameters)))
 
     def begin(self) -> list[PlannedMessage]:
         """Begin an iteration; return what to launch at its start."""
-        return [*map(self._planned, self._queue.begin())]
+        return [self._planned[number] for number in self._queue.begin()]
+
+    def reset(self, skipped: Collection[int]) -> None:
+        """Forget what was passed and launched; messages of the numbers `skipped` are never launched."""
+        self._queue.reset(skipped)
 
     def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
         """Announce gradients that will not come, in whose place zeros are sent; return what to launch."""
@@ -248,11 +252,11 @@ class Launches:
 
     def gradient(self, parameter: int) -> list[PlannedMessage]:
         """Announce a gradient; return what to launch, in order."""
-        return self.passed(self._gradients[parameter])
+        return [self._planned[number] for number in self._queue.passed(self._gradients[parameter])]
 
     def passed(self, *points: Point) -> list[PlannedMessage]:
         """Announce points; return what to launch, in order."""
-        return [*map(self._planned, self._queue.passed(*points))]
+        return [self._planned[number] for number in self._queue.passed(*points)]
 
     def waits(self, *points: Point) -> list[PlannedMessage]:
         """Return what must have ended before `points` are passed, in order.
@@ -266,4 +270,4 @@ class Launches:
             what = f"{points[0]} waits for it, and it for {before!r} before it, which is not possible yet"
             place = f"message {self._ids[held[0]]!r}"
             raise PlanError(what, place=place, remedy="put it first, or on another stream")
-        return [*map(self._planned, waited)]
+        return [self._planned[number] for number in waited]

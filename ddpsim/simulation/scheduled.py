@@ -148,7 +148,7 @@ class Scheduled:
     def launches(self) -> Launches:
         """Return what one rank launches and waits for, from its first iteration on."""
         ids = [message.id for message in self.schedule]
-        return Launches(queue_of(self.schedule), self.messages.__getitem__, ids, len(self.needed))
+        return Launches(queue_of(self.schedule), self.messages, ids, len(self.needed))
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:

@@ -2,7 +2,7 @@
 
 Prints, as medians over models of 40 to 400 parameters, what `ddpsim.collectives.ddp_priors` holds: `expect_s` a
 parameter, the slowest built-in predictor that looks at one backward and predicts; `agree_s` a parameter and rank, the
-consensus and the order; `rebuild_s` a parameter, buckets assigned, allocated and viewed anew.
+consensus and the order; `rebuild_s` a parameter, buckets assigned and viewed anew.
 """
 
 from __future__ import annotations
