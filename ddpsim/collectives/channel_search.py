@@ -76,7 +76,7 @@ def best_rings(
 
 def _levels(search: RingSearch, *, cross_nic: bool) -> list[Limits]:
     """Return how far to look, in NCCL's order: routes between GPUs, then to NICs, then from NIC to NIC."""
-    kinds, nic_kinds = search.kinds() or [0], search.nic_kinds()
+    kinds, nic_kinds = search.kinds or [0], search.nic_kinds
     if not nic_kinds:
         return [Limits(kind) for kind in kinds]
     steps = sorted({*nic_kinds, *(kind for kind in kinds if kind > nic_kinds[0])})

@@ -228,8 +228,10 @@ def _in_order(gpus: tuple[str, ...], nics: tuple[str, ...], paths: Paths) -> Rin
     """Return the ring in rank order, through the NIC nearest to its first GPU."""
     if not nics:
         return Ring(gpus)
-    nearest = min(nics, key=lambda nic: KINDS.index(paths[nic, gpus[0]].kind))
-    return Ring(gpus, nearest, nearest)
+    nearest = min(nics, key=lambda nic: paths.distance(nic, gpus[0]))
+    last = min(reversed(gpus), key=lambda gpu: paths.distance(gpu, nearest)) if len(gpus) > 1 else gpus[0]
+    far = paths.distance(gpus[-1], nearest) == KINDS.index("DIS")
+    return Ring((*(gpu for gpu in gpus if gpu != last), last) if far else gpus, nearest, nearest)
 
 
 def _even_speed(rings: Sequence[Ring], paths: Paths, capacities: Mapping[str, float]) -> float:

@@ -14,7 +14,7 @@ from ddpsim.collectives.curve import Correction, CurveTransport, every_matching,
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooWays
 from ddpsim.collectives.nccl import versions as nccl_versions
-from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclWays
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
@@ -119,7 +119,7 @@ def ways_of(placement: Placement, backend: str, calibration: Calibration | None)
     constants = calibration or Calibration.priors(backend)
     if backend == "gloo":
         return GlooWays(Wiring(placement, expand=True), constants)
-    return NcclWays(placement, constants)
+    return NcclWays(joined_by_nvlink(placement, int(constants["nccl.version"])), constants)
 
 
 class Collectives:

@@ -1,20 +1,33 @@
 """Packs rings onto a node: as many as its links carry at a given speed.
 
 Depth-first over GPU orders, each hop taking bandwidth from every link of its route and giving it back when abandoned,
-after NCCL's `src/graph/search.cc`. The number of hops tried is bounded, so the search is fast on any graph; it is never
-random.
+after NCCL's `src/graph/search.cc`. The number of hops tried at one speed is bounded, and so is the work at all of them
+together, so the search is fast on any graph; it is never random. On a node of many GPUs rings in rank order are tried
+first, as NCCL tries its forced order: where GPUs are alike, and NICs, no other order carries more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from itertools import pairwise, product
 
 from ddpsim.topology.node import NETWORK
 from ddpsim.topology.paths import KINDS, Paths, Route
 
 _SLACK = 1e-9
 """Share of a speed that rounding may miss."""
+
+_APART = KINDS.index("DIS")
+
+_MANY_GPUS = 16
+"""GPUs of a node beyond which rank order is tried first; no machine of one box has more."""
+_SPEEDS = 16
+"""One speed may take this part of the work that is left, so that slower ones have theirs."""
+_MOST_WORK = 1_500_000
+"""Hops, and devices looked at, in a whole search: about a second. The machines in `topologies/` need a third of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,7 @@ class RingSearch:
         nics: NICs that rings enter and leave by; none on one node.
         echo: bytes counted on a GPU's way to its slot for each that a NIC sends it.
         budget: hops to try at one speed.
+        work: hops to try and devices to look at, at all speeds together; one speed has a sixteenth of what is left.
     """
 
     def __init__(
@@ -68,29 +82,38 @@ class RingSearch:
         *,
         echo: float = 0.0,
         budget: int = 2000,
+        work: int = _MOST_WORK,
     ) -> None:
         self._gpus, self._nics, self._budget = tuple(gpus), tuple(nics), budget
         self._capacities = capacities
         self._hops = {(a, b): _hop(paths[a, b]) for a in gpus for b in gpus if a != b}
         for nic in nics:
             for gpu in gpus:
+                if paths.distance(nic, gpu) == _APART:
+                    continue
                 last = paths[nic, gpu].links[-1]
                 back = f"{last.target}>{last.source}"
                 echoes = ((back, echo),) if echo and back in capacities else ()
                 self._hops[nic, gpu] = _hop(paths[nic, gpu], (f"{NETWORK}>{nic}", 1.0), *echoes)
                 self._hops[gpu, nic] = _hop(paths[gpu, nic], (f"{nic}>{NETWORK}", 1.0))
+        self._outs = {gpu: {self._hops[gpu, o].loads[0][0] for o in gpus if o != gpu} for gpu in gpus}
+        self._numbers = {gpu: number for number, gpu in enumerate(gpus)}
         self._free: dict[str, float] = {}
         self._tried, self._most = 0, budget
+        self._work, self._work_left = work, 0
         self._known_nics: dict[Limits, list[str]] = {}
-        self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 
+    @cached_property
     def kinds(self) -> list[int]:
-        """Return the kinds of routes between GPUs, near to far, as indices of `KINDS`."""
-        return sorted({self._hops[pair].kind for pair in self._hops if pair[0] in self._gpus and pair[1] in self._gpus})
+        """The kinds of routes between GPUs, near to far, as indices of `KINDS`."""
+        nics = set(self._nics)
+        return sorted({hop.kind for pair, hop in self._hops.items() if not set(pair) & nics})
 
+    @cached_property
     def nic_kinds(self) -> list[int]:
-        """Return the kinds of routes between GPUs and NICs, near to far."""
-        return sorted({self._hops[pair].kind for pair in self._hops if pair[0] in self._nics or pair[1] in self._nics})
+        """The kinds of routes between GPUs and NICs, near to far."""
+        nics = set(self._nics)
+        return sorted({hop.kind for pair, hop in self._hops.items() if set(pair) & nics})
 
     def bound(self, speed: float, limits: Limits) -> int:
         """Return a number of rings at `speed` that cannot be exceeded."""
@@ -102,6 +125,13 @@ class RingSearch:
         # Pairs of NICs are many, and each costs more to look at.
         self._most = self._budget // 3 if limits.cross_nic else self._budget
         self._free, self._tried = dict(self._capacities), 0
+        share = self._work // _SPEEDS
+        self._work_left = share
+        found = self._packed(speed, most, limits)
+        self._work -= share - max(self._work_left, 0)
+        return found
+
+    def _packed(self, speed: float, most: int, limits: Limits) -> list[Ring]:
         best: list[Ring] = []
         goal = min(most, self._room(speed, limits))
         seen: set[tuple[Ring, ...]] = set()
@@ -119,7 +149,7 @@ class RingSearch:
             for ring in self._candidates(speed, limits, found):
                 if extend([*found, ring]):
                     return True
-                if self._tried > self._most:
+                if self._tried > self._most or self._work_left <= 0:
                     return False
             return False
 
@@ -131,11 +161,14 @@ class RingSearch:
         kind = limits.kind
         if not self._nics:
             for order in self._known_orders(found):
-                yield from self._fixed(order, speed, kind)
+                for _ in self._held((*order, order[0]), speed, kind):
+                    yield Ring(order)
             yield from self._closed(speed, kind)
             return
         for nic_in, nic_out in self._ports(speed, limits, found):
             for first, last in self._ends(nic_in, nic_out, limits.nic_kind):
+                if self._work_left <= 0:
+                    return
                 if self._take(self._hops[nic_in, first], speed):
                     if self._take(self._hops[last, nic_out], speed):
                         for order in self._through(first, last, speed, kind):
@@ -151,21 +184,26 @@ class RingSearch:
         else:
             yield self._gpus
 
-    def _fixed(self, order: tuple[str, ...], speed: float, kind: int) -> Iterator[Ring]:
-        hops = [self._hops[pair] for pair in zip(order, (*order[1:], order[0]), strict=True) if pair[0] != pair[1]]
+    def _held(self, stops: tuple[str, ...], speed: float, kind: int) -> Iterator[None]:
+        """Yield once where every hop between `stops` fits, its bandwidth taken meanwhile."""
         taken = []
-        for hop in hops:
+        for pair in pairwise(stops):
+            if pair[0] == pair[1]:
+                continue
+            hop = self._hops[pair]
             if hop.kind > kind or not self._take(hop, speed):
                 break
             taken.append(hop)
         else:
-            yield Ring(order)
+            yield
         for hop in taken:
             self._give(hop, speed)
 
     def _closed(self, speed: float, kind: int) -> Iterator[Ring]:
         first = self._gpus[0]
         for last in self._gpus[1:]:
+            if self._work_left <= 0:
+                return
             closing = self._hops[last, first]
             if closing.kind <= kind and self._take(closing, speed):
                 for order in self._through(first, last, speed, kind):
@@ -177,6 +215,12 @@ class RingSearch:
         if first == last:
             yield (first,)
             return
+        if len(self._gpus) > _MANY_GPUS:
+            start = self._numbers[first] + 1
+            inside = (gpu for gpu in (*self._gpus[start:], *self._gpus[: start - 1]) if gpu != last)
+            order = (first, *inside, last)
+            for _ in self._held(order, speed, kind):
+                yield order
         if not self._connected(first, last, speed, kind):
             return
         inner = frozenset(self._gpus) - {first, last}
@@ -186,9 +230,10 @@ class RingSearch:
         self, order: tuple[str, ...], left: frozenset[str], last: str, speed: float, kind: int
     ) -> Iterator[tuple[str, ...]]:
         here = order[-1]
+        self._work_left -= len(left)
         for gpu in sorted(left, key=lambda gpu: self._preference(here, gpu)) if left else [last]:
             hop = self._hops[here, gpu]
-            if self._tried > self._most:
+            if self._tried > self._most or self._work_left <= 0:
                 return
             if hop.kind <= kind and self._take(hop, speed):
                 if left:
@@ -199,35 +244,45 @@ class RingSearch:
 
     def _preference(self, here: str, there: str) -> tuple[int, float, int]:
         hop = self._hops[here, there]
-        return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._gpus.index(there)
+        return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._numbers[there]
 
-    def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> list[tuple[str, str]]:
-        """Return NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
+    def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[tuple[str, str]]:
+        """Yield NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
         least = speed * (1 - _SLACK)
         by_room = sorted(self._usable(limits), key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
+        self._work_left -= len(by_room)
         into = [nic for nic in by_room if self._port(nic)[0] >= least]
         out = [nic for nic in by_room if self._port(nic)[1] >= least]
         if not limits.cross_nic:
-            return [(nic, nic) for nic in into if nic in out]
-        pairs = [(a, b) for a in into for b in out if a != b]
-        if len(found) % 2:
-            return [pair for pair in pairs if pair == (found[-1].nic_out, found[-1].nic_in)]
-        return pairs
+            yield from ((nic, nic) for nic in into if nic in out)
+        elif len(found) % 2:
+            nic_in, nic_out = found[-1].nic_out, found[-1].nic_in
+            if nic_in in into and nic_out in out:
+                yield nic_in, nic_out
+        else:
+            yield from ((a, b) for a, b in product(into, out) if a != b)
 
-    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
-        """Return first and last GPUs, nearest to their NIC first."""
-        if (nic_in, nic_out, nic_kind) not in self._known_ends:
-            self._known_ends[nic_in, nic_out, nic_kind] = self._sorted_ends(nic_in, nic_out, nic_kind)
-        return self._known_ends[nic_in, nic_out, nic_kind]
-
-    def _sorted_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> list[tuple[str, str]]:
-        def order(ends: tuple[str, str]) -> tuple[int, int, int, int]:
-            into, out = self._hops[nic_in, ends[0]].kind, self._hops[ends[1], nic_out].kind
-            return max(into, out), into + out, self._gpus.index(ends[0]), self._gpus.index(ends[1])
-
+    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
+        """Yield first and last GPUs, nearest to their NIC first, then in rank order."""
+        into = self._by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
+        out = self._by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
+        self._work_left -= len(self._gpus)
+        levels: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for kinds in product(into, out):
+            levels.setdefault((max(kinds), sum(kinds)), []).append(kinds)
         several = len(self._gpus) > 1
-        pairs = [(a, b) for a in self._gpus for b in self._gpus if (a != b) == several]
-        return sorted((pair for pair in pairs if order(pair)[0] <= nic_kind), key=order)
+        for level in sorted(levels):
+            for a, b in merge(*(product(into[first], out[last]) for first, last in levels[level])):
+                if (a != b) == several:
+                    yield self._gpus[a], self._gpus[b]
+
+    def _by_kind(self, gpus: list[tuple[tuple[str, str], str]], most: int) -> dict[int, list[int]]:
+        """Return the numbers of the GPUs whose hops, beside them, are of each kind that is no farther than `most`."""
+        found: dict[int, list[int]] = {}
+        for ends, gpu in gpus:
+            if ends in self._hops and self._hops[ends].kind <= most:
+                found.setdefault(self._hops[ends].kind, []).append(self._numbers[gpu])
+        return found
 
     def _port(self, nic: str) -> tuple[float, float]:
         return self._free[f"{NETWORK}>{nic}"], self._free[f"{nic}>{NETWORK}"]
@@ -236,28 +291,32 @@ class RingSearch:
         """Return the NICs that some GPU receives from, and some sends to, within the limits."""
         if limits not in self._known_nics:
             self._known_nics[limits] = [
-                nic for nic in self._nics if limits.cross_nic or bool(self._ends(nic, nic, limits.nic_kind))
+                nic for nic in self._nics if limits.cross_nic or any(self._ends(nic, nic, limits.nic_kind))
             ]
         return self._known_nics[limits]
 
     def _room(self, speed: float, limits: Limits) -> int:
         """Return how many more rings may fit at best, from what each GPU (and the NICs) can still send."""
-        if self._nics and limits.cross_nic:
+        passed = [int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus]
+        self._work_left -= len(self._gpus) + len(self._nics)
+        if not self._nics:
+            return min(passed, default=0)
+        # A ring between NICs takes a hop less than there are GPUs.
+        inside = sum(passed) // (len(passed) - 1) if len(passed) > 1 else len(self._nics) * len(self._capacities)
+        if limits.cross_nic:
             ports = [self._port(nic) for nic in self._nics]
-            return min(sum(int(port[way] / speed + _SLACK) for port in ports) for way in (0, 1))
-        if self._nics:
-            return sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits))
-        return min((int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus), default=0)
+            return min(inside, *(sum(int(port[way] / speed + _SLACK) for port in ports) for way in (0, 1)))
+        return min(inside, sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits)))
 
     def _widest(self, gpu: str) -> float:
-        outs = {self._hops[gpu, other].loads[0][0] for other in self._gpus if other != gpu}
-        return sum(self._free[link] for link in outs)
+        return sum(self._free[link] for link in self._outs[gpu])
 
     def _connected(self, first: str, last: str, speed: float, kind: int) -> bool:
         """Return whether every GPU is still in reach of `first` without passing through `last`."""
         seen, frontier = {first}, [first]
         while frontier:
             here = frontier.pop()
+            self._work_left -= len(self._gpus)
             for other in self._gpus:
                 if other not in seen and self._fits(self._hops[here, other], speed, kind):
                     seen.add(other)
@@ -268,6 +327,7 @@ class RingSearch:
         if hop.kind > kind:
             return False
         self._tried += 1
+        self._work_left -= 1
         needed = speed * (1 - _SLACK)
         return all(self._free[link] >= needed * load for link, load in hop.loads)
 

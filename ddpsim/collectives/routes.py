@@ -66,7 +66,7 @@ class Wiring:
 
     def trunks(self, source: int, source_nic: str, target: int, target_nic: str) -> tuple[PlacedLink, ...]:
         """Return the fabric's links between the switches of two NICs."""
-        links = self.placement.network_route((source, source_nic), (target, target_nic))[1:-1]
+        links = self.placement.trunk_route((source, source_nic), (target, target_nic))
         return tuple(PlacedLink(link.name, link) for link in links)
 
     def port_out(self, node: int, nic: str) -> PlacedLink:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.channel_search import speeds_of
 from ddpsim.topology.node import NETWORK, NodeTemplate
-from ddpsim.topology.paths import KINDS, Paths, find_paths
+from ddpsim.topology.paths import Paths, find_paths
 from ddpsim.topology.vertices import VertexKind
 
-_MOST_HEADS = 32
+MOST_HEADS = 32
 """Heads at most, one a channel."""
 _SLACK = 1e-9
 """Relative: rounding that does not make a speed too fast."""
@@ -42,7 +42,7 @@ def find_switch_graph(template: NodeTemplate, gpus: Sequence[str], *, network: b
     widths = _switch_widths(template)
     paths = find_paths(template)
     nics = _nearest(template, gpus, paths) if network else {}
-    heads = tuple(nics) if network else tuple(gpus[:_MOST_HEADS])
+    heads = (tuple(nics) if network else tuple(gpus))[:MOST_HEADS]
     if len(heads) < 2 or not all(gpu in widths for gpu in gpus):
         return None
     carried = _carried(template, nics, paths)
@@ -70,7 +70,7 @@ def _nearest(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[
     """Return the NIC of each GPU that is the nearest one to some NIC."""
     found: dict[str, str] = {}
     for nic in template.nics:
-        gpu = min(gpus, key=lambda gpu: KINDS.index(paths[nic.name, gpu].kind))
+        gpu = min(gpus, key=lambda gpu: paths.distance(nic.name, gpu))
         found.setdefault(gpu, nic.name)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddpsim.collectives.bands import Band, band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve, make_transport
-from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
@@ -30,8 +30,9 @@ def family(placement: Placement, backend: str) -> str:
     """
     if backend == "gloo":
         return TCP
-    groups = Layout(placement, CURRENT).ring.rates
-    if placement.nodes > 1:
+    layout = Layout(placement, CURRENT)
+    groups = layout.ring.rates
+    if layout.nodes > 1:
         names = {nic_kind(nic.kind).family for each in placement.classes for nic in each.template.nics}
         return TCP if TCP in names else THROUGH_HOST if HOST in groups else min(names)
     if HOST in groups:
@@ -90,7 +91,11 @@ def covers(calibration: Calibration | None, placement: Placement, backend: str, 
     """
     if calibration is None or not calibration.measured_transport:
         return False
-    if placement.nodes == 1 or backend == "gloo" or correcting_curve(placement, backend, calibration, algorithm):
+    if (
+        joined_by_nvlink(placement, CURRENT).nodes == 1
+        or backend == "gloo"
+        or correcting_curve(placement, backend, calibration, algorithm)
+    ):
         return True
     names = calibration.fitted_names
     return not names or any({"net", "nic"} & set(name.split(".")) for name in names)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ddpsim.errors import TopologyError
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
 from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
 
@@ -26,6 +27,7 @@ class Fabric:
             from `oversubscription`.
         oversubscription: bandwidth of a leaf's NICs over that of its trunk; 1 never blocks.
         trunk_latency_s: one-way delay of a trunk.
+        fused: where a node stands for several of an NVLink domain: how many, and the NICs of each.
     """
 
     kind: str = "none"
@@ -33,9 +35,14 @@ class Fabric:
     trunk_bandwidth: float | None = None
     oversubscription: float = 1.0
     trunk_latency_s: float = 0.0
+    # Not in the representation, on which the fingerprints of calibrations rest: no file has it.
+    fused: tuple[int, int] | None = field(default=None, repr=False)
 
     def leaf(self, node: int, nic: int) -> str:
         """Return the switch that port `nic` of `node` is plugged into."""
+        if self.fused is not None:
+            size, nics = self.fused
+            node, nic = node * size + nic // nics, nic % nics
         block = 0 if self.nodes_per_leaf is None else node // self.nodes_per_leaf
         if self.kind == "rail":
             return f"rail{nic}" if self.nodes_per_leaf is None else f"rail{nic}.{block}"
@@ -78,6 +85,42 @@ class DegradedLink:
 
 
 @dataclass(frozen=True, slots=True)
+class NvlinkDomain:
+    """Nodes one after the other whose GPUs meet over NVLink, as the trays of a rack do.
+
+    Attributes:
+        nodes: of a domain.
+        partition: nodes of a domain that one job may have (an NVLink partition); None for all.
+        mnnvl: whether NCCL uses those NVLinks between nodes (`NCCL_MNNVL_ENABLE`); without, nodes meet over NICs.
+    """
+
+    nodes: int
+    partition: int | None = None
+    mnnvl: bool = True
+
+    @property
+    def most(self) -> int:
+        """Nodes of one domain that a job has at most."""
+        return self.nodes if self.partition is None else self.partition
+
+    def share(self, nodes: int) -> int:
+        """Return how many nodes of each domain a job on `nodes` has: the same of each, of as few as hold them.
+
+        Raises:
+            TopologyError: a number that does not spread evenly.
+        """
+        domains = -(-nodes // self.most)
+        if nodes % domains == 0:
+            return nodes // domains
+        fits = [count for count in (nodes - nodes % domains, nodes + -nodes % domains) if count > 0]
+        raise TopologyError(
+            f"{nodes} nodes do not spread evenly over {domains} NVLink domains, each of at most {self.most}",
+            place="nodes",
+            remedy=f"ask for {' or '.join(map(str, fits))}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Nodes, and the fabric that joins them, as data.
 
@@ -86,6 +129,7 @@ class Cluster:
         gpus_per_node: ranks of a node where nothing else is asked for; None for one on each GPU.
         visible_devices: numbers of the GPUs of a node that ranks run on, in rank order, as CUDA_VISIBLE_DEVICES lists
             them; None for all in their own order.
+        nvlink_domain: which nodes NVLink joins; None where it ends at a node.
         confidence: how sure the figures are, in words.
     """
 
@@ -97,6 +141,7 @@ class Cluster:
     confidence: str = ""
     gpus_per_node: int | None = None
     visible_devices: tuple[int, ...] | None = None
+    nvlink_domain: NvlinkDomain | None = None
 
     def __repr__(self) -> str:
         shown = [f"{group.count} x {group.template.name}" for group in self.groups[:3]]
@@ -129,7 +174,8 @@ class Cluster:
             (replace(group.template, name="", extras=()), group.count, *group.template.stated) for group in self.groups
         ]
         seen = () if self.visible_devices is None else (self.visible_devices,)
-        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *seen)).encode()).hexdigest()[:16]
+        joined = () if self.nvlink_domain is None else (self.nvlink_domain,)
+        return hashlib.sha256(repr((nodes, self.fabric, self.degraded, *seen, *joined)).encode()).hexdigest()[:16]
 
     def gpus_of(self, template: NodeTemplate) -> tuple[str, ...]:
         """Return the names of the GPUs that ranks may run on, in rank order."""

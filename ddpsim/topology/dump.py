@@ -36,6 +36,9 @@ def document_of(topology: Topology) -> dict[str, object]:
         document["gpus_per_node"] = topology.gpus_per_node
     if topology.visible_devices is not None:
         document["visible_devices"] = list(topology.visible_devices)
+    if (domain := topology.nvlink_domain) is not None:
+        partition = {} if domain.partition is None else {"partition": domain.partition}
+        document["nvlink_domain"] = {"nodes": domain.nodes, **partition, "mnnvl": domain.mnnvl}
     document["fabric"] = _fabric(topology.fabric)
     if topology.degraded:
         document["degraded"] = [_degraded(entry) for entry in topology.degraded]

@@ -20,6 +20,9 @@ KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "
 """Path kinds, near to far."""
 
 
+_APART = KINDS.index("DIS")
+
+
 def farther(first: str, second: str) -> str:
     """Return the farther of two path kinds."""
     return max(first, second, key=KINDS.index)
@@ -72,7 +75,8 @@ class Paths:
         for link in sorted(template.links, key=lambda link: -link.bandwidth):
             self._out.setdefault(link.source, []).append(link)
         self._parents = template.parents()
-        self._nics = frozenset(nic.name for nic in template.nics)
+        self._nics = {nic.name: nic for nic in template.nics}
+        self._near_peers: dict[str, list[str]] = {}
         self._nearest: dict[str, dict[str, tuple[Link, ...]]] = {}
         self._routes: dict[tuple[str, str], Route] = {}
         self._reach = _peer_to_peer_reach(template)
@@ -92,6 +96,13 @@ class Paths:
             else:
                 self._routes[ends] = self._between_gpus(source, target)
         return self._routes[ends]
+
+    def distance(self, source: str, target: str) -> int:
+        """Return how far a NIC is from a GPU, or a GPU from a NIC, as an index of `KINDS`.
+
+        DIS where no link leads there: in an NVLink domain to the NICs of other nodes.
+        """
+        return KINDS.index(self[source, target].kind) if target in self._reached(source) else _APART
 
     def from_host(self, gpu: str) -> tuple[Link, ...]:
         """Return the links from the host memory that is nearest to `gpu` into it.
@@ -134,24 +145,29 @@ class Paths:
         return self._staged(gpu, nic, self.socket(gpu)) or direct
 
     def _near(self, gpu: str, nic: str) -> str | None:
-        for other in self._template.gpus:
-            peer = other.name
-            if peer != gpu and self._directly(nic, self._direct(peer, nic)) and self._direct(gpu, peer).kind == "NVL":
-                return peer
-        return None
+        """Return the first GPU that reaches `nic` directly, and `gpu` by NVLink."""
+        if nic not in self._near_peers:
+            peers = [gpu.name for gpu in self._template.gpus]
+            beside = [peer for peer in peers if nic in self._reached(peer)]
+            self._near_peers[nic] = [peer for peer in beside if self._directly(nic, self._direct(peer, nic))]
+        near = (peer for peer in self._near_peers[nic] if peer != gpu)
+        return next((peer for peer in near if self._direct(gpu, peer).kind == "NVL"), None)
 
     def _directly(self, nic: str, route: Route) -> bool:
-        allowed = self._template.nic(nic).gpudirect if self._gpudirect is None else self._gpudirect
+        allowed = self._nics[nic].gpudirect if self._gpudirect is None else self._gpudirect
         near = KINDS.index(route.kind) <= KINDS.index("PXB")
         return route.kind == "LOC" or (allowed and near)
 
     def _direct(self, source: str, target: str) -> Route:
-        if source not in self._nearest:
-            self._nearest[source] = self._search(source)
-        links = self._nearest[source].get(target)
+        links = self._reached(source).get(target)
         if links is None:
             raise TopologyError(f"{self._template.name}: {source} cannot reach {target}", remedy="link the two")
         return Route(source, target, links, _kind(links))
+
+    def _reached(self, source: str) -> dict[str, tuple[Link, ...]]:
+        if source not in self._nearest:
+            self._nearest[source] = self._search(source)
+        return self._nearest[source]
 
     def _staged(self, source: str, target: str, socket: str | None) -> Route | None:
         if socket is None:
@@ -167,8 +183,10 @@ class Paths:
             layer: dict[str, tuple[Link, ...]] = {}
             for vertex in frontier:
                 for link in self._out.get(vertex, ()):
+                    if link.target in found:
+                        continue
                     width = min(widths[vertex], link.bandwidth)
-                    known = link.target in found or (link.target in layer and widths[link.target] >= width)
+                    known = link.target in layer and widths[link.target] >= width
                     if not known and _may_pass(found[vertex], link):
                         layer[link.target] = (*found[vertex], link)
                         widths[link.target] = width
@@ -194,12 +212,13 @@ def _may_pass(before: tuple[Link, ...], link: Link) -> bool:
 
 def _kind(links: tuple[Link, ...]) -> str:
     kinds = {link.kind for link in links}
-    switches = {vertex for link in links for vertex in link.ends() if vertex.kind == VertexKind.PCIE}
     if "socket" in kinds:
         return "SYS"
     if "host_bridge" in kinds:
         return "PHB"
     if "pcie" in kinds:
+        into = {link.target for link in links if link.target_kind == VertexKind.PCIE}
+        switches = into | {link.source for link in links if link.source_kind == VertexKind.PCIE}
         return "PXB" if len(switches) > 1 else "PIX"
     if "nvlink" in kinds:
         return "NVB" if len(links) > 1 and links[0].target_kind == VertexKind.GPU else "NVL"

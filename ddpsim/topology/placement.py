@@ -65,11 +65,17 @@ class Placement:
 
     def network_route(self, source: tuple[int, str], target: tuple[int, str]) -> tuple[Link, ...]:
         """Return the links from NIC `source` to NIC `target`, each a (node, NIC name): two ports, trunks between."""
-        out = self._port(*source, outward=True)
-        back = self._port(*target, outward=False)
-        if out.target == back.source:
-            return (out, back)
-        return (out, self.trunks[f"{out.target}>{SPINE.name}"], self.trunks[f"{SPINE.name}>{back.source}"], back)
+        out, back = self._port(*source, outward=True), self._port(*target, outward=False)
+        return (out, *self.trunk_route(source, target), back)
+
+    def trunk_route(self, source: tuple[int, str], target: tuple[int, str]) -> tuple[Link, ...]:
+        """Return the links from the leaf switch of NIC `source` to that of `target`; none under one switch."""
+        out, back = self._leaf(*source), self._leaf(*target)
+        return () if out == back else (self.trunks[f"{out}>{SPINE.name}"], self.trunks[f"{SPINE.name}>{back}"])
+
+    def _leaf(self, node: int, nic: str) -> str:
+        nics = self.class_of(node).template.nics
+        return self.topology.fabric.leaf(node, next(n for n, each in enumerate(nics) if each.name == nic))
 
     def _port(self, node: int, nic: str, *, outward: bool) -> Link:
         template = self.class_of(node).template
@@ -88,7 +94,8 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Pl
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes", place="nodes", remedy="ask for at least one")
     _check_size(nodes, 1)
-    if nodes > 1:
+    domain = topology.nvlink_domain
+    if nodes > 1 and (domain is None or not domain.mnnvl or domain.share(nodes) < nodes):
         _require_network(topology, nodes)
     if nodes > topology.nodes and not topology.elastic:
         raise TopologyError(
@@ -98,6 +105,12 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Pl
         )
     classes = _classes(topology, nodes)
     gpus_per_node = _gpus_per_node(topology, classes, gpus_per_node)
+    if domain is not None and gpus_per_node < len(topology.gpus_of(classes[0].template)) and nodes > 1:
+        raise TopologyError(
+            f"{gpus_per_node} of a tray's {len(topology.gpus_of(classes[0].template))} GPUs asked for",
+            place="gpus_per_node",
+            remedy="a job on several nodes of an NVLink domain has whole trays: ask for fewer `nodes`",
+        )
     _check_size(nodes, gpus_per_node)
     return Placement(topology, nodes, gpus_per_node, classes, topology.trunks(nodes))
 

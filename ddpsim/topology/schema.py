@@ -187,6 +187,14 @@ class FabricSpec(Spec):
     oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
 
 
+class NvlinkDomainSpec(Spec):
+    """Nodes that NVLink joins; see `ddpsim.topology.declared.NvlinkDomain`."""
+
+    nodes: Nodes
+    partition: Nodes | None = None
+    mnnvl: bool = True
+
+
 class DegradedSpec(Spec):
     """A link that is not what its template says: `{node: 2, link: nic0-network, bandwidth: 1Gb/s}`."""
 
@@ -207,5 +215,6 @@ class TopologySpec(Spec):
     visible_devices: list[Index] = []
     node: NodeSpec | None = None
     templates: dict[str, NodeSpec] = {}
+    nvlink_domain: NvlinkDomainSpec | None = None
     fabric: FabricSpec | None = None
     degraded: list[DegradedSpec] = []

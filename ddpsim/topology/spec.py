@@ -16,9 +16,10 @@ from ddpsim.files import named, read_text
 from ddpsim.topology.build import build_node
 from ddpsim.topology.changes import changed
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup
+from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup, NvlinkDomain
+from ddpsim.topology.domains import check_domain
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
-from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
+from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, NvlinkDomainSpec, TopologySpec
 
 
 def load_topology(name_or_path: str) -> Topology:
@@ -93,7 +94,9 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         sources=tuple(spec.sources),
         confidence=spec.confidence,
         gpus_per_node=spec.gpus_per_node,
+        nvlink_domain=_domain(spec.nvlink_domain),
     )
+    check_domain(topology, place)
     if spec.visible_devices:
         topology = with_visible_devices(topology, spec.visible_devices, f"{place}: visible_devices")
     if spec.gpus_per_node is not None:
@@ -120,6 +123,10 @@ def _nodes(spec: TopologySpec, place: str) -> list[tuple[str, NodeSpec, str, int
         if name not in spec.templates:
             raise UnknownNameError.among("template", str(name), spec.templates, place=f"{place}: nodes")
     return [(name, spec.templates[name], f"templates.{name}", count) for name, count in spec.nodes.items()]
+
+
+def _domain(spec: NvlinkDomainSpec | None) -> NvlinkDomain | None:
+    return None if spec is None else NvlinkDomain(spec.nodes, spec.partition, spec.mnnvl)
 
 
 def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:

@@ -10,11 +10,12 @@ from ddpsim.collectives.channels import Channel, Channels, find_channels
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
 from ddpsim.collectives.nccl.tuning import InSwitch, Shape, table, time_us
 from ddpsim.collectives.routes import PlacedLink, Wiring
-from ddpsim.collectives.switch_search import find_switch_graph
+from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
-from ddpsim.topology.graph import NodeTemplate, Placement
+from ddpsim.topology.domains import MNNVL_FROM, MNNVL_NVLS_FROM, by_domain
+from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.nic_kinds import least_share, nic_kind
 from ddpsim.topology.paths import KINDS, Route
 from ddpsim.topology.vertices import VertexKind
@@ -26,17 +27,24 @@ _NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
 """Releases from which NCCL reduces in switches on one node, and between several."""
 
 
+def joined_by_nvlink(placement: Placement, version: int) -> Placement:
+    """Return the placement as a release of NCCL sees it: an NVLink domain as one node, from 2.20 on."""
+    return by_domain(placement) if version >= MNNVL_FROM else placement
+
+
 class Layout:
     """Channels of a placement as loads on its links.
 
     Args:
-        version: of NCCL, major * 1000 + minor.
+        version: of NCCL, major * 1000 + minor; it says whether nodes of an NVLink domain are one.
         expand: whether every node has links of its own.
         simple_only: whether NCCL_PROTO rules out the other protocols.
     """
 
     def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
+        placement = joined_by_nvlink(placement, version)
         self.placement, self.wiring, self._simple_only = placement, Wiring(placement, expand), simple_only
+        self.joined = placement.topology.fabric.fused is not None
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
         self._channels = [
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
@@ -46,6 +54,7 @@ class Layout:
         self.carried = _most_carried(self.nodes)
         self.depth = max(tree.depth() for tree in double_binary_tree(self.nodes))
         self.fan = max((len(each) for tree in double_binary_tree(self.nodes) for each in tree.children), default=0) or 1
+        self._links: dict[int, dict[tuple[str, str], Link]] = {}
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())
         self.chains = tuple(self._chains())
@@ -198,19 +207,35 @@ class Layout:
             yield [Load(placed, group, load / len(trees)) for placed, group, load in route]
 
     def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
-        reverse = {(link.source, link.target): link for link in template.links}
+        reverse = self._reversed(template)
         for link, group, load in route_loads(route):
             for each in (link, reverse.get((link.target, link.source))):
                 if each is not None:
                     yield Load(self.wiring.at(node, [each])[0], group, load * share)
 
+    def _reversed(self, template: NodeTemplate) -> Mapping[tuple[str, str], Link]:
+        """Return the links of a template by their ends, built once."""
+        if id(template) not in self._links:
+            self._links[id(template)] = {(link.source, link.target): link for link in template.links}
+        return self._links[id(template)]
+
     def _switch_loads(self) -> Iterator[Load]:
-        """Yield what an in-switch reduction puts on each GPU's link: its data out once, 1/m of the sum besides."""
+        """Yield what an in-switch reduction puts on each GPU's link: its data out once, 1/m of the sum besides.
+
+        On a node of more GPUs than heads the channels decide, at a speed of NCCL's list: those of h heads move
+        (h - 1) p / (p - 1) bytes at it for a byte of the message (`tuning.cc`), the same where every GPU is a head.
+        """
         for node in self.wiring.nodes:
-            gpus = self.placement.gpus(self.placement.class_of(node))
+            names = self.placement.gpus(self.placement.class_of(node))
+            many, gpus = len(names) > MOST_HEADS, set(names)
+            graph = find_switch_graph(self.wiring.template(node), names, network=self.nodes > 1) if many else None
             for link in self.wiring.template(node).links:
-                if {link.source, link.target} & set(gpus) and link.at(VertexKind.NVSWITCH):
-                    yield Load(self.wiring.at(node, [link])[0], NVSWITCH, 1 + 1 / self.per_node)
+                if link.at(VertexKind.NVSWITCH) and {link.source, link.target} & gpus:
+                    load = 1 + 1 / self.per_node
+                    if graph is not None:
+                        moved = (len(graph.heads) - 1) * graph.inside * self.per_node / (self.per_node - 1)
+                        load = max(load, link.bandwidth / moved)
+                    yield Load(self.wiring.at(node, [link])[0], NVSWITCH, load)
 
     def _shape(self, version: int) -> Shape:
         slowest = min(self._channels, key=lambda found: found.bus_bandwidth)
@@ -241,6 +266,8 @@ class Layout:
     def _in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
         first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
+        if self.joined:
+            first = max(first, MNNVL_NVLS_FROM)
         if sm < 90 or version < first or self.per_node <= 2 or self.hop != NVSWITCH:
             return None
         graphs = [

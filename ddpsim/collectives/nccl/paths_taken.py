@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
@@ -113,26 +113,33 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
     """
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return None
+    constants = calibration or Calibration.priors("nccl")
+    trays, placement = placement, joined_by_nvlink(placement, int(constants["nccl.version"]))
     several = placement.nodes > 1
     pairs = [
         pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), several)
     ]
     return PathsTaken(
         tuple(dict.fromkeys(pairs)),
-        _inside(placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
+        _inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
         _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
         tuple(nic_advice(placement.topology) if several else ()),
     )
 
 
-def _inside(placement: Placement, calibration: Calibration | None, taken: set[str]) -> Stretch | None:
+def _inside(trays: Placement, placement: Placement, calibration: Calibration | None, taken: set[str]) -> Stretch | None:
+    """Return what the bytes take inside a node, or an NVLink domain that `placement` joins `trays` to."""
     if not taken:
         return None
     topology, gpus = placement.topology, placement.gpus_per_node
     others = [
         Alternative(name, setting, _busbw(place(changed, 1, gpus), calibration))
-        for name, setting, changed in _peer_to_peer(topology, taken)
+        for name, setting, changed in (() if placement is not trays else _peer_to_peer(topology, taken))
     ]
+    if placement is not trays and trays.topology.elastic:
+        apart = replace(trays.topology, nvlink_domain=None)
+        over_nics = _busbw(place(apart, trays.nodes // placement.nodes, trays.gpus_per_node), calibration)
+        others.append(Alternative("NVLink inside a tray alone", "NCCL_MNNVL_ENABLE=0", over_nics))
     names = tuple(name for name in (HOST, PCIE, NVLINK) if name in taken)
     return Stretch(names, _busbw(place(topology, 1, gpus), calibration), tuple(others))
 

@@ -11,7 +11,7 @@ from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.paths import KINDS, Paths, find_paths
+from ddpsim.topology.paths import Paths, find_paths
 
 
 class NcclWays:
@@ -69,7 +69,7 @@ class NcclWays:
     def _nearest(self, node: int, gpu: str) -> str:
         paths = self._paths(node)
         names = [nic.name for nic in self._wiring.template(node).nics]
-        return min(names, key=lambda nic: KINDS.index(paths[gpu, nic].kind))
+        return min(names, key=lambda nic: paths.distance(gpu, nic))
 
     def _paths(self, node: int) -> Paths:
         if node not in self._found:

@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import pairwise, permutations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -260,6 +261,40 @@ def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
     channels = find_channels(template("dgx-1v"), network=True)
     assert channels.channel_bandwidth < channels.tree_intra_bandwidth <= 2 * channels.channel_bandwidth
     assert all(len(tree.routes) == 7 and tree.nic_in == tree.nic_out for tree in channels.trees)
+
+
+def rack(gpus: int, links: str) -> NodeTemplate:
+    """Return a node of as many NICs as GPUs, a PCIe switch for each pair of one."""
+    switches = "".join(f"      - {{gpus: [{n}], nics: [{n}]}}\n" for n in range(gpus))
+    return from_text(
+        f"  gpus: {{count: {gpus}, model: B200}}\n{links}  nics: [{{count: {gpus}, rate: 400Gb/s}}]\n"
+        f"  pcie:\n    generation: 5\n    switches:\n{switches}"
+    )
+
+
+def test_a_rack_of_one_switch_has_rings_that_fill_its_nvlinks() -> None:
+    node = rack(72, "  nvswitch: {links_per_gpu: 18}\n")
+    gpus = tuple(gpu.name for gpu in node.gpus)
+    for network in (False, True):
+        channels = find_channels(node, network=network)
+        check(channels, node, gpus)
+        # 18 links of 40.1 GB/s leave a GPU; NCCL's list of speeds has 45 and 45.1 GB/s.
+        assert channels.bus_bandwidth > 0.99 * 18 * 40.1e9
+
+
+def test_the_work_of_a_search_is_bounded_on_any_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+    take = RingSearch._take
+
+    def counted(self: RingSearch, hop: Any, speed: float) -> bool:
+        nonlocal tried
+        tried += 1
+        return take(self, hop, speed)
+
+    monkeypatch.setattr(RingSearch, "_take", counted)
+    node = rack(40, "")
+    check(find_channels(node, network=True), node, tuple(gpu.name for gpu in node.gpus))
+    assert tried < 1_500_000
 
 
 LINKS = st.lists(st.integers(0, 3), min_size=6, max_size=6)
