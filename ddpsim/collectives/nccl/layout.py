@@ -222,8 +222,8 @@ class Layout:
     def _switch_loads(self) -> Iterator[Load]:
         """Yield what an in-switch reduction puts on each GPU's link: its data out once, 1/m of the sum besides.
 
-        On a node of more GPUs than heads the channels decide, at a speed of NCCL's list: those of h heads move
-        (h - 1) p / (p - 1) bytes at it for a byte of the message (`tuning.cc`), the same where every GPU is a head.
+        On a node of more GPUs than heads the channels decide, at a speed of NCCL's list: h heads move
+        (h - 1) p / (p - 1) bytes at it for a byte of the message (`tuning.cc`).
         """
         for node in self.wiring.nodes:
             names = self.placement.gpus(self.placement.class_of(node))

@@ -1,0 +1,1 @@
+"""Racks of one NVLink domain beside public tables."""
