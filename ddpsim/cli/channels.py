@@ -9,12 +9,12 @@ from ddpsim.cli.output import table
 
 if TYPE_CHECKING:
     from ddpsim.collectives.channels import Channel, Channels
-    from ddpsim.topology.graph import Topology
+    from ddpsim.topology.graph import Cluster, Topology
 
 Found = dict[str, "Channels"]
 
 
-def channels_of(machine: Topology, *, pxn: bool = True, gpudirect: bool | None = None) -> Found:
+def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = None) -> Found:
     """Return the channels of each node template, on one node and, where it has NICs, among several.
 
     Args:

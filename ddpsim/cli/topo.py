@@ -18,7 +18,7 @@ from ddpsim.errors import InputError
 from ddpsim.options.text import indices
 
 if TYPE_CHECKING:
-    from ddpsim.topology.graph import Topology
+    from ddpsim.topology.graph import Cluster, Topology
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and import machines: graphs of links.")
 
@@ -76,8 +76,9 @@ def show(
     check_destination(plot)
     machine = _asked(load_topology(topology), gpus, nodes)
     gpudirect = False if no_gpudirect else None
-    found = channels_of(machine, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
-    trees = trees_over(machine.nodes if nodes is None else nodes) if channels else []
+    joined, count = _joined(machine, nodes)
+    found = channels_of(joined, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
+    trees = trees_over(count) if channels else []
     if plot:
         from ddpsim.plots import plot_topology
 
@@ -93,6 +94,16 @@ def show(
         document,
         lambda: "\n\n".join([_text(machine, document), *blocks, *([channels_text(found, trees)] if found else [])]),
     )
+
+
+def _joined(machine: Topology, nodes: int | None) -> tuple[Cluster, int]:
+    """Return the machine as NCCL sees it, the nodes of an NVLink domain as one, and how many nodes that makes."""
+    from ddpsim.topology.domains import by_domain
+
+    if machine.nvlink_domain is None:
+        return machine, machine.nodes if nodes is None else nodes
+    placement = by_domain(machine.place(nodes))
+    return placement.topology, placement.nodes
 
 
 def _asked(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:

@@ -9,6 +9,9 @@ MOST_RANKS = 1_000_000
 MOST_GPUS = 128
 """GPUs, processes or NICs of one node; a rack that NVLink joins has 72."""
 
+MOST_PAIRS = 2 * MOST_GPUS**2
+"""GPUs times the devices that each may talk to on its node, of all templates of a file: their routes are searched."""
+
 MOST_SOCKETS = 16
 """Sockets of a node: each is linked to each."""
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_GPUS
-from ddpsim.topology.declared import Cluster, NodeGroup
+from ddpsim.topology.declared import Cluster, NodeGroup, rejoined
 from ddpsim.topology.node import Cpu, Link, NodeTemplate
 from ddpsim.topology.placement import NodeClass, Placement
 from ddpsim.topology.vertices import Vertex, VertexKind
@@ -85,8 +85,8 @@ def fused_template(nodes: tuple[NodeTemplate, ...]) -> NodeTemplate:
     numbered = _Numbered.of(first)
 
     def moved(link: Link, position: int) -> Link:
-        ends = (numbered.moved(vertex, position) for vertex in link.ends())
-        return Link.between(*ends, link.kind, link.bandwidth, link.latency_s, link.count)
+        source, target = (numbered.moved(vertex, position) for vertex in link.ends())
+        return rejoined(link, source, target)
 
     def named(vertex: Vertex, position: int) -> str:
         return numbered.moved(vertex, position).name

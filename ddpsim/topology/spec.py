@@ -13,6 +13,7 @@ from ddpsim.documents import problems, raised
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import named, read_text
+from ddpsim.topology.bounds import MOST_PAIRS
 from ddpsim.topology.build import build_node
 from ddpsim.topology.changes import changed
 from ddpsim.topology.cluster import Topology
@@ -85,6 +86,7 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         NodeGroup(build_node(name, node, f"{place}: {where}"), count)
         for name, node, where, count in _nodes(spec, place)
     )
+    _check_kinds(groups, place)
     degraded = tuple(_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
     topology = Topology(
         name=spec.name,
@@ -123,6 +125,16 @@ def _nodes(spec: TopologySpec, place: str) -> list[tuple[str, NodeSpec, str, int
         if name not in spec.templates:
             raise UnknownNameError.among("template", str(name), spec.templates, place=f"{place}: nodes")
     return [(name, spec.templates[name], f"templates.{name}", count) for name, count in spec.nodes.items()]
+
+
+def _check_kinds(groups: tuple[NodeGroup, ...], place: str) -> None:
+    pairs = sum(len(g.template.gpus) * max(len(g.template.gpus), len(g.template.nics)) for g in groups)
+    if pairs > MOST_PAIRS:
+        raise TopologyError(
+            f"{len(groups)} kinds of nodes with {pairs} pairs of devices between them are more than is searched",
+            place=f"{place}: templates",
+            remedy=f"describe fewer kinds, or smaller ones: at most {MOST_PAIRS} pairs",
+        )
 
 
 def _domain(spec: NvlinkDomainSpec | None) -> NvlinkDomain | None:

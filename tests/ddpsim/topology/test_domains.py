@@ -101,5 +101,11 @@ def test_what_cannot_be_is_refused_with_its_reason(what: str) -> None:
         rack(**REFUSED[what])  # type: ignore[arg-type]
 
 
+def test_many_kinds_of_large_nodes_are_refused() -> None:
+    kinds = "".join(f"  k{n}: {{gpus: {{count: 100, model: B200}}}}\n" for n in range(4))
+    with pytest.raises(InputError, match="4 kinds of nodes with 40000 pairs"):
+        parse_topology(f"name: x\ntemplates:\n{kinds}nodes: {{k0: 1, k1: 1, k2: 1, k3: 1}}\n", "x.yaml")
+
+
 def test_a_rack_without_nics_is_a_machine_of_one_domain() -> None:
     assert times(rack("nodes: 4", nics=""))[2] == pytest.approx(times(rack("nodes: 4"))[2])
