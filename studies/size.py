@@ -1,7 +1,9 @@
 """How large the project is: `python -m studies.size [--json]`.
 
-Lines of code are those that have a token which is no comment and no docstring; of tests all lines are counted, as
-`wc -l` does, and of documentation words, as `wc -w` does.
+Lines of code are those that have a token which is no comment and no docstring; of tests and of the simulation all lines
+are counted, as `wc -l` does, and of documentation words, as `wc -w` does. Floors are the layers of the simulation's
+import contract. What is on the way of one `predict` without a band is every function of `ddpsim` that ran in it, from
+reading workload and machine to the prediction, in a process that had imported all of it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import io
 import json
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 _EMPTY = {
@@ -47,7 +51,41 @@ def sizes() -> dict[str, int]:
         "tests_lines": _sum(path.read_text().count("\n") for path in _modules("tests")),
         "studies_lines": _sum(path.read_text().count("\n") for path in _modules("studies")),
         "documentation_words": _sum(len(path.read_text().split()) for path in pages),
+        **simulation(),
+        **on_the_way(),
     }
+
+
+def simulation() -> dict[str, int]:
+    """Return how many files, floors and lines the simulation has."""
+    files = _modules("ddpsim/simulation")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [each["layers"] for each in contracts if each.get("containers") == ["ddpsim.simulation"]]
+    lines = _sum(path.read_text().count("\n") for path in files)
+    return {"simulation_files": len(files), "simulation_floors": len(layers), "simulation_lines": lines}
+
+
+def on_the_way() -> dict[str, int]:
+    """Return how many functions of `ddpsim`, in how many files, run in one `predict` without a band."""
+    from ddpsim import load_topology, load_workload, predict
+
+    def ask() -> None:
+        predict(load_workload("resnet50"), load_topology("dgx-1v"), band=False)
+
+    ran: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            ran.add(frame.f_code)
+
+    ask()
+    sys.setprofile(note)
+    try:
+        ask()
+    finally:
+        sys.setprofile(None)
+    ours = [code for code in ran if code.co_filename.startswith(str(ROOT / "ddpsim")) and code.co_name[0] != "<"]
+    return {"functions_of_one_predict": len(ours), "files_of_one_predict": len({code.co_filename for code in ours})}
 
 
 def _modules(folder: str) -> list[Path]:

@@ -16,7 +16,7 @@ from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.optimizer import pass_optimizer, update_before_use
+from ddpsim.simulation.optimizer import OptimizerBuilder
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.scheduled import Stop
@@ -237,9 +237,10 @@ class IterationBuilder:
         """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
         to = self._to
         since = to.moment()
+        optimizer = OptimizerBuilder(to, nodes, launches, self._setting.pace(nodes.index))
         for update in stop.updates if self._owes_update else ():
             to.take_in(nodes, launches.waits(*update.before))
-            update_before_use(to, nodes, launches, update, self._setting.pace(nodes.index))
+            optimizer.before_use(update)
         to.take_in(nodes, launches.waits(*stop.points))
         to.resume(since)
         nodes.held_up.append((since, to.moment()))
@@ -369,5 +370,6 @@ class IterationBuilder:
         """Write the optimizer that follows backward; return whether the next forward has to make the updates."""
         scheduled, optimises = self._setting.scheduled, self._setting.optimises(nodes.index)
         updates = None if scheduled is None else scheduled.updates
-        pass_optimizer(self._to, nodes, launches, self._setting.pace(nodes.index), updates, optimises=optimises)
+        optimizer = OptimizerBuilder(self._to, nodes, launches, self._setting.pace(nodes.index))
+        optimizer.after_backward(updates, optimises=optimises)
         return optimises and scheduled is not None and not scheduled.updates
