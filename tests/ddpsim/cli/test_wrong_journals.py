@@ -14,8 +14,9 @@ import pytest
 from ddpsim.workers.journal import Journal
 from tests.ddpsim.cli.test_broken_files import WRONG, broken, places
 from tests.ddpsim.cli.test_stopped import COMMANDS
+from tests.profile import examples
 
-CHANGES = 12
+CHANGES = examples(12)
 LINE = re.compile(rb'(\{"point": "[0-9a-f]+", "crc32": )\d+, (.*)\}')
 
 

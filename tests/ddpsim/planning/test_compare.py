@@ -17,14 +17,14 @@ PRICES = {"dgx-1v": Price(10.0, "USD", "2026-11-22"), "dgx-a100": Price(30.0, "U
 
 @pytest.fixture(scope="module")
 def found():
-    return compare(["resnet50"], ["dgx-1v", "dgx-a100"], nodes=(1, 2), prices=PRICES, samples_per_epoch=1_281_167)
+    return compare(["vgg16"], ["dgx-1v", "dgx-a100"], nodes=(1, 2), prices=PRICES, samples_per_epoch=1_281_167)
 
 
 def test_rows_are_predictions_of_each_machine_and_node_count(found):
     assert [(row.machine, row.nodes) for row in found.rows] == [
         (machine, count) for machine in ("dgx-1v", "dgx-a100") for count in (1, 2)
     ]
-    model = Model.of("resnet50")
+    model = Model.of("vgg16")
     for row in found.rows:
         machine = load_topology(row.machine)
         alone = predict(model.on(machine), machine, nodes=row.nodes)
@@ -70,8 +70,8 @@ def test_a_goal_that_nothing_meets_names_what_comes_nearest():
 
 def test_a_rate_of_a_link_is_the_machine_with_that_link():
     rates = [("nic", 1.25e9), ("nic", 12.5e9)]
-    found = compare(["resnet50@recorded"], ["p3.16xlarge", "gh200-quad"], nodes=(2,), link_rates=rates)
-    alone = predict(load_workload("resnet50"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2)
+    found = compare(["vgg16@recorded"], ["p3.16xlarge", "gh200-quad"], nodes=(2,), link_rates=rates)
+    alone = predict(load_workload("vgg16"), with_link_rate(load_topology("p3.16xlarge"), "nic", 1.25e9), nodes=2)
     assert found.rows[0].prediction.iteration_s == pytest.approx(alone.iteration_s, rel=1e-6)
     assert found.rows[0].link_rate == 1.25e9
     assert found.rows[0].bound.link == "nic0-network"

@@ -25,7 +25,7 @@ DIGITS = 1e-9
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An H100's estimate, which knows its operators."""
     path = tmp_path_factory.mktemp("one") / "mine.json"
-    save_workload(replace(load_workload("resnet50@H100"), name="mine"), path)
+    save_workload(replace(load_workload("vgg16@H100"), name="mine"), path)
     return path
 
 
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same without its operators, and of no shipped name: nothing can estimate it for another GPU."""
     path = tmp_path_factory.mktemp("bare") / "bare.json"
-    save_workload(replace(load_workload("resnet50@H100"), name="bare", operators=None), path)
+    save_workload(replace(load_workload("vgg16@H100"), name="bare", operators=None), path)
     return path
 
 

@@ -189,7 +189,7 @@ def test_a_workload_without_jitter_has_one_period():
 
 
 def test_a_giant_bucket_is_not_advised_for_nothing():
-    source = load_workload("bert-large@h100-amp-b8")
+    source = load_workload("gpt2-small@h100-amp-b8")
     row = plan(source, [load_topology("dgx-h100")], nodes=[8]).rows[0]
     caps = dict(row.sweep)
     chosen = row.best.options.caps.bucket_cap_mb
@@ -204,7 +204,7 @@ def measured_costs(row):
 
 
 def test_a_gain_on_a_host_bound_estimate_says_which_priors_it_rests_on():
-    source, machine = load_workload("bert-large@a100-amp-b8"), load_topology("dgx-a100")
+    source, machine = load_workload("mlp@a100-amp-b64"), load_topology("dgx-a100")
     [row] = map(firm, plan(source, [machine], nodes=[1]).rows)
     report = PlanReport((row,))
     assert row.host_bound
@@ -223,7 +223,7 @@ def test_a_gain_on_a_host_bound_estimate_says_which_priors_it_rests_on():
 
 
 def test_the_host_costs_a_device_bound_step_next_to_nothing():
-    [row] = plan(load_workload("bert-large"), [load_topology("dgx-1v")], nodes=[2]).rows
+    [row] = plan(load_workload("vgg16"), [load_topology("dgx-1v")], nodes=[2]).rows
     assert abs(row.host_cost_s) < 0.001 * row.chosen.iteration_s
     assert not row.host_bound
 

@@ -13,14 +13,14 @@ from ddpsim.workload.on_gpu import on_gpu
 from tests.browser import Page, chromium
 
 FIVE = ("p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100", "dgx-b200")
-COMMAND = "ddpsim plan --workload bert-large --topology p3.16xlarge"
+COMMAND = "ddpsim plan --workload vgg16 --topology p3.16xlarge"
 
 
 @pytest.fixture(scope="session")
 def planned() -> PlanReport:
-    """The plan of BERT-large, 32 samples, on four nodes of five machines, of which the first has a slow network."""
-    large = on_gpu(load_workload("bert-large"), gpu_named("V100"), batch_size=32)
-    return plan(large, [load_topology(name) for name in FIVE], nodes=[4])
+    """The plan of VGG-16, 32 samples, on four nodes of five machines, of which the first has a slow network."""
+    model = on_gpu(load_workload("vgg16"), gpu_named("V100"), batch_size=32)
+    return plan(model, [load_topology(name) for name in FIVE], nodes=[4])
 
 
 @pytest.fixture(scope="session")
