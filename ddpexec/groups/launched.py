@@ -74,7 +74,7 @@ def launched(
     if place.type == "cuda":
         torch.cuda.set_device(place)
     bound = place if backend == "nccl" else None
-    with terminated_as_error(abort_groups):
+    with terminated_as_error(abort_groups) as termination:
         _join(backend, bound, timeout_s)
         group = dist.group.WORLD
         assert group is not None
@@ -83,7 +83,7 @@ def launched(
             communicator.introduce(place)
             yield Launched(communicator, place, max(1, dist.get_world_size() // local_size))
         except BaseException as error:
-            _give_up(communicator, error)
+            _give_up(communicator, termination.behind(error))
         if dist.is_initialized():
             dist.destroy_process_group()
 

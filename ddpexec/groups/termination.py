@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from ddpsim.errors import InputError
+
 
 class Terminated(SystemExit):
     """Raised in the main thread when SIGTERM comes."""
@@ -17,21 +19,39 @@ class Terminated(SystemExit):
         super().__init__(2)
 
 
+class Termination:
+    """Whether SIGTERM has come; what is raised for it may come out as another error, of a library that it passed."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def behind(self, error: BaseException) -> BaseException:
+        """Return `Terminated` where SIGTERM came before `error`, unless that says itself why this rank ends."""
+        if not self.came or isinstance(error, InputError):
+            return error
+        return error if isinstance(error, Terminated) else Terminated()
+
+
 @contextmanager
-def terminated_as_error(release: Callable[[], object]) -> Iterator[None]:
+def terminated_as_error(release: Callable[[], object]) -> Iterator[Termination]:
     """Raise `Terminated` within for SIGTERM, once; elsewhere than on the main thread, do nothing.
 
     Args:
         release: called at once, on a thread: the main one hears of a signal only when no call into torch holds it.
     """
-
+    termination = Termination()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield termination
         return
+
+    def heard() -> None:
+        termination.came = True
+        release()
+
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with _heard_by_a_thread(release):
-            yield
+        with _heard_by_a_thread(heard):
+            yield termination
     finally:
         # Where training broke off, SIGTERM stays ignored: this rank ends by itself, with its own exit code.
         if signal.getsignal(signal.SIGTERM) is _terminated:

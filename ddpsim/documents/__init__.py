@@ -1,9 +1,10 @@
 """Documents that people pass around, as pydantic models, and the one way from pydantic's errors to the project's."""
 
 from ddpsim.documents.errors import problems, raised, shown, told
-from ddpsim.documents.model import Amount, Count, Document, File, Index, Number, Text, read_as
+from ddpsim.documents.model import MOST_ITEMS, Amount, Count, Document, File, Index, Number, Text, read_as
 
 __all__ = [
+    "MOST_ITEMS",
     "Amount",
     "Count",
     "Document",

@@ -214,20 +214,20 @@ def _faster_limits(factor: float) -> Iterator[None]:
 
 
 def slow_first_node(job: Job, random: Random) -> Job:
-    """Return the job with a slow card at the first of its nodes, or with slow GPUs there; not at a server's."""
-    if job.nodes < 2 + _first_node(job):
+    """Return the job with a slow card at the first of its nodes, or with slow GPUs there."""
+    if alike(job) < 2:
         raise InputError("no two nodes to change")
-    return _slow(job, _first_node(job), card=random.random() < 0.5)
+    return _slow(job, 0, card=random.random() < 0.5)
 
 
 def slow_other_node(job: Job, random: Random) -> Job:
-    """Return the job with what is slow at another node."""
-    return _slow(job, random.randrange(_first_node(job) + 1, job.nodes), card=bool(job.topology.degraded))
+    """Return the job with what is slow at another of the nodes that are alike."""
+    return _slow(job, random.randrange(1, alike(job)), card=bool(job.topology.degraded))
 
 
-def _first_node(job: Job) -> int:
-    """Return the first of the nodes that are alike: the server is a rank of node 0."""
-    return 1 if job.options.scheme == "parameter-server" else 0
+def alike(job: Job) -> int:
+    """Return how many nodes, from the first on, do the same: servers are the last ranks, and use one card of theirs."""
+    return job.nodes - 1 if job.options.scheme == "parameter-server" else job.nodes
 
 
 def _slow(job: Job, node: int, *, card: bool) -> Job:

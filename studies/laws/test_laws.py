@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from random import Random
 
@@ -12,8 +13,8 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from studies.fresh import seed
 from studies.laws.forced import CHOICES, chosen_as_for
-from studies.laws.jobs import Job, more_bandwidth
-from studies.laws.laws import LAWS, judged
+from studies.laws.jobs import Job, alike, more_bandwidth, slow_first_node, slow_other_node
+from studies.laws.laws import LAWS, ROUNDING, judged
 
 SEED = seed()
 CASES, PARTS = 100, 10
@@ -63,3 +64,14 @@ def test_another_machines_choices_are_forced_within_the_block_only() -> None:
 
 def test_the_same_seed_and_number_make_the_same_case() -> None:
     assert judged(1, 3) == judged(1, 3)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_node_of_a_parameter_server_changes_places_with_none(number: int) -> None:
+    before = replace(job("parameter-server"), nodes=4)
+    assert alike(before) == 3
+    slow = slow_first_node(before, Random(number))
+    others = [slow_other_node(slow, Random(seed)) for seed in range(4)]
+    assert [other.step_s() for other in others] == pytest.approx([slow.step_s()] * 4, rel=ROUNDING)
+    ranks = {rank // before.gpus for other in others for rank in other.options.stragglers}
+    assert ranks | {each.node for other in others for each in other.topology.degraded} == {1, 2}

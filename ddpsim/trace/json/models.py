@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from ddpsim.documents import Document, read_as, told
+from ddpsim.documents import MOST_ITEMS, Document, read_as, told
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
@@ -15,6 +15,8 @@ _MOST = 1 << 63
 """No time, count or size is as large."""
 
 Whole = Annotated[int, Field(gt=-_MOST, lt=_MOST)]
+Parameter = Annotated[int, Field(ge=0, lt=MOST_ITEMS)]
+"""A registration index."""
 Seconds = Annotated[float, Field(gt=-_MOST, lt=_MOST)]
 
 
@@ -44,7 +46,7 @@ class BucketRecord(Document):
 
     index: Whole
     size_bytes: Whole
-    parameters: list[Whole]
+    parameters: list[Parameter]
     ready_s: Seconds
     launched_s: Seconds
     started_s: Seconds
@@ -75,7 +77,7 @@ class IterationRecord(Document):
     synced: bool = True
     stepped: bool | None = None
     buckets: list[BucketRecord]
-    gradients: list[Annotated[tuple[Whole, Seconds, Seconds], Field(strict=False)]]
+    gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
 
     @model_validator(mode="after")
     def _in_order(self) -> IterationRecord:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 
 import ddpsim
+from ddpsim.documents import MOST_ITEMS
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
 from ddpsim.trace.overlap import overlap_ratio
-from ddpsim.trace.records import PathSpan, Trace
+from ddpsim.trace.records import Gradient, PathSpan, Trace
 from tests.profile import examples
 from tests.traces import example_trace, random_traces
 
@@ -189,6 +190,15 @@ def test_an_iteration_that_ends_before_it_starts_is_named(tmp_path: Path) -> Non
     turned = [replace(it, start_s=it.end_s, end_s=it.start_s) for it in trace.iterations]
     write_trace(replace(trace, iterations=turned), tmp_path)
     with pytest.raises(TraceError, match=r"rank0.json.gz: traceEvents.\d+.args.iteration_record: end_s: it ends at"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize("index", [-1, MOST_ITEMS, 1 << 32])
+def test_a_parameter_that_no_model_has_is_named(tmp_path: Path, index: int) -> None:
+    trace = example_trace()
+    strange = [replace(it, gradients=(Gradient(parameter=index, hook_s=0.0, ready_s=0.0),)) for it in trace.iterations]
+    write_trace(replace(trace, iterations=strange), tmp_path)
+    with pytest.raises(TraceError, match=rf"iteration_record: gradients.*{index}"):
         read_trace(tmp_path)
 
 
