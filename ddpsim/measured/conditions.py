@@ -37,7 +37,7 @@ class Conditions:
 
 
 def _version(text: str) -> int | None:
-    match = re.match(r"(\d+)\.(\d+)", text)
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text)
     return int(match[1]) * 1000 + int(match[2]) if match else None
 
 
@@ -46,7 +46,7 @@ def _forced(text: str) -> str:
 
 
 def _gpus_per_process(header: Mapping[str, str]) -> int:
-    for key, pattern in (("command", r"-g (\d+)"), ("mode", r"nGpus (\d+)")):
+    for key, pattern in (("command", r"-g (\d{1,9})\b"), ("mode", r"nGpus (\d{1,9})\b")):
         if match := re.search(pattern, header.get(key, "")):
             return int(match[1])
     return 1

@@ -16,7 +16,7 @@ from ddpsim.operations import Operation
 
 _PREFIX = re.compile(r"^(?:\s*\S*\d{4}-\d\d-\d\dT\S+\s)?(?:.{0,80}?<std(?:out|err)>:\s?|\s*[\w.-]+:(?:\s+|$))?")
 _ROW = re.compile(r"[-+]?[\d.]*\d\S*")
-_RANK = re.compile(r"#\s+(?:Rank|Device)\s+(\d+)\b")
+_RANK = re.compile(r"#\s+(?:Rank|Device)\s+(\d{1,9})\b")
 _HOST = re.compile(r"\bon\s+(\S+)\s+device")
 _GROUP = re.compile(r"#\s+Rank\s+\d+\s+Group\s+(\d+)")
 _TEST = re.compile(r"#\s*Collective test starting:\s*(\S+)")

@@ -220,5 +220,5 @@ def _listed(matrix: _Matrix, devices: list[str]) -> dict[str, object]:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.*?)(\d+)", name)
+    match = re.fullmatch(r"(.*?)(\d{1,9})", name)
     return (match[1], int(match[2])) if match else (name, 0)

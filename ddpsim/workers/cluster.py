@@ -18,7 +18,7 @@ REACH_S = 5.0
 _PLACE = "scheduler"
 _LOGS = ("distributed", "distributed.client", "distributed.core", "tornado.application")
 """Loggers of the client, silent while it is used: what goes wrong is said once, in this project's words."""
-_ADDRESS = re.compile(r"(?:(tcp|tls|ws|wss)://)?([^\s/]+):(\d+)")
+_ADDRESS = re.compile(r"(?:(tcp|tls|ws|wss)://)?([^\s/]+):(\d{1,5})")
 _LONGEST_GREETING = 1 << 20
 """Bytes; Dask's has some hundreds."""
 

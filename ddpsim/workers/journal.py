@@ -23,7 +23,7 @@ ENDING = ".partial"
 _MOST_BYTES = 1 << 30
 """Bytes of a journal that are read; chosen by hand, a hundred thousand points."""
 
-_START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d+), ')
+_START = re.compile(rb'\{"point": "([0-9a-f]+)", "crc32": (\d{1,10}), ')
 _CLOSING = ord("}")
 _PARTS = b', "document": '
 """Between notes and document; no text inside JSON's quotes has a bare quote, so that it stands there once."""

@@ -22,7 +22,7 @@ from ddpsim.workload.operators import StepOperators
 
 Seconds = NDArray[np.float64]
 
-_TOKENS = re.compile(r"sequence of (\d+) tokens")
+_TOKENS = re.compile(r"sequence of (\d{1,9}) tokens")
 
 SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 

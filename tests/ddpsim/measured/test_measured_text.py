@@ -118,6 +118,11 @@ def test_a_log_says_which_nccl_ran_and_how_many_gpus_a_process_had() -> None:
     assert sample("node-0:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Tree.").algorithm == "tree"
     plain = sample("# nThread 1 nGpus 1 minBytes 8")
     assert (plain.version_known, plain.gpus_per_process, plain.algorithm) == (False, 1, "auto")
+    digits = "9" * 5000
+    odd = sample(
+        f"# nThread 1 nGpus {digits} minBytes 8", f"NCCL version {digits}.{digits}", f"#  Rank {digits} Group 0"
+    )
+    assert (odd.version_known, odd.gpus_per_process) == (False, 1)
 
 
 def document(processes: int = RANKS, gpus: int = 1, **more: object) -> dict[str, object]:

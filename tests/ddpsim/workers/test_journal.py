@@ -61,6 +61,10 @@ def test_a_damaged_line_does_not_count(tmp_path: Path) -> None:
     journal.add("a", told(None, 1))
     journal.close(done=False)
     journal.path.write_bytes(journal.path.read_bytes().replace(b'{"n": 1', b'{"n": 7'))
+    damaged = Journal(journal.path)
+    assert damaged.entries == {}
+    damaged.close(done=False)
+    journal.path.write_bytes(b'{"point": "a", "crc32": %s, "notes": [], "document": 1}\n' % (b"9" * 5000))
     assert Journal(journal.path).entries == {}
 
 
