@@ -21,7 +21,8 @@ from ddpsim.collectives.patterns import PatternTransport, is_pattern
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.routes import Wiring
 from ddpsim.collectives.scaled import ScaledTransport
-from ddpsim.collectives.steps import MOST_IN_ALL, carry_out, refuse_too_many
+from ddpsim.collectives.schedules import MOST_IN_ALL, refuse_too_many
+from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions

@@ -11,19 +11,15 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
-import simpy
-
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.collectives.rank_ways import RankWays
 from ddpsim.collectives.schedules import Schedule
-from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
-from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.strict import whole_number
 from ddpsim.topology.graph import Placement
@@ -242,6 +238,12 @@ class PatternTransport(ByOperation):
 
     @cached_property
     def _rate(self) -> float:
+        # Whoever asks for the names of patterns alone, as a machine's page does, simulates nothing.
+        import simpy
+
+        from ddpsim.collectives.steps import carry_out
+        from ddpsim.network.fluid import Network
+
         def no_latency(source: int, target: int) -> Connection:
             return Connection(0.0, self._connection(source, target).loads)
 

@@ -9,6 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ddpsim.errors import InputError
+
+MOST_TRANSFERS = 2_000_000
+"""Single transfers of one collective that are carried out: some minutes at the 10,000 to 20,000 a second of
+`python -m studies.benchmarks.speed`, "the same as NCCL picks, a tree", and about a gigabyte. It moves no time, and
+refuses."""
+
+
+MOST_IN_ALL = 5 * MOST_TRANSFERS
+"""Single transfers of all collectives of one simulated run: a quarter of an hour or so."""
+
+
+def refuse_too_many(transfers: int, most: int = MOST_TRANSFERS, what_has_them: str = "one collective has") -> None:
+    """Refuse more single transfers than anybody waits for.
+
+    Raises:
+        InputError: where there are more than `most`; both numbers are told.
+    """
+    if transfers > most:
+        what = f"{what_has_them} {transfers:,} single transfers, at most {most:,} are carried out"
+        remedy = "use `fidelity=flow`, which these transfers are the judge of, or fewer nodes or smaller messages"
+        raise InputError(what, place="fidelity=steps", remedy=remedy)
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:

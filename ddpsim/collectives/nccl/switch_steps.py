@@ -9,7 +9,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import NVSWITCH
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.nccl.tree_steps import Way, across
-from ddpsim.collectives.steps import refuse_too_many
+from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.topology.vertices import VertexKind

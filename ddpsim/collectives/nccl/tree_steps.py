@@ -10,8 +10,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, reversed_route
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.schedules import Schedule
-from ddpsim.collectives.steps import refuse_too_many
+from ddpsim.collectives.schedules import Schedule, refuse_too_many
 from ddpsim.collectives.transport import Connection, Lane, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.steps import MOST_TRANSFERS, refuse_too_many
+from ddpsim.collectives.schedules import MOST_TRANSFERS, refuse_too_many
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.operations import Operation
