@@ -1,14 +1,19 @@
 """`python -m ddpexec COMMAND`: one file a command in `ddpexec.commands`; only this one prints errors and exits."""
 
-if __name__ == "__main__":
-    from ddpsim.cli import end_on_interrupt
+import sys
 
-    end_on_interrupt()
+if __name__ == "__main__":
+    try:
+        from ddpsim.cli import end_on_interrupt
+
+        end_on_interrupt()
+    except KeyboardInterrupt:  # what answers it was not there yet
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 import functools
 import gc
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,13 +7,12 @@ What a script or a notebook needs stands here, imported when it is first asked f
 2
 """
 
-# Nothing else is imported here, `typing` neither: a command could not yet answer an interrupt.
-from ddpsim.version import __version__ as __version__
-
+# Nothing is imported here, `typing` neither: a command could not yet answer an interrupt.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    __version__: str
     from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.calibrating.calibrate import calibrate
     from ddpsim.collectives.calibration import Calibration
@@ -91,6 +90,8 @@ def __getattr__(name: str) -> "Any":
     """Import what `name` needs and return it."""
     import importlib
 
+    if name == "__version__":
+        return importlib.import_module("ddpsim.version").__version__
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

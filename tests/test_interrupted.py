@@ -24,7 +24,7 @@ runpy.run_module(package, run_name="__main__")
 """Runs a package's command, which gets a signal where it imports a module."""
 
 PREDICT = ("predict", "--workload", "mlp", "--topology", "dgx-1v")
-FIRST = ("dataclasses", "ddpsim.errors", "ddpsim.stopping", "enum", "threading", "typing")
+FIRST = ("dataclasses", "ddpsim.cli", "ddpsim.errors", "ddpsim.stopping", "enum", "threading", "typing")
 """What is imported before any command is known, or may be."""
 CAPTURE = ("capture", "--model", "mlp", "-o", "/dev/null")
 
@@ -47,6 +47,7 @@ def own_module(command: str) -> str:
         *(("ddpexec", "ddpexec.commands", (name,)) for name in DDPEXEC),
         *(("ddpexec", f"ddpexec.commands.{name.replace('-', '_')}", (name,)) for name in DDPEXEC),
         *((package, imported, ("--help",)) for package in ("ddpsim", "ddpexec") for imported in FIRST),
+        ("ddpexec", "ddpsim", ("--help",)),
         ("ddpsim", "numpy", PREDICT),
         ("ddpsim", "simpy.core", PREDICT),
         ("ddpexec", "torch.nn", CAPTURE),
