@@ -19,8 +19,11 @@ from ddpsim.topology.vertices import Vertex, VertexKind
 _SHARED = (VertexKind.NETWORK, VertexKind.NVSWITCH)
 """What the nodes of a domain have in common."""
 
-MNNVL_FROM, MNNVL_NVLS_FROM = 2020, 2021
-"""The first release of NCCL that joins nodes by NVLink, and the first that reduces in their switches."""
+MNNVL_FROM = 2021
+"""The first release of NCCL that searches a domain as one node, and reduces in its switches (ROCm/rccl#1315).
+
+2.20 reached GPUs of other nodes over NVLink too (NVIDIA/nccl#1159), by each node's own channels: not modelled.
+"""
 
 
 @dataclass(frozen=True, slots=True)

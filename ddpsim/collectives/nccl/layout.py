@@ -14,7 +14,7 @@ from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
-from ddpsim.topology.domains import MNNVL_FROM, MNNVL_NVLS_FROM, by_domain
+from ddpsim.topology.domains import MNNVL_FROM, by_domain
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.nic_kinds import least_share, nic_kind
 from ddpsim.topology.paths import KINDS, Route
@@ -28,7 +28,7 @@ _NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
 
 
 def joined_by_nvlink(placement: Placement, version: int) -> Placement:
-    """Return the placement as a release of NCCL sees it: an NVLink domain as one node, from 2.20 on."""
+    """Return the placement as a release of NCCL sees it: an NVLink domain as one node, from 2.21 on."""
     return by_domain(placement) if version >= MNNVL_FROM else placement
 
 
@@ -44,7 +44,6 @@ class Layout:
     def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
         placement = joined_by_nvlink(placement, version)
         self.placement, self.wiring, self._simple_only = placement, Wiring(placement, expand), simple_only
-        self.joined = placement.topology.fabric.fused is not None
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
         self._channels = [
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)
@@ -266,8 +265,6 @@ class Layout:
     def _in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
         first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
-        if self.joined:
-            first = max(first, MNNVL_NVLS_FROM)
         if sm < 90 or version < first or self.per_node <= 2 or self.hop != NVSWITCH:
             return None
         graphs = [

@@ -42,10 +42,9 @@ def test_a_domain_of_one_node_is_the_node_itself() -> None:
     assert times(rack("nodes: 4"))[2] < times(apart)[2] / 2
 
 
-def test_releases_before_2_20_know_no_domain() -> None:
+def test_releases_before_2_21_know_no_domain() -> None:
     placement = rack("nodes: 4")
-    assert [Layout(placement, version).nodes for version in (2019, 2020, CURRENT)] == [4, 1, 1]
-    assert Layout(placement, 2020).shape.nvls is None
+    assert [Layout(placement, version).nodes for version in (2020, 2021, CURRENT)] == [4, 1, 1]
     assert Layout(placement, 2021).shape.nvls is not None
 
 
