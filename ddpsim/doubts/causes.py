@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import collectives
 from ddpsim.doubts.devices import far_from_nics
-from ddpsim.doubts.doubt import Assumptions, Doubt
+from ddpsim.doubts.doubt import Doubt
 from ddpsim.doubts.spreads import (
     BESIDE,
     COPIES,
@@ -24,6 +24,7 @@ from ddpsim.doubts.spreads import (
     fusing,
 )
 from ddpsim.simulation import Options
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddpsim.collectives.calibration import Calibration
-
-WireFactor = Callable[[int], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Assumptions:
-    """What a simulated run takes as given, beside its workload, machine and options.
-
-    Attributes:
-        calibration: constants in force; None is the priors.
-        wire_factor: factor on the time of a collective by its bytes; None is 1.
-        compute, host: factors on device time and on host time.
-    """
-
-    calibration: Calibration | None = None
-    wire_factor: WireFactor | None = None
-    compute: float = 1.0
-    host: float = 1.0
+from ddpsim.simulation.assumptions import Assumptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +27,13 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A step at the two ends of a doubt, as it was simulated.
+    """A step at the two ends of a doubt.
 
     Attributes:
         name, remedy, left: of the doubt.
         steps_s: the step at its low and at its high end.
         factors: on device time and on host time, at either end.
+        retimed, simulated: how many of its ends were told from the graph of the run, and by another simulation.
     """
 
     name: str
@@ -59,12 +41,15 @@ class Ends:
     left: float
     steps_s: tuple[float, float]
     factors: tuple[tuple[float, float], tuple[float, float]]
+    retimed: int = 0
+    simulated: int = 0
 
     @classmethod
-    def of(cls, doubt: Doubt, steps_s: tuple[float, float]) -> Ends:
-        """Return the step at the ends of `doubt`."""
+    def of(cls, doubt: Doubt, steps_s: tuple[float, float], *, retimed: int = 0) -> Ends:
+        """Return the step at the ends of `doubt`, so many of which were retimed."""
+        ends = sum(end is not None for end in (doubt.low, doubt.high))
         low, high = ((1.0, 1.0) if end is None else (end.compute, end.host) for end in (doubt.low, doubt.high))
-        return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high))
+        return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high), retimed, ends - retimed)
 
 
 Cause = Doubt | Ends

@@ -131,7 +131,7 @@ def foretell(
         iterations=_ITERATIONS,
     )
 
-    def predicted(workload: Workload, *, coarse: bool = False) -> Prediction:
+    def predicted(workload: Workload) -> Prediction:
         return predict(
             workload,
             machine.topology,
@@ -139,11 +139,10 @@ def foretell(
             gpus_per_node=machine.gpus_per_node,
             options=options,
             calibration=calibration,
-            coarse=coarse,
         )
 
     workload = basis.finishing
-    prediction = predicted(workload, coarse=True)
+    prediction = predicted(workload)
     summary = prediction.summary
     others = {part: seconds for part, seconds in parts.items() if part not in PARTS}
     # What the loop does beside DDP is not predicted but as traced; on a GPU as its host had it.

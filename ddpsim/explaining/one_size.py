@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ddpsim.collectives.calibration import Calibration, CurvePoint
 from ddpsim.collectives.execute import make_transport
-from ddpsim.doubts.doubt import Assumptions, Effect, WireFactor
+from ddpsim.doubts.doubt import Effect
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import with_assumptions
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.assumptions import Assumptions, WireFactor
 from ddpsim.units import MIB
 
 _ENDS = (0.1, 0.9)

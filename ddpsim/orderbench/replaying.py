@@ -18,7 +18,7 @@ from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import Machine
 from ddpsim.simulation import simulate
 from ddpsim.simulation.draws import Draw, replayed
-from ddpsim.simulation.engine import WARM_UP
+from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.plans import Plans, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace

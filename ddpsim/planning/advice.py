@@ -138,7 +138,6 @@ def _predicted(
         calibration=calibration,
         local_s=own.local_s,
         brief=True,
-        coarse=True,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions, Doubt
+from ddpsim.doubts.doubt import Doubt
 from ddpsim.errors import InputError
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.planning.bound import bound_of
@@ -21,6 +21,7 @@ from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.link_rates import NIC, with_link_rate
 

@@ -208,7 +208,6 @@ def _choice(
             calibration=calibration,
             local_s=local_s,
             brief=True,
-            coarse=True,
         )
 
     default = one(DDP, None)

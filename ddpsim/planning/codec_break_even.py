@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from ddpsim import compression
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions
 from ddpsim.errors import InputError
 from ddpsim.planning.break_even import FASTEST, SLOWEST
 from ddpsim.planning.crossing import crossing, crossing_band
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.workload import Workload

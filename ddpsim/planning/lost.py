@@ -8,9 +8,9 @@ from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import HOST_COSTS
-from ddpsim.doubts.doubt import Assumptions
 from ddpsim.prediction.predict import with_assumptions
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import undisturbed
 
 By = Literal["computation", "host", "communication"]

@@ -25,7 +25,6 @@ def predict(
     band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
-    coarse: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`, at the pace of the GPUs there.
 
@@ -33,7 +32,7 @@ def predict(
         workload: put on the machine's own GPU where it can be estimated for it, as `Model` does; `options.keep_pace`
             keeps its own. `Prediction.pace_kept` says which of both it was.
         topology: the machine.
-        nodes, gpus_per_node, options, calibration, band, progress, brief, coarse: as those of
+        nodes, gpus_per_node, options, calibration, band, progress, brief: as those of
             `ddpsim.prediction.predict.predict`, which takes a workload at the pace it has.
 
     Raises:
@@ -49,5 +48,4 @@ def predict(
         band=band,
         progress=progress,
         brief=brief,
-        coarse=coarse,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
@@ -10,10 +11,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Assumptions, Doubt, Ends
+from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import undisturbed
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster
@@ -22,15 +24,6 @@ from ddpsim.workload import Workload
 
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
-
-SLIGHT = 0.001
-"""Share of a step below which a doubt's fast end is not simulated: no digit of a prediction moves by more."""
-
-NEGLIGIBLE = 0.002
-"""The same for a coarse band: a tenth of the narrowest bands.
-
-Chosen by hand; `python -m studies.bands.coarse_bands` prints how far coarse bands are from whole ones.
-"""
 
 
 def predict(
@@ -45,7 +38,6 @@ def predict(
     band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
-    coarse: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -58,8 +50,7 @@ def predict(
         options: of the run; None is torch's defaults.
         calibration: measured constants; None is the documented priors.
         local_s: one rank's period without DDP where it is known already; None simulates it.
-        band: whether to simulate what its doubts change, two runs each; `with_band` does so afterwards.
-        coarse: whether its band is told by fewer runs, as `with_band` does.
+        band: whether to tell what its doubts change; `with_band` does so afterwards.
         brief: whether to simulate no more iterations than tell the period, where all are alike.
         progress: called with iterations done and in all, in each of these runs.
 
@@ -67,11 +58,11 @@ def predict(
         InputError: as `simulate` and `Topology.place`.
     """
     run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options or Options(), calibration, brief=brief)
-    trace = run.trace(progress)
+    trace = run.trace(progress, keep=band)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)
     prediction = predicted(run, summarise(trace), trace.plan, local_s)
-    return with_band(prediction, calibration, progress, coarse=coarse) if band else prediction
+    return with_band(prediction, calibration, progress) if band else prediction
 
 
 def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
@@ -104,52 +95,73 @@ def _known(calibration: Calibration | None, *names: str) -> bool:
     return all(constant is not None and constant.fitted for constant in found)
 
 
-def with_band(
-    prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None, *, coarse: bool = False
-) -> Prediction:
+def with_band(prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
-
-    The fast end of a doubt whose slow end hardly changes the step is not simulated. A step is a longest path, convex in
-    what its parts take (Baccelli et al., "Synchronization and Linearity", 1992), and no doubt goes farther down than
-    up: its fast end changes it no more, and is taken to change it as much.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
         progress: as that of `predict`.
-        coarse: whether that is done from `NEGLIGIBLE` on, instead of `SLIGHT`.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
-    options, now_s, least = prediction.options, prediction.iteration_s, NEGLIGIBLE if coarse else SLIGHT
-    if options.fidelity == "steps":
-        # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
-        options = replace(options, fidelity="flow")
-        now_s = _period_s(prediction, options, Assumptions(calibration), progress)
+    free = _undisturbed(prediction, calibration)
+    assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
+    steps = periods_under(prediction, [*assumed, *free], progress)
+    told = iter(steps)
 
-    def end_s(assumptions: Assumptions | None) -> float:
-        moved_s = 0.0 if assumptions is None else _period_s(prediction, options, assumptions, progress) - now_s
-        return prediction.iteration_s + moved_s
+    def ends_of(doubt: Doubt) -> Ends:
+        found = [None if end is None else next(told) for end in (doubt.low, doubt.high)]
+        low_s, high_s = (prediction.iteration_s if each is None else each.iteration_s for each in found)
+        retimed = sum(each is not None and each.retimed for each in found)
+        return Ends.of(doubt, (low_s, high_s), retimed=retimed)
 
-    def both_s(doubt: Doubt) -> tuple[float, float]:
-        high_s, middle_s = end_s(doubt.high), prediction.iteration_s
-        if doubt.low is not None and abs(high_s - middle_s) < least * middle_s:
-            return 2 * middle_s - high_s, high_s
-        return end_s(doubt.low), high_s
-
-    ends = tuple(Ends.of(doubt, both_s(doubt)) for doubt in doubts)
-    banded = replace(prediction, ends=ends, hidden_comm_cost_s=_hidden_s(prediction, calibration, now_s, options))
+    ends = tuple(map(ends_of, doubts))
+    more_s = max((prediction.iteration_s - each.iteration_s for each in told), default=0.0)
+    hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
+    banded = replace(prediction, ends=ends, hidden_comm_cost_s=hidden_s)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
 
-def _hidden_s(prediction: Prediction, calibration: Calibration | None, now_s: float, options: Options) -> float:
-    """Return by how much the step is longer than one in which computing and communicating do not disturb each other."""
-    if prediction.placement.world_size == 1 or options.comm != "real":
-        return 0.0
-    free = Assumptions(undisturbed(options.backend_for(prediction.workload), calibration))
-    more_s = now_s - _period_s(prediction, options, free)
-    return more_s if more_s > _ROUNDING * now_s else 0.0
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step under other assumptions, and whether it was told from the graph of the run rather than simulated."""
+
+    iteration_s: float
+    retimed: bool
+
+
+def periods_under(
+    prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None = None
+) -> list[Step]:
+    """Return the iteration of `prediction` under each of `assumed`: retimed, or simulated where that does not tell it.
+
+    Args:
+        progress: as that of `predict`, of those that are simulated.
+    """
+    options, middle_s = prediction.options, prediction.iteration_s
+    now_s = None
+
+    def simulated(each: Assumptions) -> Step:
+        nonlocal now_s
+        if options.fidelity != "steps":
+            return Step(_period_s(prediction, options, each, progress), retimed=False)
+        # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
+        by_flow = replace(options, fidelity="flow")
+        now_s = now_s or _period_s(prediction, by_flow, Assumptions(prediction.calibration), progress)
+        return Step(middle_s + _period_s(prediction, by_flow, each, progress) - now_s, retimed=False)
+
+    found = prediction.run.retimed(assumed)
+    pairs = zip(found, assumed, strict=True)
+    return [simulated(each) if s is None else Step(s, retimed=True) for s, each in pairs]
+
+
+def _undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:
+    """Return the assumption that computing and communicating do not disturb each other; none where nobody does."""
+    if prediction.placement.world_size == 1 or prediction.options.comm != "real":
+        return []
+    return [Assumptions(undisturbed(prediction.options.backend_for(prediction.workload), calibration))]
 
 
 def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:

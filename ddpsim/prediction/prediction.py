@@ -237,6 +237,10 @@ class Prediction:
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "doubts": [doubt.document() for doubt in self.doubts],
+            "ends": {
+                "retimed": sum(ends.retimed for ends in self.ends),
+                "simulated": sum(ends.simulated for ends in self.ends),
+            },
             **self.options.step_times(s.iteration_s, self.low_s, self.high_s),
             "forward_s": s.forward_s,
             "backward_compute_s": s.backward_compute_s,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
-from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.engine import WARM_UP, Simulated
+from ddpsim.simulation import Options
+from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.engine import Simulated, run_job, trace_of
+from ddpsim.simulation.job_run import WARM_UP, Extent, JobRun
+from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
@@ -39,6 +43,7 @@ class SimulatedRun:
     calibration: Calibration | None = None
     brief: bool = False
     _trace: Simulated | None = field(init=False, default=None)
+    _ran: JobRun | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
@@ -66,21 +71,35 @@ class SimulatedRun:
 
     def traced_path(self) -> Simulated:
         """Return a trace with its longest path; of a brief run another is simulated for that."""
-        return self.trace() if not self.brief else self._simulated(path=True, whole=False)
+        return self.trace() if not self.brief else trace_of(self._run(brief=True, whole=False), path=True)
 
-    def trace(self, progress: Progress | None = None) -> Simulated:
+    def trace(self, progress: Progress | None = None, *, keep: bool = False) -> Simulated:
         """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
+
+        Args:
+            keep: whether to keep its graph for `retimed`.
 
         Raises:
             InputError: as `simulate`.
         """
         if self._trace is None:
-            self._trace = self._simulated(path=not self.brief, progress=progress)
+            ran = self._run(progress, brief=self.brief)
+            self._trace, self._ran = trace_of(ran, path=not self.brief), ran if keep else None
         return self._trace
 
-    def _simulated(self, *, path: bool, whole: bool = True, progress: Progress | None = None) -> Simulated:
-        run, warm_up = in_brief(self.options, self.workload) if self.brief else (self.options, WARM_UP)
-        return simulate(
+    def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
+        """Return the period under each of `assumed`; None where only another simulation tells it.
+
+        The graph is let go after that, for it is large; asked again, it is simulated again.
+        """
+        ran, self._ran = self._ran or self._run(brief=True), None
+        brief, warm_up = in_brief(self.options, self.workload)
+        iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
+        return periods_s(ran, Extent.of(brief, iterations, warm_up, ran.schedule, whole=False), assumed)
+
+    def _run(self, progress: Progress | None = None, *, brief: bool, whole: bool = True) -> JobRun:
+        run, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
+        return run_job(
             self.workload,
             self.placement,
             run,
@@ -89,13 +108,16 @@ class SimulatedRun:
             progress=progress,
             warm_up=warm_up,
             whole=whole,
-            path=path,
         )
 
 
 def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:
-    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled."""
-    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2
+    """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled.
+
+    Where batches are loaded ahead, it takes as long as it takes until none is left of those loaded before the first.
+    """
+    ahead = options.input_stage != "none"
+    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
     return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
 
 

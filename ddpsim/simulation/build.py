@@ -327,11 +327,11 @@ class IterationBuilder:
                 copy_s = setting.copy_s(parameter)
                 to.copies(copy_s)
                 self._enqueue(1)
-                nodes.copied_s += copy_s
+                nodes.copied_s += float(copy_s)
             for message in [*(launches.unused(first) if first else ()), *launches.gradient(parameter)]:
                 to.launch(nodes, message, owed_s)
                 owed_s = 0.0
-                nodes.copied_s += message.encoding.encode_s
+                nodes.copied_s += float(message.encoding.encode_s)
         to.device(pace.tail_work)
         to.host(owed_s + pace.tail_host)
         nodes.backward.append((begun, to.event()))

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
@@ -29,7 +31,7 @@ from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_of
 UNKNOWN_GPU = "A100"
 """Whose multiprocessors and bandwidth stand for those of a GPU that nobody described."""
 
-_MOST = 0.9
+MOST = 0.9
 """Share of a GPU that collectives take at most: the scheduler leaves computation some blocks."""
 
 
@@ -111,9 +113,25 @@ class ComputeSlowdown:
         """Return the factor on computing time while collectives take `taken`."""
         if self.fixed is not None:
             return self.fixed
-        bound, rest = self.arithmetic_share, 1 - self.arithmetic_share
-        waves = 1 / (1 - min(taken.multiprocessors, _MOST)) + (self.tail_share if taken.multiprocessors > 0 else 0.0)
-        return bound * waves + rest / (1 - min(taken.bandwidth, _MOST))
+        tail = self.tail_share if taken.multiprocessors > 0 else 0.0
+        multiprocessors, bandwidth = min(taken.multiprocessors, MOST), min(taken.bandwidth, MOST)
+        return slower(self.arithmetic_share, tail, multiprocessors, bandwidth)
+
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+"""One number, or several at once."""
+
+
+def slower(arithmetic_share: float, tail: Amount, multiprocessors: Amount, bandwidth: Amount) -> Amount:
+    """Return the factor on the time of computation from which collectives take so much, `MOST` at most.
+
+    Args:
+        arithmetic_share: of its time, that multiprocessors bound; memory bounds the rest.
+        tail: share of that by which it takes longer whatever they take; 0 while they take nothing.
+        multiprocessors, bandwidth: shares of the GPU.
+    """
+    waves = 1 / (1 - multiprocessors) + tail
+    return arithmetic_share * waves + (1 - arithmetic_share) / (1 - bandwidth)
 
 
 UNDISTURBED = ComputeSlowdown(1.0, lambda size_bytes: NOTHING)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
@@ -20,6 +21,7 @@ from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE
 from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
+from ddpsim.simulation.linear import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 DOUBT = 0.27
@@ -32,6 +34,15 @@ Chosen by hand from those five, and taken for every cost: the width of a band is
 
 KERNELS = 2.0
 """Kernels of backward a gradient: a ResNet's convolutions, norms and activations have 1.3, a transformer's 2.5."""
+
+TIMES = (
+    "hook_s", "launch_s", "copy_s", "finish_s", "forward_s", "buffer_s", "search_s", "expect_s", "agree_s", "rebuild_s",
+    "unit_s",
+)  # fmt: skip
+"""The costs that are parts of nodes' seconds, so many times each."""
+
+ENTER_S, CODEC_KERNEL_S, CODEC_RATE = "enter_s", "codec_kernel_s", "codec_Bps"
+"""What else nodes' seconds are made of: what a collective's start takes, and a codec's kernels and bytes."""
 
 _NEUTRAL = {"compute_slowdown": 1.0, "enter_s": 0.0, "communication_slowdown": 1.0, "late_kernels": 0.0}
 """With these given, computing and communicating at once costs no more than each by itself."""
@@ -181,6 +192,11 @@ class Costs:
             launch_s=known.get(f"{family}_kernel_s", self.hook_s if one_clock else self.copy_s),
             memory_bandwidth=known.get(f"{family}_Bps", 2 * self.copy_Bps),
         )
+
+    def linear(self) -> Costs:
+        """Return these costs as numbers that know what is made of them."""
+        made: dict[str, Any] = {name: Linear.of(name, getattr(self, name)) for name in TIMES}
+        return replace(self, **made, copy_Bps=Rate(self.copy_Bps, "copy_Bps"))
 
     @property
     def takes(self) -> bool:

@@ -155,7 +155,7 @@ def settings_of(
     settings = []
     for draw in draws:
         own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
-        costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance))
+        costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance)).linear()
         codec = CodecCosts(options.codec, own, world_size, costs)
         confers = plans.conferring(options, costs, world_size)
         settings.append(

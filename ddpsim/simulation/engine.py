@@ -21,6 +21,7 @@ from ddpsim.simulation.critical_path import critical_path
 from ddpsim.simulation.draws import Draw, check_extent, draws_of, each_apart, kinds_of, settings_of
 from ddpsim.simulation.graph import RankGraph, StepGraph
 from ddpsim.simulation.inputs import alone_on
+from ddpsim.simulation.job_run import WARM_UP, Extent, JobRun
 from ddpsim.simulation.kinds import Kind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
@@ -36,9 +37,6 @@ from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 
-WARM_UP = 3
-"""Iterations simulated before those that count: the host's lead over the device settles in two."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Trace):
@@ -50,33 +48,6 @@ class Simulated(Trace):
 
     plan: BucketPlan
     schedule: Schedule | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """An extent says which iterations are simulated, and which of them count.
-
-    Attributes:
-        begin, end: of those that count, half open.
-        total: that are simulated.
-    """
-
-    begin: int
-    end: int
-    total: int
-
-    @classmethod
-    def of(cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool) -> Extent:
-        """Return the extent of a run that counts so many periods, each of which sends the same.
-
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
-        """
-        if schedule is not None and schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0))
 
 
 def simulate(
@@ -98,6 +69,44 @@ def simulate(
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
     Args:
+        path: whether to find what the iterations wait for.
+        workload, placement, options, calibration, ...: as those of `run_job`.
+    """
+    ran = run_job(
+        workload,
+        placement,
+        options,
+        calibration,
+        workloads=workloads,
+        wire_factor=wire_factor,
+        every_rank=every_rank,
+        progress=progress,
+        warm_up=warm_up,
+        whole=whole,
+        draws=draws,
+        planned=planned,
+    )
+    return trace_of(ran, path=path)
+
+
+def run_job(
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    calibration: Calibration | None = None,
+    *,
+    workloads: dict[str, Workload] | None = None,
+    wire_factor: Callable[[int], float] | None = None,
+    every_rank: bool = False,
+    progress: Progress | None = None,
+    warm_up: int = WARM_UP,
+    whole: bool = True,
+    draws: Sequence[Draw] | None = None,
+    planned: Plans | None = None,
+) -> JobRun:
+    """Simulate training and return the run.
+
+    Args:
         workload: one rank's iteration without communication.
         placement: which ranks, where.
         options: of the run.
@@ -111,7 +120,6 @@ def simulate(
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
         draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.draws`.
         planned: buckets by iteration, in place of those of the options.
-        path: whether to find what the iterations wait for.
 
     Raises:
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
@@ -137,16 +145,27 @@ def simulate(
         settings = carrying_out(schedule, settings, placement.world_size, backend)
     job = JobResources(placement, options, calibration, backend, costs, wire_factor)
     graph, times, shared = _run(job, drawn, settings, progress)
+    return JobRun(job, workload, kinds, drawn, settings, schedule, extent, graph, times, shared)
+
+
+def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
+    """Return the trace of a run, of rank 0 and of the first rank of every other kind.
+
+    Args:
+        path: whether to find what the iterations wait for.
+    """
+    job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
+    options, placement, backend = job.options, job.placement, job.backend
     ranks = [(rank, setting) for rank, setting in zip(graph.ranks, settings, strict=True) if rank.number >= 0]
     records = [record for rank, setting in ranks for record in iterations_of(rank, setting, times)]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = settings[0].plan(extent.end - 1)
-    plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in kinds]))
-    provenance = _provenance(workload, placement, options, plan, job.staleness)
+    plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in ran.kinds]))
+    provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = [rank for rank, _ in ranks] if options.comm != "real" else graph.ranks[:1]
-    found = _path(graph, own_ways, times, shared, extent) if path else ()
+    found = _path(graph, own_ways, times, ran.shared, extent) if path else ()
     spans = spans_of(counted, backend)
     return Simulated(placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done)
 

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Literal
 
 from ddpsim.operations import Operation
+from ddpsim.simulation.linear import Linear, Terms
 
 BUFFERS: Literal["buffers"] = "buffers"
 """DDP's broadcast of rank 0's buffers, which has a cost of its own."""
@@ -166,6 +167,7 @@ class StepGraph:
         seconds: what a node takes with nothing beside it.
         queued: the host's node after which a device may begin it.
         after: nodes that must have ended before it begins.
+        terms: of the nodes whose seconds are made of DDP's costs, those.
         collectives: by node.
         cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
@@ -174,6 +176,7 @@ class StepGraph:
     seconds: list[float] = field(default_factory=lambda: [0.0])
     queued: list[int] = field(default_factory=lambda: [ORIGIN])
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    terms: dict[int, Terms] = field(default_factory=dict)
     collectives: dict[int, Collective] = field(default_factory=dict)
     ranks: list[RankGraph] = field(default_factory=list)
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
@@ -183,8 +186,17 @@ class StepGraph:
         """Add a node and return its number; the caller puts it on a resource."""
         node = len(self.kind)
         self.kind.append(kind)
+        if isinstance(seconds, Linear):
+            self.terms[node] = seconds.terms
+            seconds = float(seconds)
         self.seconds.append(seconds)
         self.queued.append(queued)
         self.after.append(after)
         self.cause.append(self.writing)
         return node
+
+    def lengthen(self, node: int, seconds: float) -> None:
+        """Let a node take so many seconds more."""
+        if isinstance(seconds, Linear):
+            self.terms[node] = self.terms.get(node, ()) + seconds.terms
+        self.seconds[node] += float(seconds)

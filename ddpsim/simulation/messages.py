@@ -7,10 +7,10 @@ are told here; which message may leave where is asked of the queue that an execu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
-from ddpsim.compression import Scheme
+from ddpsim.compression import Roofline, Scheme
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane, gradients
@@ -18,7 +18,8 @@ from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Kind, Point
 from ddpsim.schedules.schedule import Schedule, averages
 from ddpsim.schedules.servers import SERVERS
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
+from ddpsim.simulation.linear import Linear, Rate
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 
@@ -58,7 +59,9 @@ class CodecCosts:
         shared = workload.one_clock
         gpu = gpu_of(workload.gpu, workload.provenance)
         flops = gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None
-        self._processor = replace(costs.codec(scheme.name, one_clock=shared), flops=flops)
+        codec = costs.codec(scheme.name, one_clock=shared)
+        kernel_s, rate = Linear.of(CODEC_KERNEL_S, codec.launch_s), Rate(codec.memory_bandwidth, CODEC_RATE)
+        self._processor = Roofline(kernel_s, rate, flops)
         self._kernel_host_s = 0.0 if shared else costs.hook_s
         self._known: dict[tuple[int, ...], Encoding] = {}
 

@@ -53,7 +53,7 @@ class RankBuilder:
     def host(self, seconds: float) -> None:
         """Let the host of a device spend `seconds`."""
         if self._extensible:
-            self.graph.seconds[self._host] += seconds
+            self.graph.lengthen(self._host, seconds)
         elif seconds > 0:
             self._on_host(NodeKind.DELAY, seconds)
             self._extensible = True
@@ -233,7 +233,7 @@ class RankBuilder:
         done = self.later((nodes[-1],), encoding.decode_s)
         sent = MessageNodes(
             message.number, message.size_bytes, message.parameters, message.operation,
-            ready, self._host, nodes[0], nodes[-1], done, encoding.decode_s, message.write_back_s,
+            ready, self._host, nodes[0], nodes[-1], done, float(encoding.decode_s), message.write_back_s,
         )  # fmt: skip
         self._sent[message.number] = sent
         iteration.messages.append(sent)

@@ -9,7 +9,8 @@ from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
-from ddpsim.simulation.costs import KERNELS, Costs
+from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
+from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import Pace
 from ddpsim.simulation.plans import Conferring
@@ -79,7 +80,7 @@ class Setting:
         """Time that the start of a collective takes from the computation beside it."""
         if self.alone or self.options.comm == "noop":
             return 0.0
-        return self.costs.entering_s(self.kernel_s)
+        return Linear.of(ENTER_S, self.costs.entering_s(self.kernel_s))
 
     @property
     def late_s(self) -> float:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from ddpsim.trace.records import Iteration, Trace
+from ddpsim.trace.records import Trace
+
+
+class _Stepping(Protocol):
+    @property
+    def stepped(self) -> bool: ...
+
+
+Iterated = TypeVar("Iterated", bound=_Stepping)
+"""What tells of one iteration, and whether a step of the optimizer ends it."""
 
 
 def leaves_layers_out(trace: Trace) -> bool:
@@ -36,7 +46,7 @@ def period_steps(trace: Trace) -> int:
     return found if isinstance(found, int) and found > 0 else 1
 
 
-def cycles(iterations: Sequence[Iteration], steps: int = 1) -> list[list[Iteration]]:
+def cycles(iterations: Sequence[Iterated], steps: int = 1) -> list[list[Iterated]]:
     """Group one rank's iterations into cycles that end with a step of the optimizer; an unfinished one is left out.
 
     Without any step each iteration is a cycle of its own.
@@ -51,7 +61,7 @@ def cycles(iterations: Sequence[Iteration], steps: int = 1) -> list[list[Iterati
         steps = min(steps, len(singles))
         begins = range(0, len(singles) - steps + 1, steps)
         return [[it for single in singles[begin : begin + steps] for it in single] for begin in begins]
-    groups: list[list[Iteration]] = [[]]
+    groups: list[list[Iterated]] = [[]]
     for it in iterations:
         groups[-1].append(it)
         if it.stepped:

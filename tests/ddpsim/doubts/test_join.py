@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ddpsim.doubts import join
-from ddpsim.doubts.doubt import Assumptions, Doubt, Effect
+from ddpsim.doubts.doubt import Doubt, Effect
+from ddpsim.simulation.assumptions import Assumptions
 
 NOW = Assumptions()
 DOUBT = Doubt("pace", "measure", NOW, NOW, 0.25)

@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.doubts.doubt import Assumptions, Doubt
+from ddpsim.doubts.doubt import Doubt
 from ddpsim.planning.crossing import crossing, crossing_band
+from ddpsim.simulation.assumptions import Assumptions
 
 
 def power(x, end):

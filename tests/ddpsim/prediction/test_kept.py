@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "caps": {"options": Options(caps=BucketCaps(bucket_cap_mb=5.1, first_bucket_mb=1))},
     "listed": {"options": Options(caps=BucketCaps(bucket_cap_mb_list=(1, 30.5)), accumulate=2)},
-    "brief": {"brief": True, "coarse": True, "nodes": 1},
+    "brief": {"brief": True, "nodes": 1},
     "one rank": {"nodes": 1, "gpus_per_node": 1},
     "rebuilt orders": {"options": Options(order="once", find_unused_parameters=True, optimizer="adamw")},
     "measured": {"calibration": PRIORS.with_values({"nccl.ddp.hook_s": 1e-4}, source="given")},

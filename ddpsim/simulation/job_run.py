@@ -1,0 +1,70 @@
+"""A job that has been run: what it rests on, its graph, and when each node began and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.jobs.simulated import Options
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.simulation.draws import Draw
+from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.kinds import Kind
+from ddpsim.simulation.run import NodeTimes
+from ddpsim.simulation.setting import Setting
+from ddpsim.workload import Workload
+
+WARM_UP = 3
+"""Iterations simulated before those that count: the host's lead over the device settles in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """An extent says which iterations are simulated, and which of them count.
+
+    Attributes:
+        begin, end: of those that count, half open.
+        total: that are simulated.
+    """
+
+    begin: int
+    end: int
+    total: int
+
+    @classmethod
+    def of(cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool) -> Extent:
+        """Return the extent of a run that counts so many periods, each of which sends the same.
+
+        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
+        makes updates, it takes `WARM_UP` until periods are alike.
+        """
+        if schedule is not None and schedule.update != "after_backward":
+            warm_up = max(warm_up, WARM_UP)
+        begin, period = warm_up * options.period, options.period
+        end = begin + iterations * period
+        return cls(begin, end, end + (period if schedule is not None and whole else 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobRun:
+    """A job that has been run.
+
+    Attributes:
+        workload: of rank 0, as it was asked for.
+        kinds: of ranks.
+        draws: who was simulated for which of them; by rank of the graph, as `settings`.
+        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
+        shared: what the ranks communicated on.
+    """
+
+    job: JobResources
+    workload: Workload
+    kinds: Sequence[Kind]
+    draws: Sequence[Draw]
+    settings: Sequence[Setting]
+    schedule: Schedule | None
+    extent: Extent
+    graph: StepGraph
+    times: NodeTimes
+    shared: Communication

@@ -1,0 +1,168 @@
+"""What each node of a graph takes under several assumptions at once: a column an assumption.
+
+Nodes' seconds are linear in DDP's costs, which `StepGraph.terms` has, and beside those in the pace of the rank's device
+or host. Nothing is built anew for that. What would make another graph, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
+from ddpsim.simulation.draws import LATEST, Draw
+from ddpsim.simulation.graph import Cause, NodeKind, StepGraph
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.kinds import Kind
+from ddpsim.simulation.linear import PER
+from ddpsim.simulation.setting import Setting
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import gpu_of
+
+Columns = NDArray[np.float64]
+"""Numbers whose last axis is the assumptions."""
+
+_COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
+_KEPT, _HOST, _DEVICE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class RankPrices:
+    """Prices of one rank, each by assumption.
+
+    Attributes:
+        costs: of DDP on the rank's device.
+        compute, host: factors on its device's and its host's time, over those of the run.
+        late_s: how long a collective waits for multiprocessors.
+        constants: by the names that terms have.
+    """
+
+    costs: Sequence[Costs]
+    compute: Columns
+    host: Columns
+    late_s: Columns
+    constants: Mapping[str, Columns]
+
+
+class Prices:
+    """The prices of a run under several assumptions.
+
+    Args:
+        run: whose calibration and factors are taken as given.
+        assumed: the columns.
+
+    Attributes:
+        ranks: in the order of the graph's.
+        costs: of the job, as its first rank's workload has them, by assumption.
+        another: whether a column needs another graph or other transports than the run had.
+    """
+
+    def __init__(self, run: JobRun, assumed: Sequence[Assumptions]) -> None:
+        self._run, self._assumed = run, assumed
+        self._costs_of: dict[tuple[int, int], Costs] = {}
+        job = run.job
+        self.costs = [self._costs(each.calibration, run.workload) for each in assumed]
+        self.ranks = [self._of_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
+        self.another = np.array([self._transports_differ(each.calibration, job.calibration) for each in assumed])
+        for draw in run.draws:
+            kind = self._kind(draw)
+            self.another |= [len(kind.paces) == 1 and (c.pace_spread > 0) != (kind.spread > 0) for c in self.costs]
+        if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
+            self.another |= [each.compute != 1 for each in assumed]
+        used = {name for terms in run.graph.terms.values() for name, _ in terms} | {ENTER_S}
+        for rank, graph in zip(self.ranks, run.graph.ranks, strict=True):
+            for name in used if not graph.one_thread else ():
+                now = rank.constants[name]
+                self.another |= (now[0] == 0) & (now > 0)
+
+    def seconds(self, rows: Sequence[int], rank: int) -> Columns:
+        """Return what nodes of a rank take with nothing beside them: (nodes, assumptions)."""
+        graph, prices = self._run.graph, self.ranks[rank]
+        thread = graph.ranks[rank].one_thread
+        factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
+        plain = np.array([graph.seconds[node] for node in rows])
+        paced = np.array([_paced(graph, node, thread) for node in rows], dtype=np.intp)
+        names = {name: number for number, name in enumerate(prices.constants)}
+        values = np.stack(list(prices.constants.values()))
+        terms = [
+            (place, names[name], times) for place, node in enumerate(rows) for name, times in graph.terms.get(node, ())
+        ]
+        if not terms:
+            return plain[:, None] * factors[paced]
+        places, constants, coefficients = (np.array(each) for each in zip(*terms, strict=True))
+        np.subtract.at(plain, places, coefficients * values[constants, 0])
+        plain[np.abs(plain) < 1e-15] = 0.0
+        found: Columns = plain[:, None] * factors[paced]
+        np.add.at(found, places, coefficients[:, None] * values[constants])
+        return found
+
+    def wire(self, size_bytes: int) -> Columns:
+        """Return the factor on the time of a collective of so many bytes, by assumption."""
+        return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self._assumed])
+
+    def _of_rank(self, draw: Draw, setting: Setting) -> RankPrices:
+        options, own, kind = self._run.job.options, setting.workload, self._kind(draw)
+        costs = [self._costs(each.calibration, own) for each in self._assumed]
+        device, host = (np.array([getattr(each, name) for each in self._assumed]) for name in ("compute", "host"))
+        kernels_s = setting.kernel_s * device
+        compute = device * self._devices(draw, kind)
+        constants = {name: np.array([getattr(each, name) for each in costs]) for name in TIMES}
+        constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
+        codecs = [each.codec(options.codec.name, one_clock=own.one_clock) for each in costs]
+        constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
+        constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
+        alone = setting.alone or options.comm == "noop"
+        entered = [0.0 if alone else each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
+        constants[ENTER_S] = np.array(entered)
+        late_s = np.array([0.0 if alone else each.late_kernels for each in costs]) * kernels_s
+        return RankPrices(costs, compute, host, late_s, constants)
+
+    def _devices(self, draw: Draw, kind: Kind) -> Columns:
+        """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
+        own = kind.workload
+        shared = self._run.job.placement.gpus_per_node > 1 and own.ranks == 1 and not own.timed
+        factors = np.array([each.shared_compute_slowdown if shared else 1.0 for each in self.costs])
+        if draw.rank == LATEST and not own.timed:
+            spread = [Kind(kind.ranks, own, kind.paces, each.pace_spread).slowest() for each in self.costs]
+            factors = factors * spread
+        found: Columns = factors / factors[0]
+        return found
+
+    def _kind(self, draw: Draw) -> Kind:
+        return next(kind for kind in self._run.kinds if kind.paces is draw.records)
+
+    def _costs(self, calibration: Calibration | None, workload: Workload) -> Costs:
+        key = (id(calibration), id(workload))
+        if key not in self._costs_of:
+            gpu = gpu_of(workload.gpu, workload.provenance)
+            self._costs_of[key] = Costs.of(self._run.job.backend, calibration, gpu)
+        return self._costs_of[key]
+
+    def _transports_differ(self, one: Calibration | None, other: Calibration | None) -> bool:
+        """Whether a collective takes other constants of its transport than it did."""
+        if one is other:
+            return False
+        return _transport(one, self._run.job.backend) != _transport(other, self._run.job.backend)
+
+
+def _transport(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:
+    known = Calibration.priors(backend).constants
+    if calibration is not None:
+        known = {**known, **calibration.constants}
+    values = {name: each.value for name, each in known.items() if ".ddp." not in name}
+    return values, () if calibration is None else calibration.curves
+
+
+def _paced(graph: StepGraph, node: int, thread: bool) -> int:
+    """Return by whose pace a node's seconds go that are none of DDP's costs."""
+    kind, cause = graph.kind[node], graph.cause[node]
+    if kind is NodeKind.DELAY:
+        if cause is Cause.HOST:
+            return _KEPT if thread else _HOST
+        return _DEVICE if cause is Cause.OPTIMIZER else _KEPT
+    return _DEVICE if kind in (NodeKind.COMPUTE, NodeKind.PACED) and cause in _COMPUTED else _KEPT

@@ -1,0 +1,169 @@
+"""What one rank computes beside its collectives, in columns: its nodes' seconds, and by what they are slowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
+from ddpsim.simulation.dependencies import Moments, Rows
+from ddpsim.simulation.graph import NodeKind
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.overlaps import going_on, in_flight_at, mean_factors, sorted_changes
+from ddpsim.simulation.prices import Columns, Prices
+
+_SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
+_NOTHING_S = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What a run has shown, and what its nodes take under several assumptions.
+
+    Attributes:
+        prices: the first column of which is the run's.
+        end_s: when the node of each row ended in the run.
+        lasts: what it takes now: (rows, assumptions).
+        late: how long a collective waits for multiprocessors before it begins.
+    """
+
+    run: JobRun
+    prices: Prices
+    rows: Rows
+    end_s: Columns
+    lasts: Columns
+    late: Columns
+
+    @property
+    def columns(self) -> int:
+        """How many assumptions there are."""
+        return len(self.lasts[0])
+
+
+class RankWork:
+    """The work of one rank.
+
+    Args:
+        seen: gets what its nodes take, slowed as much as they were in the run.
+        number: place of the rank in the graph.
+    """
+
+    def __init__(self, seen: Seen, number: int) -> None:
+        graph, rows, prices = seen.run.graph, seen.rows, seen.prices.ranks[number]
+        host, compute, copies, lanes, delays = rows.streams[number]
+        self._seen, self._thread = seen, graph.ranks[number].one_thread
+        nodes = [*host, *compute, *delays]
+        seconds = seen.prices.seconds(nodes, number)
+        # How far a completion lags behind its hook is no time that the device works.
+        lasting = np.array([[graph.kind[node] is not NodeKind.NOT_BEFORE] for node in nodes])
+        seen.lasts[[rows.of[node] for node in nodes]] = seconds * lasting
+        for node in (*copies, *(node for node in compute if graph.kind[node] is NodeKind.COPY)):
+            end_s = seen.run.times.end[node]
+            seen.lasts[rows.of[node]] = end_s - seen.run.times.begin[node] if np.isfinite(end_s) else 0.0
+        stream = host if self._thread else compute
+        places = [at for at, node in enumerate(stream) if graph.kind[node] in _SLOWED]
+        self._work = np.array([rows.of[stream[at]] for at in places], dtype=np.intp)
+        self._before = np.array([rows.of[stream[at - 1]] if at else 0 for at in places], dtype=np.intp)
+        self._queued = np.array([rows.of[graph.queued[stream[at]]] for at in places], dtype=np.intp)
+        own = np.array(places, dtype=np.intp) + (0 if self._thread else len(host))
+        self._seconds = seconds[own]
+        kinds = [graph.kind[stream[at]] for at in places]
+        self._serves = np.array([kind is not NodeKind.COMPUTE for kind in kinds], dtype=bool)
+        self._busy = np.array([kind is not NodeKind.SERVE for kind in kinds], dtype=bool)
+        self._flights = np.array([rows.of[node] for lane in lanes for node in lane], dtype=np.intp)
+        self._copy_slowdown = np.array([each.copy_slowdown for each in seen.prices.costs])
+        self._slowdown(number, [node for lane in lanes for node in lane])
+        self._late_s = prices.late_s
+        self._as_seen([node for lane in lanes for node in lane])
+
+    def _slowdown(self, number: int, collectives: Sequence[int]) -> None:
+        """Find what collectives take of the rank's processor in each column, or the factor that is known."""
+        run, prices = self._seen.run, self._seen.prices
+        setting, shared, costs = run.settings[number], run.shared, prices.ranks[number].costs
+        known = [each.compute_slowdown_known or not each.takes for each in costs]
+        self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
+        self._share = setting.workload.arithmetic_share
+        self._tail = np.array([each.tail_share for each in costs])
+        nothing = np.zeros((len(collectives), len(costs)))
+        self._taken = nothing, nothing
+        if known[0] or not collectives:
+            return
+        lanes = () if shared.lanes is None else shared.lanes.transports()
+        ranks, transport = run.job.placement.world_size, shared.collectives.transport
+        slowdown = ComputeSlowdown.of(setting.costs, setting.workload, transport, ranks, lanes)
+        found = [run.graph.collectives[node] for node in collectives]
+        taken = [slowdown.taken(each) for each in found]
+        wire = {each.size_bytes: prices.wire(each.size_bytes) for each in found}
+        self._taken = (
+            np.array([[each.multiprocessors] for each in taken])
+            * _over_first([each.channel_multiprocessors for each in costs]),
+            np.array([[each.bandwidth] for each in taken])
+            * _over_first([each.memory_passes for each in costs])
+            / np.array([wire[each.size_bytes] for each in found]),
+        )
+
+    def _as_seen(self, collectives: Sequence[int]) -> None:
+        """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""
+        times, own_late_s = self._seen.run.times, self._late_s[0]
+        if own_late_s > 0:
+            for node, row in zip(collectives, self._flights, strict=True):
+                ready_s = max(times.end[each] for each in self._seen.run.graph.after[node])
+                if times.begin[node] - ready_s > own_late_s / 2:
+                    self._seen.late[row] = self._late_s
+        if not len(self._work):
+            return
+        seen = self._seen.end_s
+        took_s, own_s = seen[self._work] - self._begin(seen), self._seconds[:, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where((own_s > _NOTHING_S) & np.isfinite(took_s), took_s / own_s, 1.0)
+        self._seen.lasts[self._work] = self._seconds * ratio[:, None]
+
+    def _begin(self, end: Columns) -> Columns:
+        """Return when work began, where what is before it has ended at `end`."""
+        return end[self._before] if self._thread else np.maximum(end[self._before], end[self._queued])
+
+    def busy(self, end: Columns) -> tuple[Columns, Columns]:
+        """Return when the rank's processor began and ended to be busy, one time after the other."""
+        return self._begin(end)[self._busy], end[self._work[self._busy]]
+
+    def relax(self, now: Moments, horizon_s: float) -> bool:
+        """Let work take what the collectives in flight at these moments cost it; return whether they cost anything."""
+        if self._late_s.any() and len(self._flights) and len(self._work):
+            self._be_late(now)
+        disturbed = bool((self._fixed != 1).any())
+        served = bool(self._serves.any() and (self._copy_slowdown != 1).any())
+        if not len(self._work) or not len(self._flights) or not (disturbed or served):
+            return False
+        begin, end = self._begin(now.end), now.end[self._work]
+        flights, found = (now.begin[self._flights], now.end[self._flights]), self._seconds
+        if disturbed:
+            moments, factors = self._factors(*flights)
+            found = found * mean_factors(begin, end, moments, factors, horizon_s)
+        if self._serves.any():
+            flying = in_flight_at(begin[self._serves], *flights)
+            slowed = np.where(flying, self._copy_slowdown, 1.0)
+            found = found.copy()
+            found[self._serves] = self._seconds[self._serves] * slowed
+        self._seen.lasts[self._work] = found
+        return True
+
+    def _be_late(self, now: Moments) -> None:
+        """Let those collectives wait for multiprocessors that come upon computation."""
+        begin, end = self.busy(now.end)
+        ready = now.begin[self._flights] - self._seen.late[self._flights]
+        self._seen.late[self._flights] = np.where(going_on(ready, begin, end), self._late_s, 0.0)
+
+    def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
+        """Return the moments at which collectives begin and end, and the factor on computing time from each on."""
+        moments, count, multiprocessors, bandwidth = sorted_changes(begin, end, *self._taken)
+        tail = np.where(multiprocessors > _NOTHING_S, self._tail, 0.0)
+        derived = slower(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
+        beside = np.where(np.isnan(self._fixed), derived, self._fixed)
+        return moments, np.where(count > 0.5, beside, 1.0)
+
+
+def _over_first(values: Sequence[float]) -> Columns:
+    """Return values over the first of them; 0 where that is none."""
+    return np.array(values) / values[0] if values[0] else np.zeros(len(values))

@@ -1,0 +1,1 @@
+"""Retimed ends of bands beside simulated ones."""

@@ -1,0 +1,113 @@
+"""`python -m studies.retiming [--every N]`: how far retimed ends are from simulated ones, and what bands cost."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ddpsim.doubts.causes import doubts_of
+from ddpsim.errors import DdpsimError
+from ddpsim.prediction import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.topology.spec import load_topology
+from tests.unchanged.jobs import Job, jobs, options_of
+
+BOUNDS = (0.001, 0.005, 0.02)
+"""Shares of a step within which retimed ends are counted."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """An end of a doubt: its step as retimed and as simulated, over the step; the first is None where it was not."""
+
+    job: str
+    doubt: str
+    retimed: float | None
+    simulated: float
+
+    @property
+    def off(self) -> float | None:
+        """How far off the retimed end is, as a share of the step."""
+        return None if self.retimed is None else abs(self.retimed - self.simulated)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a prediction and its band took, in seconds of the processor."""
+
+    central_s: float
+    band_s: float
+
+
+def ends_of(job: Job) -> tuple[Cost, list[Told]]:
+    """Return what the band of a job costs, and each of its ends, retimed and simulated."""
+    topology, options = load_topology(job.machine), options_of(**dict(job.options))
+    workload = job.workload()
+
+    def central() -> Prediction:
+        return predict.predict(workload, topology, nodes=job.nodes, options=options, band=False)
+
+    central()
+    begun_s = time.process_time()
+    prediction = central()
+    alone_s = time.process_time() - begun_s
+    begun_s = time.process_time()
+    predict.predict(workload, topology, nodes=job.nodes, options=options)
+    band_s = time.process_time() - begun_s - alone_s
+    sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
+    doubts = doubts_of(prediction.workload, prediction.placement, options, None, sizes)
+    named = [(doubt.name, end) for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
+    fidelity = "flow" if options.fidelity == "steps" else options.fidelity
+    flows = replace(prediction, options=replace(options, fidelity=fidelity))
+    now_s = predict.with_assumptions(flows, Assumptions()).iteration_s
+    retimed = prediction.run.retimed([end for _, end in named])
+    told = []
+    for (name, end), found_s in zip(named, retimed, strict=True):
+        moved_s = predict.with_assumptions(flows, end).iteration_s - now_s
+        over = None if found_s is None else found_s / prediction.iteration_s
+        told.append(Told(str(job), name, over, 1 + moved_s / prediction.iteration_s))
+    return Cost(alone_s, band_s), told
+
+
+def lines(costs: list[Cost], told: list[Told]) -> Iterator[str]:
+    """Yield what was found."""
+    off = sorted(each.off for each in told if each.off is not None)
+    ratio = sum(each.band_s for each in costs) / sum(each.central_s for each in costs)
+    yield f"{len(costs)} jobs, {len(told)} ends: {100 * len(off) / len(told):.1f} % retimed"
+    yield f"the band takes {ratio:.2f} times the central run"
+    for bound in BOUNDS:
+        within = 100 * sum(each <= bound for each in off) / len(off)
+        yield f"{within:.1f} % of retimed ends within {100 * bound:g} % of the step"
+    yield f"farthest {100 * off[-1]:.2f} % of the step"
+    simulated = Counter(each.doubt for each in told if each.off is None)
+    yield "simulated: " + ", ".join(f"{count} of {name}" for name, count in simulated.most_common(6))
+
+
+def main() -> int:
+    """Print each end that is farther off than the widest bound, then the counts; return 1 where there is one."""
+    parser = argparse.ArgumentParser(prog="python -m studies.retiming", description=__doc__)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one job of N")
+    given = parser.parse_args()
+    costs: list[Cost] = []
+    told: list[Told] = []
+    for job in list(jobs())[:: given.every]:
+        try:
+            cost, ends = ends_of(job)
+        except DdpsimError:  # a job that is refused has no step
+            continue
+        costs.append(cost)
+        told += ends
+        for each in ends:
+            if each.off is not None and each.off > BOUNDS[-1]:
+                print(f"{each.job}: {each.doubt} {each.retimed:.4f}, simulated {each.simulated:.4f}", flush=True)
+    print("\n".join(lines(costs, told)))
+    return int(any(each.off is not None and each.off > BOUNDS[-1] for each in told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

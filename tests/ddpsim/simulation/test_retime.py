@@ -1,0 +1,117 @@
+"""A run under other constants, told from its graph, is the run that is simulated under them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.simulation import Options
+from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.engine import run_job, trace_of
+from ddpsim.simulation.job_run import Extent
+from ddpsim.simulation.retime import periods_s
+from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
+from ddpsim.workload.single_clock import single_clock
+from tests.ddpsim.simulation.builders import ALIKE, workload
+
+PRIORS = Calibration.priors("nccl")
+HALF, TWICE = (lambda size: 0.5), (lambda size: 2.0)
+SLOWER = PRIORS.with_values({"nccl.ddp.hook_s": 40e-6, "nccl.ddp.copy_Bps": 2e11}, source="given")
+BESIDE = PRIORS.with_values({"nccl.ddp.tail_share": 0.3, "nccl.ddp.net_slowdown": 1.4}, source="given")
+DEVICES = PRIORS.with_values({"nccl.ddp.pace_spread": 0.06}, source="given")
+ENDS = (
+    Assumptions(),
+    Assumptions(compute=1.3),
+    Assumptions(compute=0.6),
+    Assumptions(host=2.0),
+    Assumptions(wire_factor=HALF),
+    Assumptions(wire_factor=TWICE),
+    Assumptions(SLOWER),
+    Assumptions(BESIDE),
+    Assumptions(DEVICES, compute=1.1),
+)
+
+
+def both_s(
+    source: Any, machine: str, nodes: int, options: Options, ends: Any = ENDS
+) -> list[tuple[float | None, float]]:
+    """Return the period at each end, as retimed and as simulated."""
+    placement = load_topology(machine).place(nodes)
+    ran = run_job(source, placement, options)
+    retimed = periods_s(ran, ran.extent, ends)
+
+    def simulated(end: Assumptions) -> float:
+        scaled = replace(options, scale_compute=end.compute, scale_host=end.host)
+        trace = trace_of(run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor))
+        return summarise(trace).iteration_s
+
+    return [(told, simulated(end)) for told, end in zip(retimed, ends, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fidelity": "closed"},
+        {"process_groups": 2},
+        {"accumulate": 2},
+        {"scheme": "fsdp2"},
+        {"scheme": "zero1"},
+        {"compression": "powersgd:2"},
+        {"stragglers": {1: 1.3}},
+    ],
+    ids=str,
+)
+def test_retimed_periods_are_those_that_are_simulated(options: dict[str, Any]) -> None:
+    source = workload(device="V100", gradients=24, size=1_000_000, buffers=2)
+    pairs = both_s(source, "dgx-1v", 2, Options(iterations=1, **options))
+    found = [(told, simulated) for told, simulated in pairs if told is not None]
+    assert len(found) >= 0.8 * len(pairs)
+    assert all(told == pytest.approx(simulated, rel=5e-3) for told, simulated in found)
+
+
+def test_where_nothing_contends_it_is_exact() -> None:
+    source = workload(device="V100", gradients=24, size=1_000_000, host_share=0.8)
+    ends = [replace(end, calibration=ALIKE) for end in ENDS]
+    placement = load_topology("dgx-1v").place(2)
+    ran = run_job(source, placement, Options(iterations=1), ALIKE)
+    for told, end in zip(periods_s(ran, ran.extent, ends), ends, strict=True):
+        scaled = Options(iterations=1, scale_compute=end.compute, scale_host=end.host)
+        again = run_job(source, placement, scaled, ALIKE, wire_factor=end.wire_factor)
+        assert told == pytest.approx(summarise(trace_of(again)).iteration_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("source", [workload(buffers=2), single_clock(workload(device="V100"))], ids=["cpu", "timed"])
+def test_ranks_of_one_thread_are_retimed(source: Any) -> None:
+    priors = Calibration.priors("gloo").with_values({"gloo.ddp.launch_s": 2e-4}, source="given")
+    ends = (Assumptions(), Assumptions(compute=1.4), Assumptions(wire_factor=TWICE), Assumptions(priors))
+    pairs = both_s(source, "lab-flat", 3, Options(iterations=1), ends)
+    assert all(told == pytest.approx(simulated, rel=5e-3) for told, simulated in pairs if told is not None)
+    assert sum(told is not None for told, _ in pairs) >= 3
+
+
+def test_what_needs_another_graph_or_other_transports_is_left_to_simulation() -> None:
+    source, placement = workload(device="V100"), load_topology("dgx-1v").place(2)
+    ran = run_job(source, placement, Options(iterations=1))
+    name = next(name for name in PRIORS.constants if ".ddp." not in name)
+    other = PRIORS.with_values({name: 2 * PRIORS[name]}, source="given")
+    alone = PRIORS.with_values({"nccl.ddp.pace_spread": 0.0}, source="given")
+    assert periods_s(ran, ran.extent, [Assumptions(other), Assumptions(alone)]) == [None, None]
+    asynchronous = Options(iterations=1, scheme="parameter-server:async")
+    ran = run_job(workload(), load_topology("lab-flat").place(3), asynchronous)
+    assert periods_s(ran, ran.extent, [Assumptions(compute=1.1)]) == [None]
+
+
+def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
+    source, placement = workload(device="V100", gradients=12), load_topology("dgx-1v").place(2)
+    ran = run_job(source, placement, Options(iterations=2))
+    brief = Extent(1, 2, 2)
+    [few], [all_] = (periods_s(ran, each, [Assumptions(compute=1.5)]) for each in (brief, ran.extent))
+    assert few is not None
+    assert all_ is not None
+    assert math.isclose(few, all_, rel_tol=1e-6)
