@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -52,7 +53,7 @@ def order_run(
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace
 
-    path = Path(trace) if Path(trace).exists() else shipped.find("order trace", trace)
+    path = Path(trace) if os.path.exists(trace) else shipped.find("order trace", trace)
     recorded = load_order_trace(path)
     machine = Machine(load_topology(topology), wire_over_backward)
     caps = caps_for(recorded, buckets)

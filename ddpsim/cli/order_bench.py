@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -121,9 +122,9 @@ def _read(given: str | None) -> list[OrderTrace]:
 
     if given is None:
         paths = [shipped.path("order trace", name) for name in shipped.names("order trace")]
-    elif Path(given).is_dir():
+    elif os.path.isdir(given):
         paths = sorted(path for path in Path(given).iterdir() if path.name.endswith((".json", ".json.gz")))
-    elif Path(given).exists():
+    elif os.path.exists(given):
         paths = [Path(given)]
     else:
         paths = [_shipped(name) for name in given.split(",")]

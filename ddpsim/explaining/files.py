@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -50,9 +51,9 @@ def trace_files(path: str | Path) -> list[Path]:
         TraceError: no such file, or no trace in the folder.
     """
     place = Path(path)
-    if place.is_file():
+    if os.path.isfile(place):
         return [place]
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise TraceError("no such file or folder", place=str(path), remedy=_REMEDY)
     found = [f for f in place.iterdir() if f.is_file() and _NAMES.fullmatch(f.name) and f.name not in _BESIDE]
     if not found:

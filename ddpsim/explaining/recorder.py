@@ -8,6 +8,7 @@ as good as the hosts' clocks agree. Source: torch/csrc/distributed/c10d/FlightRe
 
 from __future__ import annotations
 
+import os
 import re
 import reprlib
 from collections import Counter
@@ -109,7 +110,7 @@ def read_recorder(folder: str | Path) -> Recorded:
         TraceError: no such folder, or no dump in it that can be read.
     """
     place = Path(folder)
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise TraceError("no such folder", place=str(folder), remedy=_REMEDY)
     dumps: dict[int, dict[int, dict[str, Any]]] = {}
     refused: list[TraceError] = []

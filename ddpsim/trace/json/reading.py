@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +70,7 @@ def rank_files(directory: str | Path) -> dict[int, str]:
         TraceError: no such folder, or no rank file in it.
     """
     folder, remedy = Path(directory), "give the folder that --out or --trace wrote"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise TraceError("no such folder", place=str(directory), remedy=remedy)
     files = {rank: str(file) for rank, file in files_by_rank(folder).items()}
     if not files:
@@ -79,14 +80,14 @@ def rank_files(directory: str | Path) -> dict[int, str]:
 
 def files_by_rank(folder: Path) -> dict[int, Path]:
     """Return the rank files in `folder` by rank, ascending."""
-    files = folder.iterdir() if folder.is_dir() else ()
+    files = folder.iterdir() if os.path.isdir(folder) else ()
     matches = ((re.fullmatch(r"rank([0-9]+)\.json\.gz", file.name), file) for file in files)
     return dict(sorted((int(match[1]), file) for match, file in matches if match))
 
 
 def _provenance(folder: Path) -> dict[str, object]:
     path = folder / "run.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         return {}
     return read_as(RunFile, read_json(path, TraceError, _REMEDY), str(path), TraceError, _REMEDY).provenance
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,3 +137,9 @@ def test_a_usage_error_is_short_whatever_was_given(ddpsim: Callable, arguments: 
     result = ddpsim(*arguments)
     result.refused("error: ", "--help")
     assert len(result.err) < 1000
+
+
+@pytest.mark.parametrize("words", [("explain",), ("order",), ("order-bench", "--traces")])
+def test_a_name_that_no_file_system_takes_is_refused(words: tuple[str, ...], ddpsim: Callable[..., Any]) -> None:
+    ended = ddpsim(*words, "9" * 600)
+    assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
