@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import functools
 import io
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -25,27 +28,57 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = refresh.pages()
 
 
-CASES = [(page, block) for page in PAGES for block in refresh.cases(page.read_text())]
+def with_those_before(page: Path, block: refresh.Block) -> tuple[refresh.Block, ...]:
+    """Return a page's block behind those that leave what it reads."""
+    return (*refresh.before(block, refresh.blocks(page.read_text())), block)
 
 
-@pytest.mark.parametrize(
-    ("page", "block"), CASES, ids=lambda each: each.stem if isinstance(each, Path) else each.number
-)
-def test_commands_print_what_the_page_shows(page: Path, block: refresh.Block, tmp_path: Path) -> None:
-    every = refresh.blocks(page.read_text())
-    own_code = any(each.kind == "python" for each in every)
-    for each in (*refresh.before(block, every), block):
-        if each.kind != "console":
-            refresh.write(tmp_path / each.word, each.body)
-            continue
-        if "ddpexec" in each.body or "torchrun" in each.body:
-            pytest.importorskip("torch", reason="needs the extra `exec`")
-        for shown in refresh.commands(each.body):
-            here = shown.line.startswith("ddpsim ") and not own_code
-            output = refresh.execute(shown.line, tmp_path, in_this_process if here else forked.command)
-            if each is block:
-                told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python -m tests.docs.refresh`"
-                assert refresh.matches(output, shown.shown, each.word, each.percent), told
+def marks(page: Path, block: refresh.Block) -> list[pytest.MarkDecorator]:
+    measured = any("microbench" in each.body for each in with_those_before(page, block) if each.kind == "console")
+    return [pytest.mark.needs("wait")] if measured else []
+
+
+CASES = [
+    pytest.param(page, block, marks=marks(page, block), id=f"{page.stem}-{block.number}")
+    for page in PAGES
+    for block in refresh.cases(page.read_text())
+]
+
+
+@pytest.mark.parametrize(("page", "block"), CASES)
+def test_commands_print_what_the_page_shows(page: Path, block: refresh.Block, folders: Path) -> None:
+    _, outputs = carried_out(page, with_those_before(page, block), folders)
+    for shown, output in zip(refresh.commands(block.body), outputs, strict=True):
+        told = f"$ {shown.line}\n{output}\nthe page shows\n{shown.shown}\nrun `python -m tests.docs.refresh`"
+        assert refresh.matches(output, shown.shown, block.word, block.percent), told
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@functools.cache
+def carried_out(page: Path, blocks: tuple[refresh.Block, ...], folders: Path) -> tuple[Path, list[str]]:
+    """Return the folder that the last of `blocks` leaves behind those before it, and what its commands print.
+
+    Kept, for a block that leaves what others read is run once: they begin with copies of its folder.
+    """
+    folder, last = Path(tempfile.mkdtemp(dir=folders)), blocks[-1]
+    if blocks[:-1]:
+        shutil.copytree(carried_out(page, blocks[:-1], folders)[0], folder, dirs_exist_ok=True)
+    if last.kind != "console":
+        refresh.write(folder / last.word, last.body)
+        return folder, []
+    if "ddpexec" in last.body or "torchrun" in last.body:
+        pytest.importorskip("torch", reason="needs the extra `exec`")
+    own_code = "```python" in page.read_text()
+
+    def output(line: str) -> str:
+        here = line.startswith("ddpsim ") and not own_code
+        return refresh.execute(line, folder, in_this_process if here else forked.command)
+
+    return folder, [output(shown.line) for shown in refresh.commands(last.body)]
 
 
 def in_this_process(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:

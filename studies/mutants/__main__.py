@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ["ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpexec/ddp"]
 """What is mutated; the tests of a room are in the folder of its name below `tests`."""
 SEED = 27
-TIMEOUT_S = 900
-"""For the tests of a room; a mutant that takes longer is killed: it does not come to an end."""
+PROCESSOR_S, TIMEOUT_S = 300, 1500
+"""For the tests of a room, of a processor and on the clock; a mutant that takes longer is killed: it does not come to
+an end. All tests of the room that takes longest need about 100 s of a processor."""
 COPIED = "ddpsim", "ddpexec", "tests", "pyproject.toml"
 NOT_COPIED = {"out", ".git", ".venv"}
 NONE_CHOSEN = 5
@@ -45,12 +47,28 @@ def copied(folder: Path) -> None:
             (folder / path.name).symlink_to(path)
 
 
-def killed(folder: Path, room: str, part: str) -> bool:
-    """Return whether a part of a room's tests fails in `folder`."""
-    words = [sys.executable, "-m", "pytest", f"tests/{room}", "-x", "--part", part]
+def nearest(folder: Path, mutant: Mutant) -> list[str]:
+    """Return the tests of a mutant's room that have its module's name or import it: they kill most, in seconds."""
+    room, module = folder / "tests" / room_of(mutant), Path(mutant.module)
+    dotted = ".".join(module.with_suffix("").parts)
+    files = sorted(room.rglob("test_*.py"))
+    near = [file for file in files if module.stem in file.stem or dotted in file.read_text()]
+    return [str(path.relative_to(folder)) for path in near]
+
+
+def limit() -> None:
+    """Let a process have so much of a processor."""
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
+
+
+def killed(folder: Path, tests: list[str], part: str) -> bool:
+    """Return whether a part of `tests` fails in `folder`."""
+    words = [sys.executable, "-m", "pytest", *tests, "-x", "--part", part]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False, preexec_fn=limit
+        )
     except subprocess.TimeoutExpired:
         return True
     return done.returncode not in (0, NONE_CHOSEN)
@@ -62,10 +80,10 @@ def judged(mutant: Mutant, folder: Path) -> str:
     source = path.read_text()
     path.write_text(mutated(source, mutant))
     try:
-        room = room_of(mutant)
-        if killed(folder, room, "quick"):
+        near, every = nearest(folder, mutant), [f"tests/{room_of(mutant)}"]
+        if (near and killed(folder, near, "quick")) or killed(folder, every, "quick"):
             return "test"
-        return "check" if killed(folder, room, "rest") else "nothing"
+        return "check" if killed(folder, every, "rest") else "nothing"
     finally:
         path.write_text(source)
 

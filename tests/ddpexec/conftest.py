@@ -20,6 +20,7 @@ def one_rank() -> Iterator[None]:
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.freeze()  # what was there before, late in a long run most of what there is, is not looked at when the test ends
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     gc.collect()

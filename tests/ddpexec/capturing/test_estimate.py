@@ -1,4 +1,3 @@
-import functools
 import gzip
 import json
 from dataclasses import replace
@@ -9,26 +8,26 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.estimate import ANCHORS, SHIPPED, carry_model, estimate_model, write_shipped  # noqa: E402
-from ddpexec.capturing.shapes import model_shape  # noqa: E402
 from ddpexec.models import MODELS  # noqa: E402
 from ddpsim import shipped  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.errors import WorkloadError  # noqa: E402
 from ddpsim.workload.files import load_workload, save_workload  # noqa: E402
 from ddpsim.workload.gpus import gpu_named, gpu_of  # noqa: E402
+from tests.ddpexec.capturing.counted import counted  # noqa: E402
 
 # Multiply-adds of a forward pass, in units of 1e9: torchvision's model pages; BERT by 2 x parameters x tokens.
 PUBLISHED_GMAC = {"resnet50": 4.09, "resnet152": 11.51, "resnext50_32x4d": 4.23, "vgg16": 15.47, "vit-b16": 17.56}
 
 
-@functools.cache
-def shape_of_two(name):
-    return model_shape(name, 2)
+@pytest.fixture(autouse=True)
+def _counted_once(monkeypatch):
+    monkeypatch.setattr("ddpexec.capturing.estimate.model_shape", counted)
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GMAC)
 def test_forward_arithmetic_is_the_published(name):
-    shape = shape_of_two(name)
+    shape = counted(name, 2)
     flops = sum(operator.flops for operator in shape.forward) / 2
     assert flops / 2e9 == pytest.approx(PUBLISHED_GMAC[name], rel=0.02)
     # Backward computes two products for each of forward's, but none for the gradient of the images.
@@ -36,7 +35,7 @@ def test_forward_arithmetic_is_the_published(name):
 
 
 def test_transformer_arithmetic_is_two_a_parameter_and_token():
-    flops = sum(operator.flops for operator in model_shape("bert-base", 1).forward)
+    flops = sum(operator.flops for operator in counted("bert-base", 1).forward)
     matrices = 12 * 12 * 768**2
     attention = 12 * 4 * 128**2 * 768
     decoder = 2 * 20 * 30522 * 768
@@ -45,7 +44,7 @@ def test_transformer_arithmetic_is_two_a_parameter_and_token():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_has_its_operator(name):
-    shape = shape_of_two(name)
+    shape = counted(name, 2)
     found = [index for operator in shape.backward for index in operator.gradients]
     assert sorted(found) == list(range(len(shape.parameters)))
 

@@ -22,8 +22,9 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     model_of,
     wrapped,
 )
+from tests.profile import training_steps  # noqa: E402
 
-FEWER = 8
+FEWER = training_steps(8)
 """Steps of accumulated gradients, of which each has three iterations."""
 
 

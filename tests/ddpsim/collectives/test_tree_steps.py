@@ -88,7 +88,7 @@ def collectives(machine: str, algorithm: str, fidelity: str) -> Collectives:
     )
 
 
-LONG = [("dgx-h100 x2", "tree", 25 * MIB), ("dgx-a100", "tree", 25 * MIB)]
+LONG = [("dgx-h100 x2", "tree", 25 * MIB), ("dgx-a100", "tree", 25 * MIB), ("dgx-1v x4", "tree", 25 * MIB)]
 FOLLOWED = [(*case, size_bytes) for case in CASES for size_bytes in (1024, 65536, MIB, 25 * MIB)]
 
 
