@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit, most_telling
+from ddpsim.calibrating.host_timed import latencies_held, of_the_device
 from ddpsim.calibrating.misfit import Misfit, misfit
 from ddpsim.calibrating.samples import Sample, predicted
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
@@ -93,17 +94,20 @@ def calibrate(
         accept_misfit: whether constants are wanted that explain the rows worse than `ddpsim.calibrating.misfit` allows.
 
     Raises:
-        CalibrationError: no rows, or rows that contradict each other or the machine; tables of two backends, or of NCCL
-            on a machine without GPUs; a host cost out of range.
+        CalibrationError: no rows, or rows that contradict each other or the machine, or that the host timed; tables of
+            two backends, or of NCCL on a machine without GPUs; a host cost out of range.
         UnknownNameError: a backend that is not modelled.
         TopologyError: ranks that the topology cannot hold.
     """
-    samples = [
-        Sample.of(table, topology, count) for table, count in zip(tables, _node_counts(tables, nodes), strict=True)
-    ]
+    counts = _node_counts(tables, nodes)
+    samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
     if not any(sample.sizes for sample in samples):
         raise CalibrationError("no row to fit to", remedy="give a table of measured collectives")
     start = _priors(tables, topology, backend)
+    whole, tables = tables, [of_the_device(sample, start) for sample in samples]
+    if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
+        start = latencies_held(start)
+    samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
     judged = misfit(samples, found.residuals)
