@@ -25,6 +25,7 @@ from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.planning.bound import Bound
+    from ddpsim.prediction.otherwise import Otherwise
     from ddpsim.prediction.path import CriticalPath
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
@@ -57,6 +58,7 @@ def predict(
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
     from ddpsim.prediction.models import Model
+    from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.topology.spec import load_topology
 
@@ -84,12 +86,14 @@ def predict(
         _write_beside(prediction, measured, trace, output)
     warn_of_pace(prediction, set())
     path, bound = prediction.critical_path, bound_of(prediction, prediction.calibration)
+    other = otherwise(prediction)
     document = {
         **prediction.document(),
         **bound.document(),
+        "otherwise": None if other is None else other.document(),
         **path.entries(),
     }
-    output.emit(document, lambda: _text(prediction, bound, path))
+    output.emit(document, lambda: _text(prediction, bound, path, other))
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
@@ -122,7 +126,7 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     note_once(prediction.notes, told)
 
 
-def _text(prediction: Prediction, bound: Bound, path: CriticalPath) -> str:
+def _text(prediction: Prediction, bound: Bound, path: CriticalPath, other: Otherwise | None) -> str:
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -131,7 +135,7 @@ def _text(prediction: Prediction, bound: Bound, path: CriticalPath) -> str:
         f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
-        *_times(prediction),
+        *_times(prediction, other),
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
         *hidden_cost(prediction),
@@ -166,7 +170,7 @@ def _pace(prediction: Prediction) -> str:
     return f"pace of {prediction.workload.device_label}{kept}"
 
 
-def _times(prediction: Prediction) -> list[str]:
+def _times(prediction: Prediction, other: Otherwise | None) -> list[str]:
     """Return the line on the step, the optimizer's where gradients are accumulated, and what it trains a second."""
     from ddpsim.units import format_time
 
@@ -174,8 +178,8 @@ def _times(prediction: Prediction) -> list[str]:
     trained = f"trains     {prediction.samples_per_s:,.0f} samples/s{tokens}"
     steps = step_line(prediction.options, prediction.iteration_s)
     if steps:
-        return [f"{steps[0]}{_band(prediction)}", trained]
-    one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}"
+        return [f"{steps[0]}{_band(prediction)}{_other(other)}", trained]
+    one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}{_other(other)}"
     return [f"iteration  {one}", trained]
 
 
@@ -186,6 +190,16 @@ def _band(prediction: Prediction) -> str:
     _, *ends = prediction.step_s
     low, high = map(format_time, ends)
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
+
+
+def _other(other: Otherwise | None) -> str:
+    """Return the step of the other case in words; nothing where there is none."""
+    from ddpsim.units import format_time
+
+    if other is None:
+        return ""
+    step, low, high = map(format_time, other.step_s)
+    return f"; {step} ({low} to {high}) {other.condition}"
 
 
 def largest_doubt(prediction: Prediction) -> list[str]:

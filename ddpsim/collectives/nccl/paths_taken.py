@@ -152,6 +152,25 @@ def _peer_to_peer(topology: Cluster, taken: set[str]) -> Iterator[tuple[str, str
         yield "P2P everywhere", _allowing(topology), _changed(topology, lambda node: replace(node, peer_to_peer="SYS"))
 
 
+def other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
+    """Return the other way in which cards without NVLink may reach each other: a condition, its setting, the machine.
+
+    None where NVLinks join some, where their driver or the machine's file says, and with one rank a node.
+    """
+    topology = placement.topology
+    templates = [group.template for group in topology.groups]
+    facts = [gpu_facts(template.gpus[0].model) for template in templates]
+    known = any(template.peer_to_peer is not None for template in templates)
+    if topology.compute_device == "cpu" or known or any(each is not None and not each.peer_to_peer for each in facts):
+        return None
+    pairs = [pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), False)]
+    taken = {pair.name for pair in pairs}
+    if not taken or NVLINK in taken:
+        return None
+    _, setting, changed = next(_peer_to_peer(topology, taken))
+    return f"if peer-to-peer {'does not work' if PCIE in taken else 'is allowed everywhere'}", setting, changed
+
+
 def _allowing(topology: Cluster) -> str:
     """Return what brings peer-to-peer about where NCCL does not take it."""
     facts = [gpu_facts(group.template.gpus[0].model) for group in topology.groups]

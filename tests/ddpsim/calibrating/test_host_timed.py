@@ -1,4 +1,4 @@
-"""Tables timed on the host: recognised by a floor, their small sizes left out; no kept table of nccl-tests is one."""
+"""Tables timed on the host: recognised by a floor, their small sizes left out; a table of nothing else is refused."""
 
 from __future__ import annotations
 
@@ -9,34 +9,28 @@ import numpy as np
 import pytest
 
 from ddpsim.calibrating.calibrate import calibrate
-from ddpsim.calibrating.host_timed import host_floor_s, of_the_device
+from ddpsim.calibrating.host_timed import host_floor_s, latencies_held, of_the_device
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import CalibrationError
-from ddpsim.measured import read_table
+from ddpsim.measured import MeasuredTable, read_table
 from ddpsim.topology.spec import load_topology
-from studies.accuracy.systems import CITED, LATER, SYSTEMS, load, machine
 
 PRIORS = Calibration.priors("nccl")
-GB300 = Path(__file__).resolve().parents[3] / "studies/published/steps/curves/gb300_nvlink.csv"
+MACHINE = load_topology("dgx-h100")
 FLOOR_S = 124e-6
 
 
 @pytest.fixture(scope="module")
-def sample() -> Sample:
+def table() -> MeasuredTable:
     """Eight H100, as predicted."""
-    table = read_table(Path(__file__).resolve().parents[2] / "data/tables/aws_p5_1node_8xH100.csv")
-    found = Sample.of(table, load_topology("dgx-h100"), 1)
-    return replace(found, measured=found.predicted(PRIORS))
+    found = read_table(Path(__file__).resolve().parents[2] / "data/tables/aws_p5_1node_8xH100.csv")
+    times = Sample.of(found, MACHINE, 1).predicted(PRIORS).tolist()
+    return replace(found, rows=tuple(replace(r, time_s=t) for r, t in zip(found.rows, times, strict=True)))
 
 
-@pytest.mark.parametrize("system", [s for s in (*SYSTEMS, *CITED, *LATER) if s.nodes == 1], ids=lambda s: s.name)
-def test_no_kept_table_was_timed_on_the_host(system) -> None:
-    assert host_floor_s(load(system), PRIORS) is None
-
-
-def test_a_floor_under_every_collective_is_the_hosts(sample: Sample) -> None:
+def test_a_floor_under_every_collective_is_the_hosts(table: MeasuredTable) -> None:
+    sample = Sample.of(table, MACHINE, 1)
     assert host_floor_s(sample, PRIORS) is None
     floored = replace(sample, measured=np.maximum(sample.measured, FLOOR_S))
     assert host_floor_s(floored, PRIORS) == pytest.approx(FLOOR_S)
@@ -44,21 +38,20 @@ def test_a_floor_under_every_collective_is_the_hosts(sample: Sample) -> None:
     assert host_floor_s(slow, PRIORS) is None
 
 
-def test_its_rows_near_the_floor_are_left_out_and_a_table_of_nothing_else_is_refused() -> None:
-    table = read_table(GB300)
-    topology = machine("gb300-domain")
-    kept = of_the_device(Sample.of(table, topology, 1), PRIORS)
-    assert 0 < len(kept.rows) < len(table.rows)
-    assert kept.rows == table.rows[-len(kept.rows) :]
-    assert kept.notes[-1].endswith(f"{len(table.rows) - len(kept.rows)} rows left out")
-    short = replace(table, rows=table.rows[:8])
+def test_its_rows_near_the_floor_are_left_out_and_a_table_of_nothing_else_is_refused(table: MeasuredTable) -> None:
+    rows = tuple(replace(row, time_s=row.time_s + FLOOR_S) for row in table.rows)
+    timed = replace(table, rows=rows)
+    kept = of_the_device(Sample.of(timed, MACHINE, 1), PRIORS)
+    assert 0 < len(kept.rows) < len(rows)
+    assert kept.rows == rows[-len(kept.rows) :]
+    assert kept.notes[-1].endswith(f"{len(rows) - len(kept.rows)} rows left out")
+    short = replace(timed, rows=rows[:8])
     with pytest.raises(CalibrationError, match="timed on the host"):
-        calibrate([short], topology, 1)
+        calibrate([short], MACHINE, 1)
 
 
-def test_what_the_host_timed_makes_no_small_collective_slower() -> None:
-    """With every row a collective of 1 MiB takes the host's floor; without them about what the priors say."""
-    topology = machine("gb300-domain")
-    found = calibrate([read_table(GB300)], topology, 1).calibration
-    timed, prior = (make_transport(topology.place(1, 8), "nccl", each).allreduce_s(1 << 20) for each in (found, None))
-    assert timed < 1.3 * prior
+def test_latencies_then_keep_their_priors() -> None:
+    held = latencies_held(PRIORS).constants
+    free = {name for name, constant in held.items() if constant.log_std is not None}
+    assert free
+    assert free == {name for name, c in PRIORS.constants.items() if c.log_std is not None and c.unit != "s"}

@@ -1,0 +1,71 @@
+"""The step where cards without NVLink reach each other the other way: a second band, with its condition.
+
+Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel, which no
+file of a machine tells. One band that held both cases would say nothing of either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim.collectives.nccl.paths_taken import other_reach
+from ddpsim.doubts.collectives import covers
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Band, Prediction
+from ddpsim.topology.declared import Cluster
+
+_MATTERS = 0.01
+"""Share of a step from which on the other case is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """It is a step under another condition than the one predicted.
+
+    Attributes:
+        condition: in words, as in "if peer-to-peer does not work".
+        setting: what brings it about.
+        step_s: the step of the optimizer, with its band.
+    """
+
+    condition: str
+    setting: str
+    step_s: Band
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        step_s, low_s, high_s = self.step_s
+        said = {"condition": self.condition, "setting": self.setting}
+        return {**said, "step_s": step_s, "step_low_s": low_s, "step_high_s": high_s}
+
+
+def otherwise(prediction: Prediction) -> Otherwise | None:
+    """Return the step where cards reach each other the other way; None where that is known, or changes nothing.
+
+    It is known where NVLinks join them, where their driver or the machine's file says, and where a calibration measured
+    the machine.
+    """
+    options, placement = prediction.options, prediction.placement
+    backend = options.backend_for(prediction.workload)
+    if backend != "nccl" or options.comm != "real" or covers(prediction.calibration, placement, backend):
+        return None
+    found = other_reach(placement)
+    if found is None:
+        return None
+    condition, setting, changed = found
+    step_s = _on(prediction, changed).step_s
+    moved = abs(step_s[0] / prediction.step_s[0] - 1)
+    return Otherwise(condition, setting, step_s) if moved >= _MATTERS else None
+
+
+def _on(prediction: Prediction, changed: Cluster) -> Prediction:
+    return predict(
+        prediction.workload,
+        changed,
+        nodes=prediction.nodes,
+        gpus_per_node=prediction.placement.gpus_per_node,
+        options=prediction.options,
+        calibration=prediction.calibration,
+        local_s=prediction.local_s,
+        brief=True,
+    )

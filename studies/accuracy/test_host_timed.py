@@ -1,0 +1,30 @@
+"""A table timed on the host makes no small collective slower; no kept table of nccl-tests is taken for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.calibrating.host_timed import host_floor_s
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import make_transport
+from ddpsim.measured import read_table
+from studies.accuracy.systems import CITED, LATER, SYSTEMS, load, machine
+
+PRIORS = Calibration.priors("nccl")
+GB300 = Path(__file__).resolve().parents[1] / "published/steps/curves/gb300_nvlink.csv"
+
+
+@pytest.mark.parametrize("system", [s for s in (*SYSTEMS, *CITED, *LATER) if s.nodes == 1], ids=lambda s: s.name)
+def test_no_kept_table_was_timed_on_the_host(system) -> None:
+    assert host_floor_s(load(system), PRIORS) is None
+
+
+def test_what_the_host_timed_makes_no_small_collective_slower() -> None:
+    """With every row a collective of 1 MiB takes the host's floor; without them about what the priors say."""
+    topology = machine("gb300-domain")
+    found = calibrate([read_table(GB300)], topology, 1).calibration
+    timed, prior = (make_transport(topology.place(1, 8), "nccl", each).allreduce_s(1 << 20) for each in (found, None))
+    assert timed < 1.3 * prior

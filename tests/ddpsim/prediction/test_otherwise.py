@@ -1,0 +1,54 @@
+"""A second band, with its condition, where nobody knows whether cards without NVLink reach each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.prediction.otherwise import otherwise
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.declared import NodeGroup
+from ddpsim.topology.graph import Topology
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+MODEL = load_workload("resnet50@v100-fp32-b32")
+PAIRS = load_topology("4xv100-pcie")
+
+
+def stated(reach: str) -> Topology:
+    """The machine, its file saying how far peer-to-peer reaches."""
+    groups = tuple(NodeGroup(replace(g.template, peer_to_peer=reach), g.count) for g in PAIRS.groups)
+    return replace(PAIRS, groups=groups)
+
+
+def test_it_is_the_prediction_of_a_machine_whose_file_says_so() -> None:
+    found = otherwise(predict(MODEL, PAIRS))
+    assert found is not None
+    assert (found.condition, found.setting) == ("if peer-to-peer does not work", "NCCL_P2P_DISABLE=1")
+    assert found.step_s == pytest.approx(predict(MODEL, stated("LOC"), brief=True).step_s)
+    assert found.document()["step_s"] == found.step_s[0] > predict(MODEL, PAIRS, band=False).iteration_s
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "options"),
+    [
+        (load_topology("dgx-1v"), 8, Options()),
+        (load_topology("8xrtx4090"), 8, Options()),
+        (stated("LOC"), 4, Options()),
+        (PAIRS, 1, Options()),
+        (PAIRS, 4, Options(comm="noop")),
+        (PAIRS, 4, Options(backend="gloo")),
+    ],
+    ids=["nvlink", "driver", "file", "one rank", "no communication", "gloo"],
+)
+def test_what_is_known_or_plays_no_part_has_none(machine: Topology, gpus: int, options: Options) -> None:
+    assert otherwise(predict(MODEL, machine, gpus_per_node=gpus, options=options, band=False)) is None
+
+
+def test_a_calibration_knows_the_machine() -> None:
+    covering = replace(Calibration.priors("nccl"), residual_low=-0.1, residual_high=0.1)
+    assert otherwise(predict(MODEL, PAIRS, calibration=covering, band=False)) is None
