@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddpsim.collectives.constant import Constant
+from ddpsim.gpus.table import GpuSpec
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
@@ -105,3 +106,17 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.net_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
     ),
 }
+
+_HOPPER = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
+_DEVICES: Mapping[int, Mapping[str, float]] = {9: _HOPPER, 10: _HOPPER}
+"""How far devices of one model differ, and what they cost each other in one machine, by major compute capability.
+
+Hopper's is fitted to two boxes of eight H100; of the data centre's Blackwells one row of GB300 says 0, and Hopper's are
+taken: `python -m studies.published.devices_fit`. What that prints of Ampere and Ada comes from boxes whose links are in
+doubt; theirs, and those of cards of later generations, stay V100's.
+"""
+
+
+def devices_of(backend: str, gpu: GpuSpec) -> Mapping[str, float]:
+    """Return what is known of the devices of a GPU's generation in place of the priors, which are V100's."""
+    return _DEVICES.get((gpu.sm or 0) // 10, {}) if backend == "nccl" else {}

@@ -16,7 +16,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S
+from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE
 from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
@@ -169,6 +169,7 @@ class Costs:
         values = {constant.name: constant.value for constant in DDP_PRIORS[backend]}
         gpu = GPUS.get(device) if isinstance(device, str) else device
         if gpu is not None:
+            values |= {f"{backend}.ddp.{name}": value for name, value in devices_of(backend, gpu.spec).items()}
             values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
         known = {} if calibration is None else calibration.constants

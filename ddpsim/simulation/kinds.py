@@ -55,7 +55,7 @@ class Kind:
     def slowest(self) -> float:
         """Return the factor by which the slowest of the kind's devices is expected to take longer than the median."""
         share = self.workload.arithmetic_share
-        return 1 + share * math.expm1(self.spread * _largest(self.count)) if self.count > 1 else 1.0
+        return 1 + share * math.expm1(self.spread * expected_largest(self.count)) if self.count > 1 else 1.0
 
     def beyond_record(self) -> float:
         """Return how many times longer the latest of the other ranks is expected to take than what they draw tells.
@@ -68,7 +68,7 @@ class Kind:
             return 1.0
         known = quantiles(len(self.paces))
         reached = (np.arange(len(known) + 1) / len(known)) ** others
-        return math.exp(self.jitter * (_largest(others) - float(np.diff(reached) @ known)))
+        return math.exp(self.jitter * (expected_largest(others) - float(np.diff(reached) @ known)))
 
 
 def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
@@ -119,7 +119,7 @@ def _since_together(kind: Kind, drawn: Draws, cycle: int, accumulate: int) -> Se
     return since
 
 
-def _largest(count: int) -> float:
+def expected_largest(count: int) -> float:
     """Return the expected maximum of `count` standard normal variables, as approximated by Blom (1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 

@@ -168,7 +168,8 @@ def section(system: System, dtype: str, rows: Sequence[Judged]) -> Iterator[str]
     """Yield a system's table."""
     yield f"## {_name(system, dtype)}"
     yield ""
-    yield f"{system.role} {system.note.strip()}"
+    role = "It judges; nothing was chosen on it." if system.judges else "Structure may be chosen on it."
+    yield f"{role} {system.note.strip()}"
     yield ""
     labels = [column.replace("_", " ") for column in system.label]
     heads = ("step, ms", "predicted", "band", "error", "overhead, ms", "predicted", "error", "hidden, ms", "in reach")

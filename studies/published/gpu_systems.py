@@ -25,6 +25,9 @@ from studies.published.step_workloads import workload_of
 
 SYSTEMS = Path(__file__).with_name("steps") / "systems"
 
+FITTED = ("dgx-1v",)
+"""Systems that constants were fitted to before there were two halves."""
+
 Row = Mapping[str, str]
 Filter = Mapping[str, str | Sequence[str]]
 
@@ -34,12 +37,12 @@ class System:
     """What a page says of its machine and its steps, and which columns of its CSV hold what.
 
     Attributes:
-        title, note, role: for the page; `role` says whether it judges.
+        title, note: for the page.
         machine: shipped, or in `machines/`.
         gpu: whose multiprocessors and memory the workload's device has.
         rows: the CSV, from `steps/`.
         columns: of `step` (ms) and, where there are, `half` (of its rounding), `nodes`, `gpus` (of a node), `cap`
-            (MiB), `scheme`, `micro_batches`, `last_only`.
+            (MiB), `scheme`, `compression` (a hook's name), `micro_batches`, `last_only`.
         one_gpu: values of columns that pick the row of one GPU without DDP in a row's group; `less` names a column to
             subtract from its step.
         judged: values that pick the rows to predict.
@@ -58,7 +61,6 @@ class System:
 
     name: str
     title: str
-    role: str
     note: str
     machine: str
     gpu: str
@@ -77,6 +79,14 @@ class System:
     banded: Filter = field(default_factory=dict)
     schemes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     first_bucket_mb: float | None = None
+
+    @property
+    def judges(self) -> bool:
+        """Whether no structure and no constant may be chosen on it.
+
+        Of the systems that no earlier fit used every other one by name, the second first.
+        """
+        return self.name in sorted(path.stem for path in SYSTEMS.glob("*.yaml") if path.stem not in FITTED)[1::2]
 
 
 def systems() -> Iterator[System]:
@@ -158,6 +168,8 @@ def options(system: System, row: Row) -> Options:
     if cap and system.first_bucket_mb is not None and float(cap) > system.first_bucket_mb:
         caps = BucketCaps(bucket_cap_mb=float(cap), first_bucket_mb=system.first_bucket_mb)
     given["scheme"] = scheme_of(system, row).get("scheme", "ddp")
+    if hook := row.get(columns.get("compression", ""), "").removesuffix("_compress"):
+        given["compression"] = hook
     if scheme == "overlap_individual":
         caps, given["gradient_as_bucket_view"] = BucketCaps(bucket_cap_mb=0), True
     if micro_batches := row.get(columns.get("micro_batches", "")):

@@ -12,14 +12,21 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
+from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.units import parse_time
 from ddpsim.workload import Workload
+from ddpsim.workload.anchors import PHASES
+from ddpsim.workload.estimate import estimate
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.profile import Phase
 from ddpsim.workload.update import with_optimizer
 
 _HOST_S = 20e-6
 """Host time of a parameter's part of a phase: far below the device's."""
+
+_AHEAD = 0.8
+"""Share of a step that its host takes at most where it has to be ahead of the device."""
 
 
 def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one_s: float, dtype: str) -> Workload:
@@ -27,7 +34,8 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
 
     Args:
         spec: `shipped`, the name of an estimate with columns of the group in braces, and the `optimizer` where it is
-            stated; or `estimated`, a step of `tests.ddpexec.capturing.gpt2_steps`, as `of_own_step` takes it; or
+            stated; or `counted`, a model of the one-GPU study by the group's, of which `half` have gradients of 16 bits
+            under amp; or `estimated`, a step of `tests.ddpexec.capturing.gpt2_steps`, as `of_own_step` takes it; or
             `transformer`, shapes of the parameters `before` the layers, of a `layer`, how many `layers`, and
             `after` them, with the `optimizer`'s time.
         group: columns that rows of this workload share.
@@ -35,6 +43,11 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
     """
     if "transformer" in spec:
         return transformer(one_s=one_s, dtype=dtype, gpu=gpu, **spec["transformer"])
+    if "counted" in spec:
+        found = counted(spec["counted"][group["model"]], group, gpu, one_s)
+        half = group["precision"] == "amp" and group["model"] in spec.get("half", ())
+        narrow = tuple(replace(each, dtype="float16") for each in found.parameters)
+        return replace(found, parameters=narrow) if half else found
     if "estimated" in spec:
         return of_own_step(gpu=gpu, one_s=one_s, dtype=dtype, **spec["estimated"])
     name = spec["shipped"].format(**group)
@@ -45,6 +58,18 @@ def workload_of(spec: Mapping[str, Any], group: Mapping[str, str], gpu: str, one
 
         found = estimated(name)
     return updated(replace(found, device=gpu), spec["optimizer"], one_s) if "optimizer" in spec else known(found, one_s)
+
+
+def counted(model: str, group: Mapping[str, str], gpu: str, one_s: float) -> Workload:
+    """Return the estimate of a model of the one-GPU study, at the precision and batch of `group`."""
+    from studies.estimates import step_shapes
+    from studies.estimates.one_gpu_steps import Step
+
+    on, length = gpu_named(gpu).fitted(), 384 if model.startswith("bert") else 0
+    precision = "tf32" if group["precision"] == "fp32" and "tf32" in on.peak_flops else group["precision"]
+    batch = int(group["batch_per_gpu"])
+    step = Step("", gpu, model, precision, batch, length, False, "momentum", 1, one_s, "")
+    return known(estimate(step_shapes.shape(step), on, precision), one_s)
 
 
 def updated(workload: Workload, optimizer: str, one_s: float) -> Workload:
@@ -81,21 +106,20 @@ def _estimated(step: str, batch: int, precision: str, gpu: str) -> Workload:
 
 
 def known(workload: Workload, one_s: float) -> Workload:
-    """Return `workload` at the measured pace of one GPU, as if it had been captured there."""
-    work_s = sum(float(phase.device_s[0]) for phase in (workload.forward, workload.backward, workload.optimizer))
-    factor = one_s / work_s
+    """Return `workload` at the measured pace of one GPU, as if it had been captured there: its device works throughout.
 
-    def scaled(phase: Phase) -> Phase:
-        return Phase(phase.host_s, phase.device_s * factor)
-
-    return replace(
+    A host that was estimated to take longer than the step is taken to be ahead of it.
+    """
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    factor = one_s / sum(float(phase.device_s[0]) for phase in phases)
+    host = min(1.0, _AHEAD * one_s / sum(float(phase.host_s[0]) for phase in phases))
+    hastened = replace(
         workload,
         estimated=False,
-        forward=scaled(workload.forward),
-        backward=scaled(workload.backward),
-        optimizer=scaled(workload.optimizer),
-        gradient_ready_s=np.maximum(workload.gradient_ready_s * factor, workload.gradient_hook_s),
+        gradient_hook_s=workload.gradient_hook_s * host,
+        **{name: Phase(phase.host_s * host, phase.device_s) for name, phase in zip(PHASES, phases, strict=True)},
     )
+    return retimed(hastened, Factors(factor, np.full(len(workload.parameters), factor), factor, factor))
 
 
 def transformer(

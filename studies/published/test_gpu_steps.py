@@ -29,12 +29,11 @@ def test_a_system_names_its_source_its_machine_and_rows_that_exist(name: str) ->
     text = (SYSTEMS.parent / system.rows).read_text()
     assert re.search(r"^# source: \S+", text)
     rows = list(cases(system))
-    assert len(rows) >= 5
+    assert len(rows) >= 2
     labels = [(dtype, *(row[column] for column in system.label)) for dtype, row in rows]
     assert len(set(labels)) == len(labels)
     tables = [found for each in system.curves.values() for found in ([each] if isinstance(each, str) else each)]
     assert all((SYSTEMS.parent / table).is_file() for table in tables)
-    assert system.role.endswith(".")
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("baskerville", 708e6), ("two-gpu-schemes", 2.0e9)])

@@ -55,13 +55,13 @@ def _believe() -> Iterator[str]:
     overheads = [percent(row["overhead, median error"]) for row in steps]
     yield "## What to believe\n"
     yield (
-        f"- **Which bucket cap is faster** on a machine whose allreduces were measured: pairs in order "
+        f"- **Which bucket cap is faster**: pairs in order "
         f"{_listed(row['pairs in order'] for row in caps)} on {len(caps)} systems."
     )
     errors = [percent(row["step, median error"]) for row in steps]
     yield (
-        f"- **A step, given the one-GPU step and allreduce times**: off by {min(errors):.1f} to {max(errors):.1f} % in "
-        f"the median of {len(errors)} systems."
+        "- **A step, given the one-GPU step, and allreduce times where a page has them**: off by "
+        f"{min(errors):.1f} to {max(errors):.1f} % in the median of {len(errors)} systems."
     )
     middle = found[len(found) // 2][2]
     yield f"- **An allreduce that nobody measured**, of 1 MiB and more: {middle:.0f} % off in the middle of "

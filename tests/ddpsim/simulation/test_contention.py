@@ -69,6 +69,14 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     assert factor("a card of tomorrow") == factor(UNKNOWN_GPU)
 
 
+def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
+    v100, a100, h100, b200 = (Costs.of("nccl", None, device) for device in ("V100", "A100", "H100", "B200"))
+    assert v100.pace_spread == a100.pace_spread > h100.pace_spread == b200.pace_spread
+    assert Costs.of("nccl", None, "RTXPRO6000").pace_spread == v100.pace_spread
+    assert Costs.of("nccl", given(pace_spread=0.1), "H100").pace_spread == 0.1
+    assert Costs.of("gloo", None, "H100").pace_spread == 0.0
+
+
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
     fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), MODEL, transport, 8)
