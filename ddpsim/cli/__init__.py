@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INTERRUPTED = 130
-"""Exit code of a command that SIGINT ends."""
 YOUNG = 50_000
 """Objects after whose making garbage is looked for, 700 unless told; a simulation's are tens of megabytes at most."""
 
@@ -41,7 +39,7 @@ def end_on_interrupt() -> None:
 
     def end(number: int, frame: object) -> None:
         os.write(2, b"error: interrupted\n")
-        os._exit(INTERRUPTED)
+        os._exit(128 + number)
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, end)

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpsim.cli import INTERRUPTED
 from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
-from ddpsim.cli.usage import USAGE_ERROR, refuse_repeated, usage_message
+from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
 from ddpsim.version import __version__

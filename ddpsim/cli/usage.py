@@ -10,6 +10,8 @@ import typer
 from ddpsim.cli.flags import called, own
 from ddpsim.errors import InputError, shortened
 
+INTERRUPTED = 130
+"""Exit code of a command that SIGINT ends."""
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What every usage error derives from; typer carries click inside and does not export it."""
 _LONGEST = 800
